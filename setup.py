@@ -1,0 +1,50 @@
+"""Packaging: the package lives in ``src/``, the twistd plugin in ``twisted/plugins/``."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="sampleapp",
+    version="0.1.0",
+    description="The front door between plain HTTP and Apache Kafka, on Twisted",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Framework :: Twisted",
+        "Intended Audience :: System Administrators",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Internet :: WWW/HTTP :: HTTP Servers",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.10",
+    install_requires=[
+        "click >= 8.1",
+        "klein >= 24.8",
+        "msgspec >= 0.19",
+        "treq >= 24.9",
+        "twisted[tls] >= 25.5",
+        "zope.interface >= 6.0",
+    ],
+    extras_require={
+        "test": [
+            "hypothesis >= 6.100",
+            "pytest >= 8.0",
+            "pytest-twisted >= 1.14.2",
+        ],
+    },
+    # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
+    # distributions put files into, and find_packages() does not see it.
+    packages=[*find_packages("src"), "twisted.plugins"],
+    package_dir={"": "src", "twisted.plugins": "twisted/plugins"},
+    package_data={"sampleapp": ["py.typed"], "sampleapp.brokers.sqlite": ["schema/*.sql"]},
+    entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},
+    zip_safe=False,
+)

@@ -1,0 +1,111 @@
+"""
+What the layers expect of one another.
+
+Interfaces that hand out a result later return a `Deferred`; a coroutine may stand behind it, but is
+never what callers see.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from zope.interface import Interface
+
+from sampleapp.model import ConsumerRecord, Health, Record, RecordMetadata
+
+__all__ = ["IBroker", "IFollowing", "IRecordObserver"]
+
+
+class IRecordObserver(Interface):
+    """Somebody who is told of the records of a topic; see `IBroker.follow`."""
+
+    def record_received(record: ConsumerRecord) -> None:
+        """
+        One more record was read.
+
+        Must not raise: a broker logs what is raised, counts the record as delivered, and goes on.
+        """
+
+    def caught_up() -> None:
+        """
+        Every record that was in the topic when following began has been delivered.
+
+        Called exactly once, also for a topic that was empty or did not exist.
+        """
+
+
+class IFollowing(Interface):
+    """One ongoing reading of a topic, until it is stopped."""
+
+    def stop() -> Deferred[None]:
+        """
+        Deliver nothing more, from this call on.
+
+        :return: fires with ``None`` once nothing of the following is left running. Never fails, and may
+            be called more than once.
+        """
+
+
+class IBroker(Interface):
+    """
+    A place that keeps records, in order, in the partitions of named topics.
+
+    The contract that every implementation passes is ``tests/broker_contract.py``.
+    """
+
+    def check() -> None:
+        """
+        Look, before anything is started, for what would certainly keep the broker from working.
+
+        Called before the reactor runs, so it may block for a moment on a file, but never on a network.
+
+        :raise StartUpError: a file, or an option, is not what it has to be.
+        """
+
+    def start() -> None:
+        """
+        Begin to work, in the background. Returns at once, whether or not the broker can be reached.
+
+        Records may be published from now on; they wait, within bounds, until the broker is reached.
+        """
+
+    def publish(record: Record) -> Deferred[RecordMetadata]:
+        """
+        Append one record to its topic.
+
+        Records with the same topic and key are appended in the order of the calls.
+
+        :return: fires once the record is as safe as the broker can make it: on disk, or with all in-sync
+            replicas. Fails with a `sampleapp.errors.PublishError`, and with nothing else. Cancelling it
+            stops the waiting only: the record may be published all the same.
+        """
+
+    def follow(*, topic: str, observer: IRecordObserver) -> IFollowing:
+        """
+        Read a topic from its first record on, and then every record that is added, as it is added.
+
+        Records of one partition arrive in the order of their offsets, each exactly once. Nothing is
+        delivered before this call has returned. What goes wrong while reading is logged, shows in
+        `health`, and is tried again until it works.
+
+        :param topic: its name; a topic that does not exist is empty until it does, and is not created.
+        :param observer: is called on the reactor's thread.
+        """
+
+    def health() -> Health:
+        """
+        Whether a record would be expected to be accepted if it were published now, and if not, why.
+
+        Answers at once from what is known, without asking the broker.
+        """
+
+    def stop(*, deadline_s: float) -> Deferred[None]:
+        """
+        Refuse new records with `sampleapp.errors.BrokerStopped`, finish those that were accepted, and
+        stop every following.
+
+        :param deadline_s: seconds to wait. What has not begun by then fails with
+            `sampleapp.errors.BrokerStopped`, what may have been stored with
+            `sampleapp.errors.OutcomeUnknown`.
+        :return: fires with ``None`` when all that is done and every resource is released. Never fails,
+            and may be called more than once, and without a `start`.
+        """

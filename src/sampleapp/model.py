@@ -1,0 +1,74 @@
+"""
+The values that travel through sampleapp.
+
+Records carry bytes, as they do in Kafka; who reads text into them or out of them says which
+encoding. Every value is immutable, and every time is an integer of milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["ConsumerRecord", "Health", "Message", "Reading", "Record", "RecordMetadata"]
+
+
+class Message(Struct, frozen=True, kw_only=True, gc=False):
+    """What a caller asks to have published: plain strings, each of which has a UTF-8 form."""
+
+    topic: str
+    content: str
+    key: str | None = None
+    """The record's key; ``None`` for none, which is not the same as the empty key."""
+
+
+class Record(Struct, frozen=True, kw_only=True, gc=False):
+    """A record on its way to a topic. The broker chooses the partition and the offset."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    """When the record was made: milliseconds since the epoch."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of key and value: what a record weighs in a buffer."""
+        return len(self.key or b"") + len(self.value or b"")
+
+
+class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
+    """Where an acknowledged record is: the topic, the partition, and that record's own offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
+    """A record as it was read back from a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """When the record was made: milliseconds since the epoch."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Reading(Struct, frozen=True, gc=False):
+    """One entry of the readings collection."""
+
+    id: str
+    value: float
+    """A finite number: JSON has no form for NaN and the infinities (RFC 8259, section 6)."""
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Whether something would work if it were tried now, and if not, why not."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    """One sentence a reason, for an operator; empty exactly when ready."""

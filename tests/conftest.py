@@ -1,0 +1,44 @@
+"""Fixtures that every test shares."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import hypothesis
+import pytest
+from twisted.logger import globalLogPublisher
+
+hypothesis.settings.register_profile(
+    "default",
+    # Deferreds wait for the reactor and the disk: how long an example takes says nothing here.
+    deadline=None,
+    # The examples on disk would make a run depend on the runs before it.
+    database=None,
+)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def no_failure_is_lost():
+    """Fail a test that leaves a failure unhandled in a Deferred, or logs one that it does not expect."""
+    failures = []
+
+    def observe(event):
+        if event.get("log_failure") is not None:
+            failures.append(event["log_failure"])
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield failures
+        # An unhandled failure is logged when its Deferred is collected.
+        gc.collect()
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    assert not failures, "\n".join(failure.getTraceback() for failure in failures)
+
+
+@pytest.fixture
+def project() -> Path:
+    """The root of the project's own tree."""
+    return Path(__file__).parent.parent
