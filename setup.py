@@ -43,7 +43,8 @@ setup(
     # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
     # distributions put files into, and find_packages() does not see it.
     packages=[*find_packages("src"), "twisted.plugins"],
-    package_dir={"": "src", "twisted.plugins": "twisted/plugins"},
+    # src/twisted is a symbolic link to twisted/, so that an editable install finds the plugin as well.
+    package_dir={"": "src"},
     package_data={"sampleapp": ["py.typed"], "sampleapp.brokers.sqlite": ["schema/*.sql"]},
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},
     zip_safe=False,

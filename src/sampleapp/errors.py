@@ -73,9 +73,7 @@ class InvalidMessage(MessageError):
     """The body is JSON, but not a message."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        """
-        :param faults: all that is wrong, not only the first.
-        """
+        """:param faults: all that is wrong, not only the first."""
         super().__init__(" ".join(fault.detail for fault in faults))
         self.faults = tuple(faults)
 
