@@ -4,6 +4,16 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+TEST = [
+    "h11 >= 0.14",
+    "hypothesis >= 6.100",
+    "pytest >= 8.0",
+    "pytest-twisted >= 1.14.2",
+    # A test builds a wheel, with what is installed already.
+    "setuptools >= 69",
+    "wheel",
+]
+
 setup(
     name="sampleapp",
     version="0.1.0",
@@ -33,13 +43,7 @@ setup(
         "twisted[tls] >= 25.5",
         "zope.interface >= 6.0",
     ],
-    extras_require={
-        "test": [
-            "hypothesis >= 6.100",
-            "pytest >= 8.0",
-            "pytest-twisted >= 1.14.2",
-        ],
-    },
+    extras_require={"test": TEST, "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"]},
     # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
     # distributions put files into, and find_packages() does not see it.
     packages=[*find_packages("src"), "twisted.plugins"],

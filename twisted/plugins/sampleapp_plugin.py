@@ -4,7 +4,7 @@ from twisted.application.service import ServiceMaker
 
 sampleapp = ServiceMaker(
     name="sampleapp",
-    module="sampleapp.service",
+    module="sampleapp.tap",
     description="The front door between plain HTTP and Apache Kafka.",
     tapname="sampleapp",
 )

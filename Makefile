@@ -1,0 +1,65 @@
+# Everything here sets itself up: it takes Python 3.10 or newer, make and git, and a package index.
+#
+#   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
+#   make test    the tests (about two minutes; the service as a process takes most of it)
+#   make check   lint, typing and documentation
+#   make docs    the documentation as HTML, in docs/_build/html
+#   make bench   what the service costs on this machine (about three minutes)
+#   make clean   remove what the others have made
+
+PYTHON ?= python3
+# Options for the service, such as: make run OPTIONS='--listen tcp:9090'
+OPTIONS ?=
+
+.DELETE_ON_ERROR:
+.PHONY: run test check docs bench clean
+
+RUN = .venv-run
+DEV = .venv
+
+run: $(RUN)/installed
+	@echo
+	@echo "  When it says that it listens, try in another terminal:"
+	@echo
+	@echo "    curl -i -H 'Content-Type: application/json' \\"
+	@echo "         -d '{\"topic\": \"readings\", \"key\": \"kitchen\", \"content\": \"21.5\"}' \\"
+	@echo "         http://127.0.0.1:8080/messages"
+	@echo "    curl -i http://127.0.0.1:8080/"
+	@echo
+	@exec $(RUN)/bin/twistd -n --pidfile= sampleapp $(OPTIONS)
+
+test: $(DEV)/installed
+	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
+
+check: $(DEV)/installed
+	$(DEV)/bin/python -m tox -e lint,typing,docs
+
+docs: $(DEV)/installed
+	$(DEV)/bin/python -m tox -e docs
+	@echo "See docs/_build/html/index.html"
+
+bench: $(DEV)/installed
+	$(DEV)/bin/python benchmarks/run.py
+
+clean:
+	rm -rf $(RUN) $(DEV) .tox build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	    .hypothesis .import_linter_cache
+
+# The service as it is installed anywhere: from the sources as they are now, and nothing beside.
+$(RUN)/installed: setup.py pyproject.toml $(shell find src twisted -name '*.py' -o -name '*.sql')
+	@$(call check_python)
+	$(PYTHON) -m venv $(RUN)
+	$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check .
+	@touch $@
+
+# For work on it: an editable installation, with what the tests and the tools need.
+$(DEV)/installed: setup.py pyproject.toml
+	@$(call check_python)
+	$(PYTHON) -m venv $(DEV)
+	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+define check_python
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+    { echo "sampleapp takes Python 3.10 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+endef

@@ -1,0 +1,89 @@
+"""
+Keeps a number of HTTP connections busy, and says how that went as one line of JSON.
+
+Each connection sends its next request when it has the answer to the last one. It is a process of its
+own, so that what is measured of the service is the service's alone.
+
+    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import socket
+import sys
+import time
+
+MESSAGE = b'{"topic":"bench","key":"kitchen","content":"a value of about one hundred bytes in all, as sent"}'
+REQUESTS = {
+    "get": b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+    "post": b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(MESSAGE), MESSAGE),
+}
+LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]+)\r\n", re.IGNORECASE)
+
+
+class Connection:
+    """One connection, and what it has of the current answer."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = b""
+        self.sent_s = 0.0
+
+    def send(self, request: bytes) -> None:
+        self.sent_s = time.perf_counter()
+        self.socket.sendall(request)
+
+    def receive(self) -> bool:
+        """Take what has come; True when the answer is whole."""
+        data = self.socket.recv(65536)
+        if not data:
+            raise SystemExit("The service closed a connection.")
+        self.received += data
+        head, separator, body = self.received.partition(b"\r\n\r\n")
+        if not separator:
+            return False
+        length = LENGTH.search(head + b"\r\n")
+        if length is None or not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"Not an answer to measure: {self.received!r}")
+        if len(body) < int(length[1]):
+            return False
+        self.received = b""
+        return True
+
+
+def main(port: int, connections: int, requests: int, kind: str) -> None:
+    request = REQUESTS[kind]
+    selector = selectors.DefaultSelector()
+    latencies_s = []
+    for _ in range(connections):
+        connection = Connection(port)
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+    began_s = time.perf_counter()
+    to_send = requests
+    for key in selector.get_map().values():
+        key.data.send(request)
+        to_send -= 1
+    while len(latencies_s) < requests:
+        for key, _ in selector.select():
+            if key.data.receive():
+                latencies_s.append(time.perf_counter() - key.data.sent_s)
+                if to_send > 0:
+                    to_send -= 1
+                    key.data.send(request)
+    took_s = time.perf_counter() - began_s
+    latencies_s.sort()
+    result = {
+        "requests_per_s": requests / took_s,
+        "p50_ms": 1000 * latencies_s[len(latencies_s) // 2],
+        "p99_ms": 1000 * latencies_s[len(latencies_s) * 99 // 100],
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

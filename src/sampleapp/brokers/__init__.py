@@ -1,0 +1,61 @@
+"""
+The brokers that sampleapp can stand in front of, one file or folder each.
+
+Which one is in use is said by a URL. A broker's module is imported only when it is asked for, so that
+nobody needs the libraries of a broker that is not in use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sampleapp.interfaces import IBroker
+
+__all__ = ["BrokerURLError", "from_url"]
+
+_RIGHT = "use sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
+
+
+class BrokerURLError(ValueError):
+    """A broker's URL is not one that is known. The message says what would be right."""
+
+
+def from_url(url: str, *, reactor: Any) -> IBroker:
+    """
+    Make the broker that a URL names. Nothing is opened or contacted yet.
+
+    :param url: ``sqlite:PATH``, where the path may be relative to the current directory, or ``memory:``.
+    :param reactor: provides `IReactorTime` and `IReactorFromThreads`; there is no type for both at once.
+    :raise BrokerURLError: for anything else. What stands after the scheme is never repeated in the
+        message, because a password may stand there.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise BrokerURLError(f"A broker's URL begins with a scheme and a colon: {_RIGHT}.")
+    scheme = scheme.lower()
+    if scheme == "sqlite":
+        return _sqlite(rest, reactor=reactor)
+    if scheme == "memory":
+        if rest:
+            raise BrokerURLError("The memory broker takes no address or options: use memory: alone.")
+        from sampleapp.brokers.memory import MemoryBroker
+
+        return MemoryBroker(clock=reactor)
+    if scheme == "kafka":
+        raise BrokerURLError(f"This version has no broker for Kafka yet; {_RIGHT}.")
+    raise BrokerURLError(f"The scheme of this broker's URL is not known; {_RIGHT}.")
+
+
+def _sqlite(path: str, *, reactor: Any) -> IBroker:
+    if not path:
+        raise BrokerURLError("The path of the file is missing: use sqlite:PATH.")
+    if "\0" in path:
+        raise BrokerURLError("The path of the file contains a NUL character: use sqlite:PATH without one.")
+    if path.startswith("//"):
+        # Two readings are in use, an authority and SQLAlchemy's relative path: better not to choose.
+        raise BrokerURLError("After sqlite: comes the path itself, without //: use sqlite:PATH.")
+    if path == ":memory:":
+        raise BrokerURLError("The SQLite broker keeps a file; use memory: to keep nothing.")
+    from sampleapp.brokers.sqlite import SQLiteBroker
+
+    return SQLiteBroker(path=path, clock=reactor, threads=reactor)

@@ -1,0 +1,164 @@
+"""
+The reference broker: everything `IBroker` promises, in memory, and nothing more.
+
+For tests, for demonstrations, and for reading: what the interface means is easiest to see here. It
+keeps every record until the process ends, and forgets it all then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sampleapp.errors import BrokerStopped
+from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.model import ConsumerRecord, Health, Record, RecordMetadata
+
+__all__ = ["MemoryBroker"]
+
+_PAGE_RECORDS = 500
+"""Records that are delivered in one turn of the reactor, so that a long replay holds nothing up."""
+
+
+@implementer(IBroker)
+class MemoryBroker:
+    """A broker with one partition for each topic, and offsets from 0."""
+
+    def __init__(self, *, clock: IReactorTime) -> None:
+        """:param clock: calls the observers, always later and never inside ``publish`` or ``follow``."""
+        self._clock = clock
+        self._topics: dict[str, list[ConsumerRecord]] = {}
+        self._followings: list[_Following] = []
+        self._started = False
+        self._stopped = False
+
+    def check(self) -> None:
+        """There is nothing that could be wrong."""
+
+    def start(self) -> None:
+        """Begin to be ready."""
+        self._started = True
+
+    def publish(self, record: Record) -> Deferred[RecordMetadata]:
+        """See `IBroker.publish`. The record is in its topic when this returns."""
+        if self._stopped:
+            return fail(BrokerStopped("The service is stopping; the record was not published."))
+        records = self._topics.setdefault(record.topic, [])
+        offset = len(records)
+        records.append(
+            ConsumerRecord(
+                topic=record.topic,
+                partition=0,
+                offset=offset,
+                timestamp_ms=record.timestamp_ms,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+            )
+        )
+        for following in self._followings:
+            if following.topic == record.topic:
+                following.wake()
+        return succeed(RecordMetadata(topic=record.topic, partition=0, offset=offset))
+
+    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+        """See `IBroker.follow`."""
+        following = _Following(
+            topic=topic,
+            observer=observer,
+            clock=self._clock,
+            records=lambda: self._topics.get(topic, ()),
+            ended=self._forget,
+        )
+        self._followings.append(following)
+        if self._stopped:
+            following.stop()
+        else:
+            following.wake()
+        return following
+
+    def health(self) -> Health:
+        """See `IBroker.health`."""
+        if self._stopped:
+            return Health(ready=False, reasons=("The memory broker was stopped.",))
+        if not self._started:
+            return Health(ready=False, reasons=("The memory broker was not started yet.",))
+        return Health(ready=True)
+
+    def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
+        """See `IBroker.stop`. Every accepted record is already in its topic."""
+        self._stopped = True
+        for following in list(self._followings):
+            following.stop()
+        return succeed(None)
+
+    def records(self, topic: str) -> list[ConsumerRecord]:
+        """Everything that is in a topic, in order; the list is the caller's own. For tests."""
+        return list(self._topics.get(topic, ()))
+
+    def _forget(self, following: _Following) -> None:
+        if following in self._followings:
+            self._followings.remove(following)
+
+
+@implementer(IFollowing)
+class _Following:
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        clock: IReactorTime,
+        records: Callable[[], Sequence[ConsumerRecord]],
+        ended: Callable[[_Following], None],
+    ) -> None:
+        self.topic = topic
+        self._observer = observer
+        self._clock = clock
+        self._records = records
+        self._ended = ended
+        self._position = 0
+        self._end_at_start = len(records())
+        self._caught_up = False
+        self._stopped = False
+        self._next: IDelayedCall | None = None
+
+    def wake(self) -> None:
+        """Have the next records delivered soon, once."""
+        if self._next is None and not self._stopped:
+            self._next = self._clock.callLater(0, self._turn)
+
+    def _turn(self) -> None:
+        self._next = None
+        records = self._records()
+        for record in records[self._position : self._position + _PAGE_RECORDS]:
+            self._position += 1
+            try:
+                self._observer.record_received(record)
+            except Exception:  # noqa: BLE001 -- whatever it was, the next record is delivered
+                self._log.failure("An observer failed on a record of {topic}", topic=self.topic)
+            if self._stopped:
+                return
+        if not self._caught_up and self._position >= self._end_at_start:
+            self._caught_up = True
+            try:
+                self._observer.caught_up()
+            except Exception:  # noqa: BLE001 -- whatever it was, the following goes on
+                self._log.failure("An observer failed on catching up with {topic}", topic=self.topic)
+        if self._position < len(records):
+            self.wake()
+
+    def stop(self) -> Deferred[None]:
+        """See `IFollowing.stop`."""
+        self._stopped = True
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._ended(self)
+        return succeed(None)

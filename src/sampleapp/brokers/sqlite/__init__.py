@@ -1,0 +1,11 @@
+"""
+The embedded default broker: a log in one SQLite file.
+
+From the bottom up: `faults` says what an error of SQLite means, `file` opens and verifies, `log` appends
+and reads (all three run on one private thread), `thread` is that thread, `writer` gathers publishes into
+transactions, `following` reads topics, and `broker` puts them together.
+"""
+
+from sampleapp.brokers.sqlite.broker import SQLiteBroker
+
+__all__ = ["SQLiteBroker"]

@@ -1,0 +1,150 @@
+"""The SQLite broker: the parts put together, started and stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sampleapp.brokers.sqlite.condition import WRITING, Condition
+from sampleapp.brokers.sqlite.following import Followings
+from sampleapp.brokers.sqlite.log import Log
+from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.brokers.sqlite.writer import Writer
+from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.model import Health, Record, RecordMetadata
+
+__all__ = ["SQLiteBroker"]
+
+BUFFER_BYTES = 64 * 1024 * 1024
+PATIENCE_S = 5.0
+
+_UNLOCK_S = 0.25
+_LAST_WAIT_S = 5.0
+
+
+@implementer(IBroker)
+class SQLiteBroker:
+    """
+    A log in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
+
+    A publish is answered after its commit was synced to the disk. Topics come into being by being
+    published to. Several processes may use the same file at the same time.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        path: str | Path,
+        clock: IReactorTime,
+        threads: IReactorFromThreads,
+        buffer_bytes: int = BUFFER_BYTES,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """
+        :param path: of the file, which is created when it is missing; its directory has to exist.
+        :param clock: for polling and deadlines.
+        :param threads: brings results back from the private thread.
+        :param buffer_bytes: how much may have been accepted and not yet stored.
+        :param patience_s: seconds to wait for another process that has the file locked.
+        """
+        # Absolute from now on: a daemon changes its directory after its options were read.
+        self._file = Log(path=Path(path).absolute(), patience_s=patience_s)
+        self._clock = clock
+        self._thread = PrivateThread(threads=threads)
+        self._condition = Condition()
+        self._followings = Followings(
+            log=self._file, thread=self._thread, clock=clock, condition=self._condition
+        )
+        self._writer = Writer(
+            log=self._file,
+            thread=self._thread,
+            clock=clock,
+            condition=self._condition,
+            buffer_bytes=buffer_bytes,
+            stored=self._followings.stored,
+        )
+        self._started = False
+        self._stopping = False
+        self._stopped = False
+        self._deadlines: list[IDelayedCall] = []
+        self._stop_waiters: list[Deferred[None]] = []
+
+    def check(self) -> None:
+        """See `IBroker.check`. Leaves nothing open, so that the process may fork afterwards."""
+        self._file.check()
+
+    def start(self) -> None:
+        """See `IBroker.start`."""
+        if self._started or self._stopping:
+            return
+        self._started = True
+        self._thread.start()
+        self._writer.start()
+        self._followings.start()
+
+    def publish(self, record: Record) -> Deferred[RecordMetadata]:
+        """See `IBroker.publish`. A record that is published before the start waits for it."""
+        return self._writer.publish(record)
+
+    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+        """See `IBroker.follow`."""
+        return self._followings.follow(topic=topic, observer=observer)
+
+    def health(self) -> Health:
+        """See `IBroker.health`."""
+        return self._condition.health()
+
+    def stop(self, *, deadline_s: float) -> Deferred[None]:
+        """See `IBroker.stop`. Of several calls the earliest deadline counts."""
+        if self._stopped:
+            return succeed(None)
+        # Each caller has a Deferred of its own, and may cancel it.
+        waiter: Deferred[None] = Deferred()
+        self._stop_waiters.append(waiter)
+        self._deadlines.append(self._clock.callLater(deadline_s, self._deadline_passed))
+        if not self._stopping:
+            self._stopping = True
+            Deferred.fromCoroutine(self._stop()).addErrback(
+                lambda failure: self._log.failure("Stopping the broker failed", failure=failure)
+            )
+        return waiter
+
+    def _deadline_passed(self) -> None:
+        self._file.abandon()
+        self._writer.give_up_queue()
+        # What is left is the page or the batch that is running. A batch that waited for a lock is soon
+        # known not to have been stored, which is better to know than that it may be.
+        self._deadlines.append(self._clock.callLater(_UNLOCK_S, self._writer.give_up))
+        # Nothing waits for a lock any more, so only a disk that does not answer can take longer.
+        self._deadlines.append(self._clock.callLater(_LAST_WAIT_S, self._leave_behind))
+
+    def _leave_behind(self) -> None:
+        self._log.error("{path} does not answer: its thread is left behind.", path=str(self._file.path))
+        self._finish()
+
+    async def _stop(self) -> None:
+        stopping = Deferred.fromCoroutine(self._followings.stop())
+        await self._writer.drain()
+        await stopping
+        if self._started:
+            await self._thread.run(self._file.close)
+            self._thread.stop()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        for deadline in self._deadlines:
+            if deadline.active():
+                deadline.cancel()
+        self._condition.expect(WRITING, "The broker was stopped.")
+        waiters, self._stop_waiters = self._stop_waiters, []
+        for waiter in waiters:
+            waiter.callback(None)

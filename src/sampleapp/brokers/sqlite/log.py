@@ -1,0 +1,214 @@
+"""The log itself: appending and reading, synchronously, on the private thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+from sampleapp.brokers.sqlite.faults import Code, LogError, from_sqlite
+from sampleapp.brokers.sqlite.file import open_file, patiently
+from sampleapp.brokers.sqlite.rows import INSERT, Outcome, Page, RowRefused, insert, insert_singly, page
+from sampleapp.errors import StartUpError
+from sampleapp.model import Record
+
+__all__ = ["Log"]
+
+_CHECK_PATIENCE_S = 1.0
+_PROBE_PATIENCE_S = 0.5
+_PROBE_BYTES = 64 * 1024
+
+T = TypeVar("T")
+
+
+class Log:
+    """
+    One SQLite file. Opens itself when needed, and again after an error that may come from the connection.
+
+    Everything but `abandon` runs on one thread, always the same while the file is open. What goes wrong
+    is raised as `LogError`.
+    """
+
+    def __init__(self, *, path: Path, patience_s: float) -> None:
+        """
+        :param path: absolute, so that a later change of directory does not change the file.
+        :param patience_s: seconds to wait for another program that has the file locked.
+        """
+        self.path = path
+        self.commits = 0
+        """How many transactions with records were committed."""
+        self._patience_s = patience_s
+        self._connection: sqlite3.Connection | None = None
+        self._openings = 0
+        self._identity: tuple[int, int] | None = None
+        self._abandoned = Event()
+
+    def check(self) -> None:
+        """
+        Open the file, see whether it can be written to, and close it again.
+
+        :raise StartUpError: it cannot. A lock is no reason: whoever holds it may let go of it.
+        """
+        try:
+            self.probe(patience_s=_CHECK_PATIENCE_S)
+        except LogError as error:
+            if error.code not in {Code.BUSY, Code.LOCKED}:
+                raise StartUpError(error.reason) from error
+        finally:
+            self.close()
+
+    def append(self, records: Sequence[Record]) -> list[Outcome]:
+        """
+        Append records in one transaction, which is on the disk when this returns.
+
+        :return: for each record where it is, or why it alone was refused.
+        :raise LogError: none of them was stored, or that is not known.
+        """
+        try:
+            return self._transaction(lambda connection: insert(connection, records))
+        except RowRefused:
+            # One of them is more than SQLite takes. Which one is found by asking for each.
+            return self._transaction(lambda connection: insert_singly(connection, records))
+
+    def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
+        """
+        Read the records of a topic from an offset on.
+
+        :param max_bytes: of keys and values; at least one record is read, however large it is.
+        """
+        return self._guarded(
+            lambda connection: page(connection, topic, offset, max_records, max_bytes), self._patience_s
+        )
+
+    def changes(self) -> tuple[int, int]:
+        """Something that differs from before if another program has written to the file since."""
+
+        def look(connection: sqlite3.Connection) -> tuple[int, int]:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            # Versions of different connections cannot be compared.
+            return self._openings, version
+
+        return self._guarded(look, 0)
+
+    def probe(self, *, patience_s: float = _PROBE_PATIENCE_S) -> None:
+        """
+        Find out whether records could be stored now, without storing any.
+
+        :raise LogError: they could not.
+        """
+
+        def pretend(connection: sqlite3.Connection) -> None:
+            # What a record needs, so that a limit on the file's size shows; then taken back.
+            connection.execute("SAVEPOINT probe")
+            connection.execute(INSERT, (-1, 0, 0, None, bytes(_PROBE_BYTES), None))
+            connection.execute("ROLLBACK TO probe")
+            # Writes a page without changing it, so that the commit has something to bring to the disk.
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute(f"PRAGMA user_version = {int(version)}")
+
+        self._transaction(pretend, patience_s=patience_s, counts=False)
+
+    def close(self) -> None:
+        """Close the file, if it is open. What was committed is safe already, whatever happens here."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                # The last one out moves the write-ahead log into the file. If that fails, the next to
+                # open the file will do it.
+                return
+
+    def abandon(self) -> None:
+        """Wait for no lock any more. May be called from any thread."""
+        self._abandoned.set()
+
+    def _open(self, patience_s: float) -> sqlite3.Connection:
+        if self._connection is None:
+            self._require_same_file(missing_is_fine=self._identity is None)
+            self._connection = open_file(self.path, patience_s=patience_s, abandoned=self._abandoned)
+            self._openings += 1
+            if self._identity is None:
+                status = self.path.stat()
+                self._identity = (status.st_dev, status.st_ino)
+        return self._connection
+
+    def _require_same_file(self, *, missing_is_fine: bool = False) -> None:
+        """
+        Raise unless the path still leads to the file that was opened first.
+
+        SQLite would go on to write into a file that was deleted, and everything would be lost in the
+        end. A new file instead would begin with offset 0, behind the backs of those who follow.
+        """
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            if missing_is_fine:
+                return
+            raise LogError(
+                f"{self.path} was moved or deleted, or its directory was, while it was in use; "
+                "put it back, or restart the service to begin a new one."
+            ) from error
+        if self._identity not in {None, (status.st_dev, status.st_ino)}:
+            raise LogError(
+                f"{self.path} was replaced by another file while it was in use; "
+                "put the first one back, or restart the service to use the new one."
+            )
+
+    def _guarded(self, use: Callable[[sqlite3.Connection], T], patience_s: float) -> T:
+        """Use the connection, and translate what goes wrong."""
+        try:
+            connection = self._open(patience_s)
+            return patiently(lambda: use(connection), patience_s=patience_s, abandoned=self._abandoned)
+        except LogError:
+            self.close()
+            raise
+        except (sqlite3.Error, MemoryError, OSError) as error:
+            raise self._translated(error, committing=False) from error
+
+    def _transaction(
+        self,
+        use: Callable[[sqlite3.Connection], T],
+        *,
+        patience_s: float | None = None,
+        counts: bool = True,
+    ) -> T:
+        """Write inside one transaction: all of it or nothing."""
+        if patience_s is None:
+            patience_s = self._patience_s
+        self._guarded(lambda connection: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        connection = self._open(patience_s)
+        committing = False
+        try:
+            self._require_same_file()
+            result = use(connection)
+            committing = True
+            connection.execute("COMMIT")
+        except LogError:
+            self._roll_back(connection)
+            self.close()
+            raise
+        except (sqlite3.Error, MemoryError, OSError) as error:
+            self._roll_back(connection)
+            raise self._translated(error, committing=committing) from error
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        self.commits += counts
+        return result
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            # After some errors SQLite has rolled back by itself.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    def _translated(self, error: Exception, *, committing: bool) -> LogError:
+        translated = from_sqlite(error, path=str(self.path), committing=committing)
+        if translated.reopen:
+            self.close()
+        return translated

@@ -1,0 +1,170 @@
+"""Records as rows: inserting them and reading them back, inside a transaction that is another's duty."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from sampleapp.brokers.sqlite.faults import LogError
+from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge
+from sampleapp.model import ConsumerRecord, Record, RecordMetadata
+
+__all__ = ["INSERT", "Outcome", "Page", "RowRefused", "insert", "insert_singly", "page"]
+
+INSERT = "INSERT INTO record (topic_id, offset, timestamp_ms, key, value, headers) VALUES (?, ?, ?, ?, ?, ?)"
+# A value that an operator has put in by hand may be text: CAST makes bytes of it.
+_SELECT = (
+    "SELECT offset, timestamp_ms, CAST(key AS BLOB), CAST(value AS BLOB), headers FROM record"
+    " WHERE topic_id = ? AND offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
+)
+_INT64 = 2**63
+
+_encode_headers = msgspec.json.Encoder().encode
+_decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes], ...]).decode
+
+Outcome = RecordMetadata | PublishError
+"""Where a record is, or why it alone was refused."""
+_Row = tuple[int, int, int, bytes | None, bytes | None, bytes | None]
+
+
+class Page(Struct, frozen=True):
+    """Some records of a topic, in order."""
+
+    records: list[ConsumerRecord]
+    next_offset: int
+    """Where to read on."""
+    end: int
+    """The offset that the topic's next record will get, as of this reading."""
+
+
+class _Place(Struct):
+    """Where a topic's next record goes, inside one transaction."""
+
+    topic_id: int
+    next_offset: int
+
+
+class RowRefused(Exception):
+    """SQLite did not take one of many rows."""
+
+
+# Python 3.10 raises InterfaceError or OverflowError for a value that later versions call DataError.
+_TOO_LARGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+
+
+def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
+    """Insert all records at once; those that could never be are refused beforehand."""
+    # Offsets come from the file every time, never from memory: another process may have appended since.
+    places: dict[str, _Place] = {}
+    rows: list[_Row] = []
+    outcomes: list[Outcome] = []
+    for record in records:
+        try:
+            headers = _headers_and_check(record)
+            place = places.get(record.topic)
+            if place is None:
+                place = places[record.topic] = _place(connection, record.topic)
+        except RecordRefused as refusal:
+            outcomes.append(refusal)
+            continue
+        offset = place.next_offset
+        place.next_offset = offset + 1
+        rows.append((place.topic_id, offset, record.timestamp_ms, record.key, record.value, headers))
+        outcomes.append(RecordMetadata(topic=record.topic, partition=0, offset=offset))
+    try:
+        connection.executemany(INSERT, rows)
+    except _TOO_LARGE as error:
+        raise RowRefused from error
+    _keep(connection, places)
+    return outcomes
+
+
+def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
+    """As `insert`, but row by row, leaving out what SQLite does not take."""
+    outcomes: list[Outcome] = []
+    for record in records:
+        # A topic must not come into being, nor an offset be used, by a record that is refused.
+        connection.execute("SAVEPOINT one")
+        try:
+            outcomes += insert(connection, [record])
+        except RowRefused:
+            connection.execute("ROLLBACK TO one")
+            outcomes.append(RecordTooLarge("The record is larger than the broker can store."))
+        connection.execute("RELEASE one")
+    return outcomes
+
+
+def _headers_and_check(record: Record) -> bytes | None:
+    if not -_INT64 <= record.timestamp_ms < _INT64:
+        raise RecordRefused("The record's timestamp is out of range: it has to fit in 64 bits.")
+    if not record.headers:
+        return None
+    try:
+        return _encode_headers(record.headers)
+    except UnicodeEncodeError:
+        raise RecordRefused("The name of a header has no UTF-8 form.") from None
+
+
+def _place(connection: sqlite3.Connection, topic: str) -> _Place:
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        raise IllegalTopic("The name of the topic has no UTF-8 form.") from None
+    found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
+    if found is None:
+        cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
+        found = (cursor.lastrowid, 0)
+    return _Place(*found)
+
+
+def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
+    connection.executemany(
+        "UPDATE topic SET next_offset = ? WHERE id = ?",
+        [(place.next_offset, place.topic_id) for place in places.values()],
+    )
+
+
+def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
+    """Read a topic from an offset on; see `Log.read`."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        # No such topic can be: it is empty, for ever.
+        return Page([], offset, offset)
+    found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
+    if found is None:
+        return Page([], offset, 0)
+    topic_id, end = found
+    cursor = connection.execute(_SELECT, (topic_id, offset, end, max_records))
+    records: list[ConsumerRecord] = []
+    size = 0
+    try:
+        for at, timestamp_ms, key, value, headers in cursor:
+            records.append(
+                ConsumerRecord(
+                    topic=topic,
+                    partition=0,
+                    offset=at,
+                    timestamp_ms=timestamp_ms,
+                    key=key,
+                    value=value,
+                    headers=() if headers is None else _decode_headers(headers),
+                )
+            )
+            size += len(key or b"") + len(value or b"")
+            if size >= max_bytes:
+                break
+    except msgspec.MsgspecError as error:
+        raise LogError(
+            f"The headers of record {at} of topic {topic!r} are not as they were written."
+        ) from error
+    finally:
+        # A cursor that is not read to its end holds a snapshot, and the write-ahead log would grow.
+        cursor.close()
+    if len(records) == max_records or size >= max_bytes:
+        return Page(records, records[-1].offset + 1, end)
+    # Offsets that an operator has deleted by hand are passed over.
+    return Page(records, max(offset, end), end)

@@ -1,0 +1,215 @@
+"""
+Group commit: what is published while a transaction runs shares the next one.
+
+So throughput grows with the number of publishers, and nobody waits for a timer. Each record costs the
+reactor's thread a Deferred and an append; going to the other thread and back is paid once a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from sampleapp.brokers.sqlite.condition import WRITING, Condition
+from sampleapp.brokers.sqlite.faults import LogError
+from sampleapp.brokers.sqlite.log import Log
+from sampleapp.brokers.sqlite.rows import Outcome
+from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.errors import BrokerStopped, BufferFull, OutcomeUnknown, PublishError, RecordTooLarge
+from sampleapp.model import Record, RecordMetadata
+
+__all__ = ["Writer"]
+
+_BATCH_RECORDS = 1000
+_BATCH_BYTES = 4 * 1024 * 1024
+_PROBE_S = 1.0
+
+RECORD_OVERHEAD_BYTES = 256
+"""What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
+
+_Waiting = tuple[Record, int, Deferred[RecordMetadata]]
+
+
+class Writer:
+    """Takes records, has them appended in batches, and tells each publisher what became of its own."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        log: Log,
+        thread: PrivateThread,
+        clock: IReactorTime,
+        condition: Condition,
+        buffer_bytes: int,
+        stored: Callable[[Sequence[Record]], None],
+    ) -> None:
+        """
+        :param buffer_bytes: how much may wait; beyond that `publish` fails with `BufferFull`.
+        :param stored: is told of each batch that was committed.
+        """
+        self._file = log
+        self._thread = thread
+        self._clock = clock
+        self._condition = condition
+        self._buffer_bytes = buffer_bytes
+        self._stored = stored
+        self._queue: deque[_Waiting] = deque()
+        self._batch: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._running = False
+        self._busy = True
+        self._stopping = False
+        self._idle: Deferred[None] | None = None
+        self._probe: IDelayedCall | None = None
+        condition.expect(WRITING, "The broker was not started yet.")
+
+    def start(self) -> None:
+        """Begin with what has been published so far, and see whether the file can be opened."""
+        self._condition.expect(WRITING, f"{self._file.path} has not been opened yet.")
+        self._running = True
+        # Busy with the probe: it opens the file, which must not fail twice to be said once.
+        Deferred.fromCoroutine(self._begin())
+
+    def publish(self, record: Record) -> Deferred[RecordMetadata]:
+        """See `IBroker.publish`."""
+        if self._stopping:
+            return fail(BrokerStopped("The service is stopping; the record was not published."))
+        weight = record.size + RECORD_OVERHEAD_BYTES
+        if record.headers:
+            weight += sum(len(name) + len(value) for name, value in record.headers)
+        if self._waiting_bytes + weight > self._buffer_bytes:
+            if weight > self._buffer_bytes:
+                # It would not fit into an empty buffer either: no use in trying again.
+                return fail(RecordTooLarge("The record is larger than the broker takes."))
+            return fail(BufferFull("Too many records are waiting to be stored; this one was not kept."))
+        self._waiting_bytes += weight
+        # When a Deferred without a canceller is cancelled, it ignores the result that comes later: the
+        # waiting stops, and the record goes its way.
+        waiting: Deferred[RecordMetadata] = Deferred()
+        self._queue.append((record, weight, waiting))
+        if not self._busy:
+            self._busy = True
+            # Not at once: what the reactor reads from other connections in this turn comes along.
+            self._clock.callLater(0, self._work)
+        return waiting
+
+    def drain(self) -> Deferred[None]:
+        """Take nothing more. Fires when nothing is waiting any more."""
+        self._stopping = True
+        if not self._running:
+            self.give_up()
+            return succeed(None)
+        self._condition.expect(WRITING, "The broker is stopping.")
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
+        if not self._busy:
+            return succeed(None)
+        self._idle = Deferred()
+        return self._idle
+
+    def give_up_queue(self) -> None:
+        """Fail what has not begun, now."""
+        queue, self._queue = self._queue, deque()
+        self._waiting_bytes -= sum(weight for _, weight, _ in queue)
+        for _, _, waiting in queue:
+            waiting.errback(BrokerStopped("The service stopped; the record was not published."))
+
+    def give_up(self) -> None:
+        """Fail whatever is still waiting, now."""
+        self.give_up_queue()
+        batch, self._batch = self._batch, []
+        self._waiting_bytes -= sum(weight for _, weight, _ in batch)
+        for _, _, waiting in batch:
+            waiting.errback(
+                OutcomeUnknown("The service stopped before the record was stored for certain; it may be.")
+            )
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.callback(None)
+
+    async def _begin(self) -> None:
+        await self._see()
+        self._work()
+
+    def _work(self) -> None:
+        Deferred.fromCoroutine(self._write_all())
+
+    async def _write_all(self) -> None:
+        # What is published by those who are told of one batch is in the queue before the next begins.
+        while self._queue:
+            self._batch = self._take()
+            records = [record for record, _, _ in self._batch]
+            outcomes: Sequence[Outcome]
+            try:
+                outcomes = await self._thread.run(self._file.append, records)
+            except LogError as error:
+                self._failed(error)
+                outcomes = [error.publish_error() for _ in records]
+            except Exception:  # noqa: BLE001 -- nothing cancels this, and every publisher gets an answer
+                self._log.failure("Appending to {path} failed unexpectedly", path=str(self._file.path))
+                outcomes = [OutcomeUnknown("Whether the record was stored is not known.") for _ in records]
+            else:
+                self._works()
+                self._stored(records)
+            self._settle(outcomes)
+        self._busy = False
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.callback(None)
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size = 0
+        while self._queue and len(batch) < _BATCH_RECORDS and size < _BATCH_BYTES:
+            waiting = self._queue.popleft()
+            size += waiting[1]
+            batch.append(waiting)
+        return batch
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        # Empty if the waiting was given up meanwhile.
+        batch, self._batch = self._batch, []
+        self._waiting_bytes -= sum(weight for _, weight, _ in batch)
+        for (_, _, waiting), outcome in zip(batch, outcomes, strict=False):
+            if isinstance(outcome, PublishError):
+                waiting.errback(outcome)
+            else:
+                waiting.callback(outcome)
+
+    def _works(self) -> None:
+        if self._stopping:
+            return
+        self._condition.good(WRITING)
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
+
+    def _failed(self, error: LogError) -> None:
+        if self._stopping:
+            return
+        self._condition.bad(WRITING, error.reason)
+        if self._probe is None:
+            # Who is told that the broker does not work sends nothing any more, so that no publish would
+            # ever show that it works again.
+            self._probe = self._clock.callLater(_PROBE_S, self._probe_now)
+
+    def _probe_now(self) -> None:
+        self._probe = None
+        Deferred.fromCoroutine(self._see())
+
+    async def _see(self) -> None:
+        try:
+            await self._thread.run(self._file.probe)
+        except LogError as error:
+            self._failed(error)
+        except Exception:  # noqa: BLE001 -- nothing cancels this, and the next publish will show more
+            self._log.failure("Looking at {path} failed unexpectedly", path=str(self._file.path))
+        else:
+            self._works()

@@ -1,0 +1,94 @@
+"""Lines out of a stream of bytes that comes in pieces, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+from twisted.internet.defer import Deferred, DeferredLock
+
+__all__ = ["MAX_LINE_BYTES", "Line", "LineSource", "LineSplitter"]
+
+# Far above the limit of the service (1 MiB, unless it was raised), which is what should refuse a line.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+class Line(Struct, frozen=True):
+    """One line of a file."""
+
+    number: int
+    """From 1."""
+    size: int
+    """Bytes in the file, its line feed included."""
+    content: bytes | None
+    """Without its line feed; ``None`` if it is longer than the limit."""
+
+
+class LineSplitter:
+    """
+    Splits at line feeds, and at nothing else: a carriage return may be content.
+
+    No I/O: bytes are fed in, lines come out.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_LINE_BYTES) -> None:
+        """:param max_bytes: the longest content of a line that is kept."""
+        self._max_bytes = max_bytes
+        self._begun: list[bytes] = []
+        self._begun_size = 0
+        self._number = 0
+
+    def feed(self, data: bytes) -> list[Line]:
+        """Take the next bytes of the file; return the lines that end in them."""
+        *ends, rest = data.split(b"\n")
+        lines = []
+        for end in ends:
+            self._extend(end)
+            lines.append(self._finished(line_feed=1))
+        self._extend(rest)
+        return lines
+
+    def end(self) -> list[Line]:
+        """Take note that the file has ended; return its last line if that has no line feed."""
+        return [self._finished(line_feed=0)] if self._begun_size else []
+
+    def _extend(self, data: bytes) -> None:
+        self._begun_size += len(data)
+        if self._begun_size > self._max_bytes:
+            self._begun.clear()
+        elif data:
+            self._begun.append(data)
+
+    def _finished(self, *, line_feed: int) -> Line:
+        self._number += 1
+        size = self._begun_size
+        content = b"".join(self._begun) if size <= self._max_bytes else None
+        self._begun.clear()
+        self._begun_size = 0
+        return Line(self._number, size + line_feed, content)
+
+
+class LineSource:
+    """Hands out lines one by one, to as many as ask, reading on only when all are handed out."""
+
+    def __init__(self, read: Callable[[], Deferred[bytes]], *, splitter: LineSplitter | None = None) -> None:
+        """:param read: fires with the next bytes of the file; with none at its end."""
+        self._read = read
+        self._splitter = splitter or LineSplitter()
+        self._lines: deque[Line] = deque()
+        self._ended = False
+        self._reading = DeferredLock()
+
+    async def next(self) -> Line | None:
+        """Return the next line, or ``None`` when there are no more."""
+        # Only one may read: two pieces of the file in the wrong order would be two wrong lines.
+        await self._reading.acquire()
+        try:
+            while not self._lines and not self._ended:
+                data = await self._read()
+                self._ended = not data
+                self._lines.extend(self._splitter.feed(data) if data else self._splitter.end())
+            return self._lines.popleft() if self._lines else None
+        finally:
+            self._reading.release()

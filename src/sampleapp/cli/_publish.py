@@ -1,0 +1,136 @@
+"""``sampleapp publish``: publish one message, or each line of a file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from sampleapp.cli._options import url_option
+from sampleapp.cli._output import note, print_result
+from sampleapp.cli._run import INTERRUPTED, explained, run
+
+__all__ = ["publish"]
+
+EPILOG = """
+\b
+Examples:
+  sampleapp publish greetings "Good morning"
+  sampleapp publish readings --key kitchen 21.5
+  sampleapp publish readings --key cellar -- -5.5
+  sampleapp publish letters - < letter.txt
+  sampleapp publish events --lines events.txt
+  tail -f /var/log/syslog | sampleapp publish logs --lines -
+
+Content that begins with a dash has to follow "--".
+"""
+
+
+def _text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an argument with bytes that are not UTF-8, which Python keeps as lone surrogates."""
+    try:
+        (value or "").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it is not UTF-8.", param=parameter) from error
+    return value
+
+
+@click.command(epilog=EPILOG)
+@click.argument("topic", callback=_text)
+@click.argument("content", required=False, callback=_text)
+@click.option(
+    "--key",
+    callback=_text,
+    help="The key of the record, or of every record. Without this option there is none, which is not the "
+    'same as the empty key, --key "".',
+)
+@click.option(
+    "--lines",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+    metavar="FILE",
+    help="Publish each line of FILE (- for stdin) as a message of its own. A line ends with a line feed, "
+    "which is not part of the message.",
+)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="With --lines: how many messages may wait for their answers at one time. Only with 1 are the "
+    "lines sure to be published in their order.",
+)
+@url_option
+def publish(
+    *, topic: str, content: str | None, key: str | None, path: str | None, in_flight: int, url: str
+) -> None:
+    """
+    Publish to TOPIC: one message with CONTENT, or each line of a file.
+
+    CONTENT may be - for all of stdin as one message, unchanged. The answer is one line of JSON, which says
+    where the record is.
+
+    With --lines, the numbers of the lines that could not be published, and why, are on stderr. Should the
+    service become unreachable, what is left of the file is not sent.
+    """
+    if (content is None) == (path is None):
+        raise click.UsageError("Say what to publish: either CONTENT (- for stdin), or --lines FILE.")
+    if path is not None:
+        _publish_lines(topic=topic, key=key, path=path, in_flight=in_flight, url=url)
+    elif content is not None:
+        _publish_one(topic=topic, key=key, content=_stdin() if content == "-" else content, url=url)
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException("What stdin contains is not UTF-8; nothing was published.") from error
+
+
+def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None:
+    async def command(reactor: Any) -> None:
+        from twisted.internet.defer import CancelledError
+
+        from sampleapp.client import Client, ClientError
+
+        client = Client(base_url=url, reactor=reactor)
+        try:
+            print_result(await client.publish(topic=topic, content=content, key=key))
+        except ClientError as error:
+            outcome = "The message may have been published." if error.possibly_published else ""
+            raise explained(error, outcome=outcome) from error
+        except CancelledError:
+            note("Interrupted. The message may have been published.")
+            raise
+
+    run(command)
+
+
+def _publish_lines(*, topic: str, key: str | None, path: str, in_flight: int, url: str) -> None:
+    async def command(reactor: Any) -> None:
+        from sampleapp.cli._lines import LineSource
+        from sampleapp.cli._progress import progress_of
+        from sampleapp.cli._publishing import publish_lines
+        from sampleapp.cli._reading import ChunkReader
+        from sampleapp.client import Client
+
+        client = Client(base_url=url, reactor=reactor, max_idle_connections=in_flight)
+        with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
+            report = await publish_lines(
+                client=client,
+                topic=topic,
+                key=key,
+                source=LineSource(ChunkReader(file=file, reactor=reactor).read),
+                in_flight=in_flight,
+                progress=progress,
+            )
+        for sentence in report.sentences():
+            note(sentence)
+        if report.interrupted:
+            raise click.exceptions.Exit(INTERRUPTED)
+        if not report.complete:
+            raise click.exceptions.Exit(1)
+
+    run(command)

@@ -1,0 +1,105 @@
+"""``sampleapp readings``: print the readings, once or whenever they change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sampleapp.cli._options import url_option
+from sampleapp.cli._output import note, print_result
+from sampleapp.cli._run import explained, run
+
+if TYPE_CHECKING:
+    from sampleapp.client import Client, Snapshot, Version
+    from sampleapp.model import Reading
+
+__all__ = ["readings", "watch"]
+
+POLL_INTERVAL_S = 1.0
+MAX_RETRY_AFTER_S = 30.0
+
+EPILOG = """
+\b
+Examples:
+  sampleapp readings
+  sampleapp readings --version 2
+  sampleapp readings --version 2 --watch
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--version",
+    "version_name",
+    type=click.Choice(["1", "2"]),
+    default="1",
+    show_default=True,
+    help="Of the representation: 1 for the values, 2 for values with their ids.",
+)
+@click.option(
+    "--watch",
+    "watching",
+    is_flag=True,
+    help="Go on, and print them again whenever they change, until Ctrl-C. A service that is away for a "
+    "while is asked again until it is back.",
+)
+@url_option
+def readings(*, version_name: str, watching: bool, url: str) -> None:
+    """Print the readings as one line of JSON."""
+    version: Version = 2 if version_name == "2" else 1
+
+    async def command(reactor: Any) -> None:
+        from sampleapp.client import Client, ClientError
+
+        client = Client(base_url=url, reactor=reactor)
+        try:
+            if watching:
+                await watch(client=client, version=version, reactor=reactor)
+            else:
+                snapshot: Snapshot[Any] = await client.poll(version=version)
+                print_result(snapshot.readings)
+        except ClientError as error:
+            raise explained(error) from error
+
+    run(command)
+
+
+async def watch(*, client: Client, version: Version, reactor: Any) -> None:
+    """
+    Print the readings, and then again each time they have changed, until cancelled.
+
+    :raise sampleapp.client.ClientError: the service will not answer otherwise later either.
+    """
+    from twisted.internet.defer import CancelledError
+    from twisted.internet.task import deferLater
+
+    from sampleapp.client import ClientError
+
+    snapshot: Snapshot[Any] | None = None
+    printed: list[float] | list[Reading] | None = None
+    away = False
+    try:
+        while True:
+            pause_s = POLL_INTERVAL_S
+            try:
+                snapshot = await client.poll(version=version, after=snapshot)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                pause_s = max(pause_s, min(getattr(error, "retry_after_s", None) or 0, MAX_RETRY_AFTER_S))
+                if not away:
+                    note(f"{error} Asking again until there is an answer.")
+                away = True
+            else:
+                if away:
+                    note("The service answers again.")
+                away = False
+                # Not only by the snapshot: a server without entity tags sends a new one each time.
+                if snapshot.readings != printed:
+                    printed = snapshot.readings
+                    print_result(printed)
+            await deferLater(reactor, pause_s)
+    except CancelledError:
+        # Ctrl-C is how a watch ends, not how it fails.
+        return

@@ -1,0 +1,82 @@
+"""From click's world to Twisted's, and back with an exit code."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sampleapp.client import ClientError
+
+__all__ = ["explained", "run"]
+
+INTERRUPTED = 130
+"""By the shells' convention: 128 and the number of SIGINT."""
+
+
+def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    """
+    Run the reactor until a command is done, and return or raise as the command did.
+
+    Ctrl-C and SIGTERM cancel the command, which then ends the process with `INTERRUPTED`, unless it
+    handles the `twisted.internet.defer.CancelledError`; a second one cancels what it does about that.
+    Connections that a command leaves open end with the process: to wait for them would only be one more
+    moment at which a signal can come.
+
+    :param command: is called with the reactor.
+    """
+    from twisted.internet import task
+    from twisted.internet.defer import CancelledError, Deferred
+    from twisted.python.failure import Failure
+
+    failures: list[Failure] = []
+
+    def main(reactor: Any) -> Deferred[None]:
+        # react() would log a traceback for a failure. What click knows how to show is for click.
+        running = Deferred.fromCoroutine(command(reactor)).addErrback(failures.append)
+        ended: Deferred[None] = Deferred()
+        running.addBoth(lambda _: ended.callback(None))
+
+        def interrupted(_number: int, _frame: object) -> None:
+            reactor.callFromThread(running.cancel)
+
+        # Twisted leaves SIGINT alone if somebody else handles it. Its own handler stops the reactor, and
+        # complains in the log if that happens to be stopping already.
+        signal.signal(signal.SIGINT, interrupted)
+
+        def terminated() -> Deferred[None]:
+            running.cancel()
+            return ended
+
+        # Waited for, since a command may have something to put away first.
+        reactor.addSystemEventTrigger("before", "shutdown", terminated)
+        return running
+
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        task.react(main)
+    except SystemExit:
+        if not failures:
+            return
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if isinstance(failures[0].value, CancelledError):
+        raise click.exceptions.Exit(INTERRUPTED)
+    failures[0].raiseException()
+
+
+def explained(error: ClientError, *, outcome: str = "") -> click.ClickException:
+    """
+    Make of a client's error the sentences that tell a person what to do.
+
+    :param outcome: a sentence about what the request may have done in spite of the error.
+    """
+    from sampleapp.client import ServiceUnreachable
+
+    sentences = [str(error), *([outcome] if outcome else [])]
+    if isinstance(error, ServiceUnreachable):
+        sentences.append("Is the service running? Start it with: twistd -n sampleapp")
+    return click.ClickException(" ".join(sentences))

@@ -1,0 +1,36 @@
+"""
+A typed client of the HTTP interface, on treq.
+
+    client = Client(base_url="http://127.0.0.1:8080/", reactor=reactor)
+    metadata = await client.publish(topic="readings", key="kitchen", content="21.5")
+    values = await client.readings()
+
+Every error is a `ClientError`, and says whether the same request is worth another try, and whether a
+message may have been published in spite of it.
+"""
+
+from sampleapp.client._client import Client, Snapshot, Version
+from sampleapp.client._errors import (
+    AnswerLost,
+    ClientError,
+    Problem,
+    ProblemError,
+    RequestTimedOut,
+    ServiceUnreachable,
+    UnexpectedAnswer,
+)
+from sampleapp.client._urls import parse_base_url
+
+__all__ = [
+    "AnswerLost",
+    "Client",
+    "ClientError",
+    "Problem",
+    "ProblemError",
+    "RequestTimedOut",
+    "ServiceUnreachable",
+    "Snapshot",
+    "UnexpectedAnswer",
+    "Version",
+    "parse_base_url",
+]

@@ -1,0 +1,93 @@
+"""What a caller of the service can be told, apart from what was asked for."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from sampleapp.errors import Fault, SampleAppError
+
+__all__ = [
+    "AnswerLost",
+    "ClientError",
+    "Problem",
+    "ProblemError",
+    "RequestTimedOut",
+    "ServiceUnreachable",
+    "UnexpectedAnswer",
+]
+
+# What RFC 9110 and RFC 6585 define as an answer to this attempt rather than to this request.
+RETRIABLE = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class ClientError(SampleAppError):
+    """
+    A request was not answered with what was asked for.
+
+    Its message is one or more whole sentences for the person who made the request.
+    """
+
+    retriable: bool
+    """Whether the same request, unchanged, may succeed later."""
+    possibly_published: bool
+    """Whether the message may have been published all the same; ``False`` is a promise that it was not."""
+
+
+class ServiceUnreachable(ClientError):
+    """No connection could be made, so nothing was sent."""
+
+    retriable = True
+    possibly_published = False
+
+
+class RequestTimedOut(ClientError):
+    """The whole answer was not there in time."""
+
+    retriable = True
+    possibly_published = True
+
+
+class AnswerLost(ClientError):
+    """The connection ended between the request and the end of its answer."""
+
+    retriable = True
+    possibly_published = True
+
+
+class UnexpectedAnswer(ClientError):
+    """What answered is not this service, or not as it is described: perhaps a proxy in between."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        """:param status: the status of the answer; ``None`` if there was not even that."""
+        super().__init__(message)
+        self.status = status
+        self.retriable = status in RETRIABLE
+        # By 3xx and 4xx a request is refused, whoever says so. A 5xx of a proxy can hide anything, and so
+        # can a success that does not say which record it is about.
+        self.possibly_published = status is None or not 300 <= status < 500  # noqa: PLR2004  # bounds of classes
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """The problem document of an answer (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: tuple[Fault, ...] = ()
+    """All that was wrong with the fields of the request."""
+
+
+class ProblemError(ClientError):
+    """The service says what kept it from doing what was asked."""
+
+    def __init__(self, problem: Problem, *, retry_after_s: int | None = None) -> None:
+        """:param retry_after_s: the seconds after which the service would like to be asked again."""
+        # The service repeats the faults in its detail, for those who read no further; others need not.
+        faults = [fault.detail for fault in problem.errors if fault.detail not in problem.detail]
+        super().__init__(" ".join([f"{problem.title} ({problem.status}): {problem.detail}", *faults]))
+        self.problem = problem
+        self.retry_after_s = retry_after_s
+        self.retriable = problem.status in RETRIABLE
+        # The service promises it for 503 and for what it refuses; of a fault of its own it knows nothing.
+        self.possibly_published = problem.status >= 500 and problem.status != 503  # noqa: PLR2004

@@ -1,0 +1,197 @@
+"""One HTTP request and the whole of its answer, within a deadline, with every failure translated."""
+
+# ruff: noqa: N802  # methods that Twisted calls have Twisted's names
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn, TypeVar, cast
+
+from msgspec import Struct
+from treq.client import HTTPClient
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
+from twisted.internet.interfaces import IConsumer, IReactorTime
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.web.client import RequestTransmissionFailed, ResponseDone, ResponseFailed
+from twisted.web.http import PotentialDataLoss
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer, IResponse
+from zope.interface import implementer
+
+from sampleapp.client._errors import AnswerLost, RequestTimedOut, ServiceUnreachable, UnexpectedAnswer
+
+__all__ = ["Answer", "Exchanger"]
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+_Result = TypeVar("_Result")
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A whole answer."""
+
+    url: str
+    """What was asked, for messages."""
+    status: int
+    headers: Headers
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        """Of which type it says that its body is, in lower case without parameters; or the empty string."""
+        values = self.headers.getRawHeaders(b"content-type") or [b""]
+        return values[-1].partition(b";")[0].strip().lower().decode("ascii", "backslashreplace")
+
+
+class Exchanger:
+    """Makes requests through an agent."""
+
+    def __init__(self, *, agent: IAgent, reactor: IReactorTime, timeout_s: float) -> None:
+        """
+        :param agent: makes the connections.
+        :param reactor: tells the time for the deadline.
+        :param timeout_s: seconds for one request, from the call to the last byte of the answer.
+        """
+        # FileBodyProducer, the default for bytes, is driven by the global reactor.
+        self._http = HTTPClient(agent, data_to_body_producer=_Bytes)
+        self._reactor = reactor
+        self._timeout_s = timeout_s
+
+    def request(
+        self, *, method: str, url: str, headers: Headers, body: bytes | None = None
+    ) -> Deferred[Answer]:
+        """
+        Send a request; cancelling it closes its connection.
+
+        :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
+            `RequestTimedOut`, `AnswerLost`, or, for what is not HTTP, `UnexpectedAnswer`.
+        """
+        exchange = Deferred.fromCoroutine(self._exchange(method=method, url=url, headers=headers, body=body))
+        given_up = False
+
+        def give_up(_: object) -> None:
+            nonlocal given_up
+            given_up = True
+            exchange.cancel()
+
+        # Depending on how far it was, what is cancelled fails as a lost connection, or a name that was not
+        # found. Only here is it known that it was neither.
+        answer: Deferred[Answer] = Deferred(give_up)
+        exchange.addCallbacks(
+            lambda result: None if given_up else answer.callback(result),
+            lambda failure: None if given_up else answer.errback(failure),
+        )
+
+        def timed_out(result: _Result, timeout_s: float) -> _Result:
+            if isinstance(result, Failure):
+                message = f"{url} did not answer within {timeout_s:g} seconds."
+                raise RequestTimedOut(message) from result.value
+            return result
+
+        # Not treq's own timeout: that one ends with the headers, and a body can take for ever as well.
+        return answer.addTimeout(self._timeout_s, self._reactor, onTimeoutCancel=timed_out)
+
+    async def _exchange(self, *, method: str, url: str, headers: Headers, body: bytes | None) -> Answer:
+        try:
+            response = await self._http.request(
+                method,
+                url,
+                headers=headers,
+                data=body,
+                # The interface has no redirects: to follow one would be to publish somewhere else.
+                allow_redirects=False,
+                unbuffered=True,
+                # Given no reactor, treq imports the global one, although it has no use for it here.
+                reactor=cast("Any", self._reactor),
+            )
+            content = await _read(response, url=url)
+        except (ConnectError, DNSLookupError) as error:
+            raise ServiceUnreachable(f"Nothing answers at {url}: {_sentence(error)}") from error
+        except (ResponseFailed, RequestTransmissionFailed) as error:
+            _raise_lost(url, error)
+        except ConnectionClosed as error:
+            raise AnswerLost(f"{url} closed the connection before it had answered.") from error
+        return Answer(url=url, status=response.code, headers=response.headers, body=content)
+
+
+def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> NoReturn:
+    """Say what is behind the list of failures that Twisted makes of a connection that ended."""
+    causes = [reason.value for reason in error.reasons]
+    if any(isinstance(cause, ConnectionClosed) for cause in causes):
+        raise AnswerLost(f"{url} closed the connection before it had answered.") from error
+    lost = ", ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+    raise UnexpectedAnswer(f"What answers at {url} cannot be understood as HTTP ({lost}).") from error
+
+
+def _sentence(error: ConnectError | DNSLookupError) -> str:
+    """Say why there is no connection, in the system's words where it was the system that refused."""
+    number = getattr(error, "osError", None)
+    return f"{os.strerror(number) if isinstance(number, int) else str(error).rstrip('.')}."
+
+
+def _read(response: IResponse, *, url: str) -> Deferred[bytes]:
+    reader = _BodyReader(url=url, status=response.code)
+    response.deliverBody(reader)
+    return reader.done
+
+
+class _BodyReader(Protocol):
+    """Collects a body; cancelling `done` closes the connection, which treq's collector does not."""
+
+    def __init__(self, *, url: str, status: int) -> None:
+        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._url = url
+        self._status = status
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take one more piece."""
+        self._size += len(data)
+        self._chunks.append(data)
+        if self._size > MAX_BODY_BYTES and not self.done.called:
+            self._chunks.clear()
+            message = f"{self._url} answered with more than {MAX_BODY_BYTES} bytes."
+            self.done.errback(UnexpectedAnswer(message, status=self._status))
+            self._abort()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Finish: the body, not necessarily the connection, has ended."""
+        if self.done.called:
+            return
+        # PotentialDataLoss is how a body without a length ends. That it is whole shows in its JSON, which
+        # no array or object is without its last byte.
+        if isinstance(reason.value, (ResponseDone, PotentialDataLoss)):
+            self.done.callback(b"".join(self._chunks))
+        else:
+            self.done.errback(reason)
+
+    def _abort(self) -> None:
+        # Not abortConnection, as readBody does it: the transport that Twisted gives to a body has none.
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+
+@implementer(IBodyProducer)
+class _Bytes:
+    """A request body that is at hand, written at once."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.length = len(body)
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        """Write everything."""
+        consumer.write(self._body)
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """Do nothing: all is written."""
+
+    def resumeProducing(self) -> None:
+        """Do nothing: all is written."""
+
+    def stopProducing(self) -> None:
+        """Do nothing: all is written."""

@@ -1,0 +1,37 @@
+"""Where the service is."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, urlsplit
+
+__all__ = ["parse_base_url"]
+
+# What a path may contain as it is (RFC 3986, section 3.3); the percent sign, because it may be encoded.
+PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
+HOST = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+def parse_base_url(text: str) -> str:
+    """
+    Read the address of a service, as a person writes it.
+
+    :param text: such as ``http://127.0.0.1:8080``; a path, for a service behind a proxy, is kept.
+    :return: the same in ASCII, with a slash at the end, so that names can be appended.
+    :raise ValueError: it is not an address that requests can be made from; says what would be right.
+    """
+    try:
+        parts = urlsplit(text)
+        host = (parts.hostname or "").encode("idna").decode("ascii")
+        port = "" if parts.port is None else f":{parts.port}"
+        path = quote(parts.path, safe=PATH_CHARACTERS)
+    # UnicodeError, of a host or a path, is a ValueError as well.
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a URL such as http://127.0.0.1:8080/") from error
+    if parts.scheme not in {"http", "https"} or not HOST.fullmatch(host):
+        raise ValueError(f"{text!r} is not a URL such as http://127.0.0.1:8080/")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} has to end with its path: no user, query or fragment")
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{parts.scheme}://{host}{port}{path.rstrip('/')}/"

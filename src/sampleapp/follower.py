@@ -1,0 +1,99 @@
+"""Keeps the collection of readings in step with its topic."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sampleapp.errors import ReadingsNotReady
+from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.model import ConsumerRecord
+from sampleapp.negotiation import Version
+from sampleapp.readings import NotAReading, Readings, Representation
+
+__all__ = ["ReadingsFollower"]
+
+_LOG_INTERVAL_S = 10.0
+"""At most so often is a line logged for records that are skipped: a topic may hold nothing else."""
+
+
+@implementer(IRecordObserver)
+class ReadingsFollower:
+    """The readings of one topic, from its first record on."""
+
+    _log = Logger()
+
+    def __init__(self, *, broker: IBroker, topic: str, clock: IReactorTime) -> None:
+        """
+        :param topic: the topic whose records are the readings.
+        :param clock: what time it is, to space out what is logged.
+        """
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._readings = Readings()
+        self._following: IFollowing | None = None
+        self._caught_up = False
+        self._logged_at_s: float | None = None
+        self._skipped_since_logged = 0
+        self.skipped = 0
+        """How many records said nothing about a reading, since the start."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the records that were in the topic at the start have all been read."""
+        return self._caught_up
+
+    def start(self) -> None:
+        """Begin to follow the topic."""
+        self._following = self._broker.follow(topic=self._topic, observer=self)
+
+    def stop(self) -> Deferred[None]:
+        """Take no more records; fires with ``None`` when nothing is left running, and never fails."""
+        return succeed(None) if self._following is None else self._following.stop()
+
+    def representation(self, version: Version) -> Representation:
+        """
+        The collection as it is now.
+
+        :raise ReadingsNotReady: not all that was in the topic at the start has been read.
+        """
+        if not self._caught_up:
+            raise ReadingsNotReady(
+                "The readings that were stored before the service started are still being read; ask again."
+            )
+        return self._readings.representation(version)
+
+    def record_received(self, record: ConsumerRecord) -> None:
+        """Take one record into the collection, or skip it; see `IRecordObserver`."""
+        try:
+            self._readings.apply(key=record.key, value=record.value)
+        except NotAReading as reason:
+            self._skip(record, reason)
+
+    def caught_up(self) -> None:
+        """Begin to answer; see `IRecordObserver`."""
+        self._caught_up = True
+        self._log.info(
+            "Serving {count} readings of the topic {topic}.", count=len(self._readings), topic=self._topic
+        )
+
+    def _skip(self, record: ConsumerRecord, reason: NotAReading) -> None:
+        self.skipped += 1
+        self._skipped_since_logged += 1
+        now_s = self._clock.seconds()
+        if self._logged_at_s is not None and now_s - self._logged_at_s < _LOG_INTERVAL_S:
+            return
+        self._log.warn(
+            "Skipped {count} records of the topic {topic} that are no readings, the last one at partition "
+            "{partition}, offset {offset}: {reason}.",
+            count=self._skipped_since_logged,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=str(reason),
+        )
+        self._logged_at_s = now_s
+        self._skipped_since_logged = 0

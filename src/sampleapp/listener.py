@@ -1,0 +1,91 @@
+"""Where the service is reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.python.failure import Failure
+
+from sampleapp.errors import StartUpError
+
+__all__ = ["Listener"]
+
+
+class Listener:
+    """One endpoint, and the words in which to speak of it."""
+
+    def __init__(self, *, endpoint: IStreamServerEndpoint, description: str) -> None:
+        """:param description: as the operator gave it."""
+        self._endpoint = endpoint
+        self._description = description
+        self._port: IListeningPort | None = None
+
+    @classmethod
+    def from_description(cls, description: str, *, reactor: Any) -> Listener:
+        """
+        Make what listens as a string says (`twisted.internet.endpoints.serverFromString`).
+
+        :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
+        """
+        try:
+            endpoint = serverFromString(reactor, description)
+        except OSError as error:
+            raise StartUpError(
+                f"--listen {description}: cannot read {error.filename}: {error.strerror}."
+            ) from error
+        except Exception as error:
+            # What the parser of an endpoint raises is up to the plugin that brings it.
+            raise StartUpError(
+                f"--listen {description}: not an endpoint that Twisted understands ({error}). Give one "
+                "such as tcp:8080, or ssl:8443:privateKey=key.pem:certKey=certificate.pem."
+            ) from error
+        return cls(endpoint=endpoint, description=description)
+
+    def listen(self, factory: IProtocolFactory) -> None:
+        """
+        Take the port.
+
+        :raise StartUpError: it cannot be had.
+        """
+        outcome: list[IListeningPort | Failure] = []
+        self._endpoint.listen(factory).addBoth(outcome.append)
+        if not outcome:
+            raise StartUpError(f"Cannot listen on {self._description}: the endpoint is not ready at once.")
+        port = outcome[0]
+        if isinstance(port, Failure):
+            raise StartUpError(self._explain(port.value)) from port.value
+        self._port = port
+
+    def _explain(self, error: BaseException | None) -> str:
+        reason: object = error
+        if isinstance(error, CannotListenError):
+            reason = getattr(error.socketError, "strerror", None) or error.socketError
+        return (
+            f"Cannot listen on {self._description}: {reason}. Give another endpoint with --listen, or stop "
+            "what uses this one."
+        )
+
+    def stop(self) -> Deferred[Any]:
+        """Give the port back; the Deferred fires once it is closed."""
+        port, self._port = self._port, None
+        if port is None:
+            return maybeDeferred(lambda: None)
+        return maybeDeferred(port.stopListening)
+
+    @property
+    def url(self) -> str:
+        """Where to reach the service, for people; it has the port that was really taken."""
+        address: Any = None if self._port is None else self._port.getHost()
+        scheme = "https" if self._description.startswith("ssl:") else "http"
+        if isinstance(address, IPv6Address):
+            return f"{scheme}://[{address.host}]:{address.port}/"
+        if isinstance(address, IPv4Address):
+            return f"{scheme}://{address.host}:{address.port}/"
+        if isinstance(address, UNIXAddress) and address.name is not None:
+            return f"unix:{address.name.decode(errors='replace')}"
+        return self._description

@@ -1,0 +1,177 @@
+"""
+From the body of a request to a message, or to everything that is wrong with it.
+
+Nearly every body is right, so a strict decoder that stops at the first fault reads it first. Only what
+that one refuses is read again, slowly, to name all the faults.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
+from sampleapp.model import Message
+
+__all__ = ["is_legal_topic", "parse_message"]
+
+_MEMBERS: Final = ("topic", "key", "content")
+_REQUIRED: Final = ("topic", "content")
+# A body of the greatest size has room for a hundred thousand unknown members; the answer has not.
+_MOST_UNKNOWN_MEMBERS: Final = 50
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class _Body(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    topic: str
+    content: str
+    key: str | UnsetType | None = UNSET
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+def is_legal_topic(topic: str) -> bool:
+    """Whether a topic may have this name, by Kafka's rule (``org.apache.kafka.common.internals.Topic``)."""
+    return _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def parse_message(body: bytes) -> Message:
+    """
+    Read a message.
+
+    :param body: JSON text in UTF-8 (RFC 8259).
+    :raise MalformedMessage: it is not that.
+    :raise InvalidMessage: it is, but not a message; names every fault.
+    """
+    try:
+        decoded = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _parse_slowly(body)
+    if not is_legal_topic(decoded.topic) or _may_repeat_a_member(body, decoded):
+        return _parse_slowly(body)
+    key = None if decoded.key is UNSET else decoded.key
+    return Message(topic=decoded.topic, key=key, content=decoded.content)
+
+
+def _may_repeat_a_member(body: bytes, decoded: _Body) -> bool:
+    """
+    Whether a member may be there twice, of which the decoder keeps the last without a word.
+
+    A body that holds each member once has two quotation marks for each name, two for each string, and
+    one for each that a string contains, unless that one is written as a number. A further member would
+    have further ones.
+    """
+    quotes = 8 + decoded.content.count('"')
+    if decoded.key is None:
+        quotes += 2
+    elif decoded.key is not UNSET:
+        quotes += 4 + decoded.key.count('"')
+    return body.count(b'"') != quotes or b"\\u0022" in body
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of a JSON object in order, repeated ones included."""
+
+
+def _parse_slowly(body: bytes) -> Message:
+    document = _parse_json(body)
+    if not isinstance(document, _Object):
+        raise InvalidMessage([Fault("", f"A message is a JSON object, not {_type_name(document)}.")])
+    faults = list(_faults(document))
+    if faults:
+        raise InvalidMessage(faults)
+    return Message(**dict(document))
+
+
+def _parse_json(body: bytes) -> Any:
+    try:
+        return json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_Object,
+            parse_constant=_refuse_constant,
+            # A number is refused wherever it stands, and int() refuses to read a very long one.
+            parse_int=float,
+        )
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(
+            f"The body is not UTF-8: see byte 0x{body[error.start]:02x} at offset {error.start}."
+        ) from error
+    except json.JSONDecodeError as error:
+        if body.startswith(codecs.BOM_UTF8):
+            raise MalformedMessage("The body is not JSON: it begins with a byte order mark.") from error
+        if not body.strip():
+            raise MalformedMessage(
+                'The body is empty; send a JSON object such as {"topic": "readings", "content": "21.5"}.'
+            ) from error
+        raise MalformedMessage(
+            f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
+        ) from error
+    except RecursionError as error:
+        raise MalformedMessage("The body is nested too deeply; a message has one level.") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise MalformedMessage(f"The body is not JSON: {name} is not a JSON value.")
+
+
+def _faults(members: _Object) -> Iterator[Fault]:
+    values = dict(members)
+    for name, count in Counter(name for name, _ in members).items():
+        if count > 1 and name in _MEMBERS:
+            yield Fault(f"/{name}", f'"{name}" is there {count} times; a message has it once.')
+    for name in _REQUIRED:
+        if name not in values:
+            yield Fault(f"/{name}", f'"{name}" is missing; a message has to have it.')
+    for name in _MEMBERS:
+        if name in values and not (name == "key" and values[name] is None):
+            yield from _value_faults(name, values[name])
+    yield from _unknown_member_faults([name for name in values if name not in _MEMBERS])
+
+
+def _value_faults(name: str, value: Any) -> Iterator[Fault]:
+    if not isinstance(value, str):
+        yield Fault(f"/{name}", f'"{name}" has to be a string, not {_type_name(value)}.')
+    elif (surrogate := _LONE_SURROGATE.search(value)) is not None:
+        yield Fault(
+            f"/{name}",
+            f'"{name}" holds a lone surrogate, \\u{ord(surrogate[0]):04x}, which has no form in UTF-8.',
+        )
+    elif name == "topic" and not is_legal_topic(value):
+        yield Fault(
+            "/topic",
+            '"topic" has to be 1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", '
+            'and neither "." nor "..".',
+        )
+
+
+def _unknown_member_faults(names: list[str]) -> Iterator[Fault]:
+    for name in names[:_MOST_UNKNOWN_MEMBERS]:
+        yield Fault(
+            f"/{_pointer_token(name)}",
+            'A message has no such member; it has "topic", "content" and, if wanted, "key".',
+        )
+    if len(names) > _MOST_UNKNOWN_MEMBERS:
+        yield Fault("", f"{len(names) - _MOST_UNKNOWN_MEMBERS} further members are not of a message either.")
+
+
+def _pointer_token(name: str) -> str:
+    escaped = name.replace("~", "~0").replace("/", "~1")
+    return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", escaped)
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, _Object):
+        return "an object"
+    if value is None:
+        return "null"
+    return {bool: "a boolean", float: "a number", list: "an array", str: "a string"}[type(value)]

@@ -1,0 +1,157 @@
+"""The command line of ``twistd sampleapp``, parsed into values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+from twisted.python.usage import Options as TwistedOptions
+from twisted.python.usage import UsageError
+
+from sampleapp.messages import is_legal_topic
+
+__all__ = ["Config", "Options"]
+
+_DEFAULT_LISTEN: Final = "tcp:8080:interface=127.0.0.1"
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """What the service is to be. The defaults serve this machine only, and need no broker."""
+
+    listen: tuple[str, ...] = (_DEFAULT_LISTEN,)
+    """Descriptions of server endpoints, in Twisted's language for them."""
+    broker: str = "sqlite:sampleapp.sqlite3"
+    """The broker's URL."""
+    readings_topic: str = "readings"
+    max_body: int = 1024 * 1024
+    """The greatest length of a request's body, in bytes."""
+    drain_timeout_s: float = 10.0
+    """How long a stopping service waits for the requests that are under way, in seconds."""
+
+
+_DEFAULTS: Final = Config()
+
+_EXAMPLES: Final = """
+Try it:
+
+  twistd -n sampleapp
+  curl -H 'Content-Type: application/json' \\
+       -d '{"topic": "readings", "key": "kitchen", "content": "21.5"}' \\
+       http://127.0.0.1:8080/messages
+  curl http://127.0.0.1:8080/
+  curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
+
+For everybody, with TLS beside plain HTTP, and the records in a directory of their own:
+
+  twistd -n --pidfile= sampleapp \\
+      --listen tcp:8080 \\
+      --listen ssl:8443:privateKey=/etc/sampleapp/key.pem:certKey=/etc/sampleapp/cert.pem \\
+      --broker sqlite:/var/lib/sampleapp/records.sqlite3
+"""
+
+
+class Options(TwistedOptions):
+    """What ``twistd sampleapp --help`` shows, and what follows the command."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Takes messages over HTTP and publishes each as a record of a broker's topic; serves the latest "
+        "readings. An answered POST is in the topic. With no options it listens on port 8080 of this machine "
+        "only, and keeps its records in sampleapp.sqlite3 in the working directory."
+    )
+
+    # The option's name, its short form, its default as shown, its help.
+    optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 - Twisted's name
+        [
+            "broker",
+            "b",
+            _DEFAULTS.broker,
+            "Where records are kept: sqlite:PATH, or memory: to lose them all at the end.",
+        ],
+        [
+            "readings-topic",
+            "r",
+            _DEFAULTS.readings_topic,
+            "The topic whose records are the readings: the key is the id, the value the text of a number.",
+        ],
+        [
+            "max-body",
+            None,
+            str(_DEFAULTS.max_body),
+            "The greatest length of a request's body, in bytes; a longer one is refused with 413.",
+        ],
+        [
+            "drain-timeout",
+            None,
+            f"{_DEFAULTS.drain_timeout_s:g}",
+            "How many seconds a stopping service waits for the requests that are under way.",
+        ],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listen: list[str] = []
+
+    def opt_listen(self, description: str) -> None:
+        """:param description: one endpoint; see the help below."""
+        if ":" not in description:
+            raise UsageError(
+                f"--listen takes a Twisted endpoint, such as {_DEFAULT_LISTEN}, not {description!r}."
+            )
+        self._listen.append(description)
+
+    # Twisted shows this as it stands, line breaks and indentation included.
+    opt_listen.__doc__ = (
+        "Where to listen, as a Twisted endpoint: tcp:PORT, tcp:PORT:interface=ADDRESS, "
+        "ssl:PORT:privateKey=FILE:certKey=FILE, unix:PATH, and so on. May be given more than once. "
+        f"[default: {_DEFAULT_LISTEN}]"
+    )
+    opt_l = opt_listen
+
+    def getUsage(self, width: int | None = None) -> str:  # noqa: N802 - Twisted's name
+        """Return what ``--help`` shows; the examples are kept from being wrapped."""
+        return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES}"
+
+    @property
+    def config(self) -> Config:
+        """
+        The options as values.
+
+        :raise UsageError: one of them is not what it has to be.
+        """
+        topic = self["readings-topic"]
+        if not is_legal_topic(topic):
+            raise UsageError(
+                "--readings-topic takes the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, "
+                f"'.', '_' and '-', and neither '.' nor '..'; not {topic!r}."
+            )
+        return Config(
+            listen=tuple(self._listen) or _DEFAULTS.listen,
+            broker=self["broker"],
+            readings_topic=topic,
+            max_body=_max_body(self["max-body"]),
+            drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"]),
+        )
+
+    def postOptions(self) -> None:  # noqa: N802 - Twisted's name
+        """Refuse at once what is not right."""
+        _ = self.config
+
+
+def _max_body(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UsageError(
+            f"--max-body takes a whole number of bytes above zero, such as 1048576, not {text!r}."
+        )
+    return int(text)
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise UsageError(f"{option} takes a number of seconds, such as 10 or 2.5, not {text!r}.")
+    return seconds

@@ -1,0 +1,142 @@
+"""The whole service: what it is made of, and the order in which that starts and stops."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from sampleapp import brokers
+from sampleapp.errors import StartUpError
+from sampleapp.follower import ReadingsFollower
+from sampleapp.interfaces import IBroker
+from sampleapp.listener import Listener
+from sampleapp.options import Config
+from sampleapp.web import FrontDoor, FrontDoorSite
+
+__all__ = ["SampleApp", "build"]
+
+_LAST_ANSWERS_S: Final = 1.0
+"""How long the answers that the broker's end brings about may take to get out."""
+
+
+class SampleApp(Service):
+    """
+    The whole: connections, broker, and the readings between them.
+
+    Not a `MultiService`, because that stops its children all at once, and the broker has to outlive the
+    last request.
+    """
+
+    name = "sampleapp"
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        broker: IBroker,
+        follower: ReadingsFollower,
+        site: FrontDoorSite,
+        listeners: list[Listener],
+        clock: IReactorTime,
+    ) -> None:
+        """
+        :param listeners: where the site is to be reached.
+        :param clock: measures how long stopping may take.
+        """
+        self._config = config
+        self._broker = broker
+        self._follower = follower
+        self._site = site
+        self._listeners = listeners
+        self._clock = clock
+        self._is_listening = False
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the service is reached, once it listens."""
+        return [listener.url for listener in self._listeners]
+
+    def privilegedStartService(self) -> None:  # noqa: N802 - Twisted's name
+        """
+        Take the ports, perhaps as a user who may do more than the service later may.
+
+        :raise StartUpError: one of them cannot be had.
+        """
+        super().privilegedStartService()
+        for listener in self._listeners:
+            listener.listen(self._site)
+        self._is_listening = True
+
+    def startService(self) -> None:  # noqa: N802 - Twisted's name
+        """Start everything; what the broker needs time for goes on in the background."""
+        super().startService()
+        if not self._is_listening:
+            self.privilegedStartService()
+        self._broker.start()
+        self._follower.start()
+        for url in self.urls:
+            self._log.info("Listening at {url}", url=url)
+        self._log.info("Records are kept in {broker}", broker=self._config.broker)
+
+    def stopService(self) -> Deferred[None]:  # noqa: N802 - Twisted's name
+        """
+        Take no new connections, let running requests finish, then stop the broker.
+
+        :return: fires with ``None`` when everything has ended. Whatever still runs at the deadline is
+            failed by the broker, answered, and cut off.
+        """
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        deadline_s = self._clock.seconds() + self._config.drain_timeout_s
+        await gatherResults([listener.stop() for listener in self._listeners])
+        await self._wait(self._site.drain(), timeout_s=self._config.drain_timeout_s)
+        if self._site.channels:
+            self._log.warn(
+                "{count} connections still had requests running after {timeout} seconds.",
+                count=len(self._site.channels),
+                timeout=self._config.drain_timeout_s,
+            )
+        await self._follower.stop()
+        await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
+        await self._wait(self._site.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
+        self._site.abort()
+
+    async def _wait(self, waiting: Deferred[None], *, timeout_s: float) -> None:
+        timer = self._clock.callLater(timeout_s, waiting.cancel)
+        try:
+            await waiting
+        except CancelledError:
+            return
+        if timer.active():
+            timer.cancel()
+
+
+def build(config: Config, *, reactor: Any) -> SampleApp:
+    """
+    Put a service together; nothing of it runs yet.
+
+    :param reactor: provides time, threads, and everything that the endpoints ask for.
+    :raise StartUpError: the configuration cannot work.
+    """
+    try:
+        broker = brokers.from_url(config.broker, reactor=reactor)
+    except brokers.BrokerURLError as error:
+        raise StartUpError(f"--broker: {error}") from error
+    broker.check()
+    follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
+    front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
+    return SampleApp(
+        config=config,
+        broker=broker,
+        follower=follower,
+        site=FrontDoorSite(front_door.resource(), reactor=reactor, max_body=config.max_body),
+        listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
+        clock=reactor,
+    )

@@ -1,0 +1,92 @@
+"""
+What a handler answers with, and how that gets onto the wire.
+
+A handler returns one immutable value; who writes it decides nothing any more.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import msgspec
+from twisted.web.iweb import IRequest
+
+__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer", "write_answer"]
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+SERVER: Final = b"sampleapp"
+_JSON: Final[Headers] = ((b"Content-Type", b"application/json"),)
+
+# RFC 9110, section 8.6: no Content-Length with 204, and with 304 only the one that a 200 would have.
+_WITHOUT_LENGTH: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+
+
+class Answer:
+    """A whole response: status, headers, and body."""
+
+    def __init__(self, status: HTTPStatus, headers: Headers = (), body: bytes = b"") -> None:
+        """
+        :param headers: without ``Content-Length``, ``Date``, ``Server`` and ``Connection``, which are for
+            who writes the answer to know.
+        """
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def all_headers(self) -> Headers:
+        """The headers with ``Server`` and, where there may be one, ``Content-Length``."""
+        headers = ((b"Server", SERVER), *self.headers)
+        if self.status in _WITHOUT_LENGTH:
+            return headers
+        return (*headers, (b"Content-Length", b"%d" % len(self.body)))
+
+    @property
+    def head(self) -> bytes:
+        """The status line and those headers, as they are sent."""
+        start = _head_start(self.status, self.headers)
+        return (
+            start if self.status in _WITHOUT_LENGTH else b"%bContent-Length: %d\r\n" % (start, len(self.body))
+        )
+
+
+# A service gives few different answers, and nearly all of them many times.
+@lru_cache(maxsize=64)
+def _head_start(status: HTTPStatus, headers: Headers) -> bytes:
+    fields = b"".join(b"%b: %b\r\n" % field for field in headers)
+    return b"HTTP/1.1 %d %b\r\nServer: %b\r\n%b" % (status, status.phrase.encode("ascii"), SERVER, fields)
+
+
+class _WritesAnswers(Protocol):
+    """A request that can put a whole answer onto the wire at once."""
+
+    def write_answer(self, answer: Answer) -> None: ...
+
+
+def json_answer(value: object) -> Answer:
+    """Encode a value as JSON in UTF-8."""
+    return Answer(HTTPStatus.OK, _JSON, msgspec.json.encode(value))
+
+
+def set_answer(request: IRequest, answer: Answer) -> bytes:
+    """
+    Set status and headers of any request.
+
+    :return: the body, for who called to write.
+    """
+    request.setResponseCode(answer.status, answer.status.phrase.encode("ascii"))
+    for name, value in answer.all_headers:
+        request.responseHeaders.setRawHeaders(name, [value])
+    return answer.body
+
+
+def write_answer(request: IRequest | _WritesAnswers, answer: Answer) -> None:
+    """Send the answer and finish the request. Does nothing if the client has gone."""
+    if hasattr(request, "write_answer"):
+        request.write_answer(answer)
+    else:
+        request.write(set_answer(request, answer))
+        request.finish()

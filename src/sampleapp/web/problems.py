@@ -1,0 +1,115 @@
+"""
+The one table from what went wrong to what the caller sees (RFC 9457).
+
+Nowhere else do errors have HTTP status numbers.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from sampleapp import errors
+from sampleapp.web import request_errors
+from sampleapp.web.answers import Answer, Headers
+
+__all__ = ["INTERNAL_ERROR", "problem_answer"]
+
+_RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
+
+
+class _Row(Struct, frozen=True):
+    status: HTTPStatus
+    name: str | None
+    """The last part of ``type``; ``None`` where the status says it all (RFC 9457, section 4.2.1)."""
+    title: str
+    headers: Headers = ()
+
+
+class _Document(Struct, kw_only=True, omit_defaults=True):
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: tuple[errors.Fault, ...] = ()
+
+
+def _plain(status: HTTPStatus, *, headers: Headers = ()) -> _Row:
+    return _Row(status, None, status.phrase, headers)
+
+
+_S = HTTPStatus
+ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
+    request_errors.MalformedRequest: _plain(_S.BAD_REQUEST),
+    request_errors.PathNotFound: _plain(_S.NOT_FOUND),
+    request_errors.MethodNotAllowed: _plain(_S.METHOD_NOT_ALLOWED),
+    request_errors.BodyTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
+    request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
+    request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    errors.MalformedMessage: _Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
+    errors.InvalidMessage: _Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
+    errors.ReadingsNotReady: _Row(
+        _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
+    ),
+    errors.IllegalTopic: _Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
+    errors.RecordTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
+    errors.TopicNotAuthorized: _Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
+    errors.UnknownTopic: _Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
+    errors.BufferFull: _Row(
+        _S.SERVICE_UNAVAILABLE, "buffer-full", "Too much is waiting for the broker", _RETRY_AFTER
+    ),
+    errors.BrokerUnavailable: _Row(
+        _S.SERVICE_UNAVAILABLE, "broker-unavailable", "Broker unavailable", _RETRY_AFTER
+    ),
+    errors.BrokerStopped: _Row(_S.SERVICE_UNAVAILABLE, "stopping", "Service is stopping", _RETRY_AFTER),
+    errors.BrokerIncompatible: _Row(
+        _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
+    ),
+    errors.OutcomeUnknown: _Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
+    errors.PublishTimedOut: _Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
+}
+
+
+def problem_answer(error: errors.SampleAppError) -> Answer:
+    """
+    The answer that an error deserves.
+
+    :raise KeyError: the error has no row. That is a mistake in the table.
+    """
+    row = ROWS[type(error)]
+    own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
+    return _answer(
+        row,
+        detail=str(error),
+        headers=own_headers,
+        faults=error.faults if isinstance(error, errors.InvalidMessage) else (),
+    )
+
+
+def _answer(
+    row: _Row, *, detail: str, headers: Headers = (), faults: tuple[errors.Fault, ...] = ()
+) -> Answer:
+    document = _Document(
+        type="about:blank" if row.name is None else f"urn:sampleapp:problem:{row.name}",
+        title=row.title,
+        status=row.status,
+        detail=detail,
+        errors=faults,
+    )
+    return Answer(
+        row.status,
+        ((b"Content-Type", b"application/problem+json"), *row.headers, *headers),
+        msgspec.json.encode(document),
+    )
+
+
+INTERNAL_ERROR: Final = _answer(
+    _plain(_S.INTERNAL_SERVER_ERROR),
+    detail="The service has a fault, which is in its log. What became of the request is not known.",
+)
+"""The answer when there is a fault in the service itself: it tells nothing of the inside."""

@@ -1,0 +1,85 @@
+"""What can be wrong with a request before anybody looks at what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sampleapp.errors import SampleAppError
+from sampleapp.web.answers import Headers
+
+__all__ = [
+    "BodyTooLarge",
+    "ExpectationNotMet",
+    "HeaderTooLarge",
+    "MalformedRequest",
+    "MethodNotAllowed",
+    "PathNotFound",
+    "RequestError",
+    "UnsupportedContentCoding",
+    "UnsupportedContentType",
+]
+
+
+class RequestError(SampleAppError):
+    """A request that HTTP, or this service, does not allow."""
+
+    headers: Headers = ()
+    """What the answer has to say beside its document."""
+
+
+class MalformedRequest(RequestError):
+    """The request does not follow the grammar of HTTP (RFC 9112)."""
+
+
+class HeaderTooLarge(RequestError):
+    """The request line or the header fields are more than the service reads."""
+
+
+class PathNotFound(RequestError):
+    """Nothing is at this path."""
+
+    def __init__(self) -> None:
+        super().__init__("There is nothing at this path; there are / (the readings) and /messages.")
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, and does not take this method (RFC 9110, section 15.5.6)."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        """:param allowed: the methods that the path does take."""
+        methods = ", ".join(sorted(allowed))
+        super().__init__(f"This path does not take this method; it takes {methods}.")
+        self.headers = ((b"Allow", methods.encode("ascii")),)
+
+
+class BodyTooLarge(RequestError):
+    """The body is over the limit of the service."""
+
+    def __init__(self, max_body: int) -> None:
+        """:param max_body: the limit, in bytes."""
+        super().__init__(f"The body is larger than the {max_body} bytes that this service takes.")
+
+
+class UnsupportedContentType(RequestError):
+    """The body is not said to be JSON."""
+
+    headers = ((b"Accept", b"application/json"),)
+
+    def __init__(self) -> None:
+        super().__init__("The Content-Type of a message has to be application/json.")
+
+
+class UnsupportedContentCoding(RequestError):
+    """The body is compressed (RFC 9110, section 15.5.16)."""
+
+    headers = ((b"Accept-Encoding", b"identity"),)
+
+    def __init__(self) -> None:
+        super().__init__("The body has a Content-Encoding; send it without one.")
+
+
+class ExpectationNotMet(RequestError):
+    """The request expects something else than 100-continue (RFC 9110, section 10.1.1)."""
+
+    def __init__(self) -> None:
+        super().__init__("The only expectation that this service can meet is 100-continue.")

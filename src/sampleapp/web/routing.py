@@ -1,0 +1,140 @@
+"""
+Routes, declared with Klein and found in a table.
+
+Klein's own look-up goes through werkzeug and costs more than all the rest of a small request, so the
+routes without variables, which are all that there are today, are found in a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, TypeAlias
+
+from klein import Klein
+from klein.resource import KleinResource
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+
+from sampleapp.errors import SampleAppError
+from sampleapp.web.admission import is_valid_host
+from sampleapp.web.answers import Answer, set_answer, write_answer
+from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
+from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound, RequestError
+
+__all__ = ["RouteTable", "answer_to_failure", "route"]
+
+Result: TypeAlias = Answer | Resource | Coroutine[Deferred[Any], Any, Answer]
+Handler: TypeAlias = Callable[[Any, IRequest], Result]
+
+_log = Logger()
+
+
+def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Callable[[Any, IRequest], Any]]:
+    """
+    Declare what answers the requests for a path.
+
+    The handler returns, or awaits, an `Answer`, or returns a resource that renders the request. What it
+    raises becomes a problem document. Should the client go away meanwhile, the handler goes on.
+
+    :param methods: those that the handler takes. ``HEAD`` has to be named as well.
+    """
+
+    def decorate(handler: Handler) -> Callable[[Any, IRequest], Any]:
+        @wraps(handler)
+        def endpoint(instance: Any, request: IRequest) -> Deferred[None] | None:
+            try:
+                result = handler(instance, request)
+                if isinstance(result, Resource):
+                    result.render(request)
+                    return None
+            except Exception:  # noqa: BLE001 - whatever it is, the caller gets an answer
+                _write(answer_to_failure(Failure()), request)
+                return None
+            if isinstance(result, Answer):
+                _write(result, request)
+                return None
+            answering: Deferred[Answer | None] = Deferred.fromCoroutine(result)
+            answering.addErrback(answer_to_failure)
+            return answering.addCallback(_write, request)
+
+        app.route(path, methods=list(methods))(endpoint)
+        return endpoint
+
+    return decorate
+
+
+def _write(answer: Answer | None, request: IRequest) -> None:
+    if answer is not None:
+        write_answer(request, answer)
+
+
+def answer_to_failure(failure: Failure) -> Answer | None:
+    """
+    What to answer when a handler failed; a fault of the service is logged.
+
+    :return: ``None`` when the handler was cancelled, since then nobody waits for an answer.
+    """
+    error = failure.value
+    if isinstance(error, SampleAppError):
+        return problem_answer(error)
+    if isinstance(error, CancelledError):
+        return None
+    _log.failure("A request met a fault of the service.", failure=failure)
+    return INTERNAL_ERROR
+
+
+class RouteTable(KleinResource):
+    """The root of a Klein application, which finds routes without variables by one look-up."""
+
+    def __init__(self, app: Klein) -> None:
+        super().__init__(app)
+        self._endpoints = {
+            (method.encode("ascii"), rule.rule.encode("utf-8")): rule.endpoint
+            for rule in app.url_map.iter_rules()
+            if not rule.arguments
+            for method in rule.methods or ()
+        }
+
+    def dispatch(self, request: IRequest) -> bool:
+        """
+        Let the handler answer, if the request is for a route without variables.
+
+        :return: whether it was.
+        """
+        endpoint = self._endpoints.get((request.method, request.path))
+        if endpoint is None:
+            return False
+        self._app.execute_endpoint(endpoint, request)
+        return True
+
+    def render(self, request: IRequest) -> Any:
+        """Answer any request."""
+        if self.dispatch(request):
+            return NOT_DONE_YET
+        try:
+            self._check_for_klein(request)
+        except RequestError as error:
+            return set_answer(request, problem_answer(error))
+        return super().render(request)
+
+    def _check_for_klein(self, request: IRequest) -> None:
+        """:raise RequestError: Klein would take the request for another one, or refuse it badly."""
+        if not is_valid_host(request.getHeader(b"host") or b""):
+            raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
+        if request.path.startswith(b"//"):
+            # Klein does not see the first segment when it is empty.
+            raise PathNotFound
+        try:
+            path = b"/" + b"/".join(request.postpath)
+            path.decode("utf-8")
+        except UnicodeDecodeError:
+            raise MalformedRequest("The path is not UTF-8 when its percent-encoding is undone.") from None
+        allowed = {method.decode("ascii") for method, known in self._endpoints if known == path}
+        if allowed and request.method != request.method.upper():
+            # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).
+            raise MethodNotAllowed({*allowed, "OPTIONS"})

@@ -1,0 +1,205 @@
+"""The service's real HTTP site on connections that are only in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import h11
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sampleapp.interfaces import IBroker
+from sampleapp.model import Health, Record, RecordMetadata
+from sampleapp.readings import Readings
+from sampleapp.web import FrontDoor, FrontDoorSite
+
+
+@implementer(IBroker)
+class ManualBroker:
+    """A broker whose every answer is up to the test."""
+
+    def __init__(self):
+        self.records: list[Record] = []
+        self.waiting: list[Deferred[RecordMetadata]] = []
+
+    def check(self):
+        pass
+
+    def start(self):
+        pass
+
+    def publish(self, record):
+        self.records.append(record)
+        waiting = Deferred()
+        self.waiting.append(waiting)
+        return waiting
+
+    def follow(self, *, topic, observer):
+        raise NotImplementedError
+
+    def health(self):
+        return Health(ready=True)
+
+    def stop(self, *, deadline_s):
+        return succeed(None)
+
+    def acknowledge(self, index=0, *, partition=0, offset=None):
+        """Answer one of the publishes that wait, and count it as the record of the next offset."""
+        offset = len(self.records) - len(self.waiting) if offset is None else offset
+        topic = self.records[len(self.records) - len(self.waiting) + index].topic
+        self.waiting.pop(index).callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
+
+
+class PromptBroker(ManualBroker):
+    """A broker that has stored each record at once."""
+
+    def publish(self, record):
+        publishing = super().publish(record)
+        self.acknowledge(offset=len(self.records) - 1)
+        return publishing
+
+
+class Response(NamedTuple):
+    """One response, as an HTTP implementation that is not ours reads it."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+@implementer(ITCPTransport)
+class MemoryTransport(StringTransport):
+    """The server's end of a connection, which remembers how it was closed."""
+
+    half_closed = False
+    aborted = False
+
+    def loseWriteConnection(self):
+        self.half_closed = True
+
+    def abortConnection(self):
+        self.aborted = True
+        self.loseConnection()
+
+    def setTcpNoDelay(self, enabled):
+        pass
+
+    def getTcpNoDelay(self):
+        return True
+
+    def setTcpKeepAlive(self, enabled):
+        pass
+
+    def getTcpKeepAlive(self):
+        return False
+
+
+class Connection:
+    """A client's connection to a site."""
+
+    def __init__(self, site: FrontDoorSite):
+        address = IPv4Address("TCP", "127.0.0.1", 40000)
+        self.transport = MemoryTransport(peerAddress=address)
+        self.channel = site.buildProtocol(address)
+        self.channel.makeConnection(self.transport)
+        self.is_lost = False
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if not self.is_lost:
+                self.channel.dataReceived(piece)
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the connection end, if the server has closed it."""
+        if self.transport.disconnecting and not self.is_lost:
+            self.lose()
+
+    def lose(self) -> None:
+        self.is_lost = True
+        self.channel.connectionLost(Failure(ConnectionDone()))
+
+    @property
+    def is_closed_for_reading(self) -> bool:
+        """Whether a client would see the end of what the server sends."""
+        return self.is_lost or self.transport.half_closed
+
+    @property
+    def sent(self) -> bytes:
+        """All that the server has sent."""
+        return self.transport.value()
+
+    def responses(self, methods: Iterable[str]) -> list[Response]:
+        """
+        What the server has sent, as responses to requests of these methods.
+
+        Fails if it sent anything that is not a whole response to one of them.
+        """
+        received = self.sent
+        responses = []
+        for method in methods:
+            client = h11.Connection(h11.CLIENT)
+            client.send(h11.Request(method=method, target="/", headers=[("Host", "h")]))
+            client.send(h11.EndOfMessage())
+            client.receive_data(received)
+            event = client.next_event()
+            while isinstance(event, h11.InformationalResponse):
+                event = client.next_event()
+            assert isinstance(event, h11.Response), event
+            status, headers = event.status_code, dict(event.headers)
+            assert len(headers) == len(event.headers), "a header field is there twice"
+            body = b""
+            while isinstance(event := client.next_event(), h11.Data):
+                body += event.data
+            assert isinstance(event, h11.EndOfMessage), event
+            received = client.trailing_data[0]
+            responses.append(Response(status, headers, bytes(body)))
+        assert received == b""
+        return responses
+
+
+class InMemoryService:
+    """The root resource with its real site, a broker, and readings that a test sets."""
+
+    def __init__(self, *, broker=None, max_body=1024 * 1024):
+        self.clock = Clock()
+        self.clock.advance(1_700_000_000)
+        self.broker = ManualBroker() if broker is None else broker
+        self.readings = Readings()
+        self.not_ready = None
+        front_door = FrontDoor(broker=self.broker, get_representation=self._representation, clock=self.clock)
+        self.site = FrontDoorSite(front_door.resource(), reactor=self.clock, max_body=max_body)
+
+    def _representation(self, version):
+        if self.not_ready is not None:
+            raise self.not_ready
+        return self.readings.representation(version)
+
+    def connect(self) -> Connection:
+        return Connection(self.site)
+
+    def request(self, method, target="/", headers=(), body=None) -> Response:
+        """Make one request on a connection of its own, and return the response to it."""
+        connection = self.connect()
+        connection.send(request_bytes(method, target, headers, body))
+        (response,) = connection.responses([method])
+        return response
+
+    def post(self, body: bytes, headers=((b"Content-Type", b"application/json"),)) -> Response:
+        return self.request("POST", "/messages", headers, body)
+
+
+def request_bytes(method, target="/", headers=(), body=None) -> bytes:
+    """One request as it is sent."""
+    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: localhost:8080"]
+    lines += [b"%b: %b" % header for header in headers]
+    if body is not None:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + (body or b"")

@@ -1,0 +1,114 @@
+"""All Hypothesis strategies, each restriction with its reason."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from sampleapp.negotiation import MEDIA_TYPES
+
+# A string with a lone surrogate has no UTF-8 form, so it is no text at all here.
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+ids = texts
+
+# JSON has no form for the others.
+finite_numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+collections = st.dictionaries(ids, finite_numbers, max_size=20)
+
+topics = st.text(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", min_size=1, max_size=249
+).filter(lambda topic: topic not in (".", ".."))
+
+keys = st.none() | texts
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite_numbers | texts,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(texts, children, max_size=3),
+    max_leaves=6,
+)
+
+# Header fields are bytes, without those that end a line or a field (RFC 9110, section 5.5).
+field_bytes = st.binary(max_size=60).map(lambda value: value.translate(None, b"\x00\r\n"))
+
+
+def _any_case(name: str) -> st.SearchStrategy[str]:
+    return st.lists(st.booleans(), min_size=len(name), max_size=len(name)).map(
+        lambda uppers: "".join(
+            letter.upper() if upper else letter.lower() for letter, upper in zip(name, uppers, strict=True)
+        )
+    )
+
+
+_spaces = st.sampled_from(["", "", " ", "\t", "  "])
+# How a weight is written, and its thousandths.
+_weights = st.sampled_from(
+    [
+        *[(text, 0) for text in ("0", "0.", "0.0", "0.00", "0.000")],
+        *[("0.001", 1), ("0.1", 100), ("0.25", 250), ("0.5", 500), ("0.50", 500), ("0.999", 999)],
+        *[(text, 1000) for text in ("1", "1.", "1.0", "1.000")],
+    ]
+)
+_names = st.sampled_from(
+    [
+        *[*MEDIA_TYPES.values(), MEDIA_TYPES[2], "application/*", "*/*"],
+        *["text/html", "text/*", "application/vnd.sampleApp.v3+json", "application/xml"],
+    ]
+)
+_other_parameters = st.sampled_from(
+    ["charset=utf-8", "version=2", 'title="a, b;q=0"', r'title="say \"hi\""', "Q2=0", "qq=0", "flag", ""]
+)
+
+_parameter_lists = st.lists(_other_parameters, max_size=2)
+
+
+class AcceptElement(NamedTuple):
+    """One element of an ``Accept`` header: what it means, and how it is written."""
+
+    name: str
+    thousandths: int
+    text: str
+
+
+@st.composite
+def _accept_elements(draw):
+    name = draw(_names)
+    parts = [draw(_any_case(name))]
+    parts += [f"{draw(_spaces)};{draw(_spaces)}{parameter}" for parameter in draw(_parameter_lists)]
+    thousandths = 1000
+    if draw(st.booleans()):
+        text, thousandths = draw(_weights)
+        parts.append(f"{draw(_spaces)};{draw(_spaces)}{draw(st.sampled_from('qQ'))}={text}")
+    return AcceptElement(name.lower(), thousandths, "".join([draw(_spaces), *parts, draw(_spaces)]))
+
+
+accept_elements = st.lists(_accept_elements(), max_size=5)
+"""Headers that RFC 9110 allows, made mostly of what matters to the choice."""
+
+accept_like = st.lists(
+    st.sampled_from(
+        [
+            b"application/vnd.sampleApp.v2+json",
+            b"application/json",
+            b"*/*",
+            b"application/*",
+            b",",
+            b";",
+            b"q=",
+            b"0.5",
+            b"1",
+            b" ",
+            b"=",
+            b'"',
+            b"\\",
+            b"/",
+            b"*",
+            b"\xff",
+            b"q",
+        ]
+    ),
+    max_size=10,
+).map(b"".join)
+"""Headers out of the right pieces in any order, most of which the grammar does not allow."""

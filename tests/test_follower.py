@@ -1,0 +1,150 @@
+"""The readings follow their topic, whatever is published to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+
+import strategies
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.errors import ReadingsNotReady
+from sampleapp.follower import ReadingsFollower
+from sampleapp.model import Record
+
+
+class Setup:
+    def __init__(self):
+        self.clock = Clock()
+        self.broker = MemoryBroker(clock=self.clock)
+        self.broker.start()
+        self.follow()
+
+    def follow(self):
+        self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
+
+    def publish(self, key, value, topic="readings"):
+        self.broker.publish(Record(topic=topic, key=key, value=value, timestamp_ms=0))
+
+    def settle(self):
+        while self.clock.getDelayedCalls():
+            self.clock.advance(0)
+
+    def version_2(self):
+        items = json.loads(self.follower.representation(2).body)
+        return [(item["id"], item["value"]) for item in items]
+
+
+class FollowerMachine(RuleBasedStateMachine):
+    """Publish, update, remove, junk, restart: the collection equals a dictionary."""
+
+    keys = Bundle("keys")
+
+    def __init__(self):
+        super().__init__()
+        self.setup = Setup()
+        self.setup.follower.start()
+        self.setup.settle()
+        self.model = {}
+        self.skipped = 0
+
+    @rule(target=keys, key=strategies.ids)
+    def new_key(self, key):
+        return key
+
+    @rule(key=keys, value=strategies.finite_numbers, blank=st.sampled_from(["", " ", "\n"]))
+    def publish(self, key, value, blank):
+        self.setup.publish(key.encode(), f"{blank}{value!r}{blank}".encode())
+        self.model[key] = value
+
+    @rule(key=keys)
+    def remove(self, key):
+        self.setup.publish(key.encode(), None)
+        self.model.pop(key, None)
+
+    @rule(key=keys, value=st.sampled_from([b"", b"nan", b"1e999", b"warm", b"\xff"]))
+    def publish_no_number(self, key, value):
+        self.setup.publish(key.encode(), value)
+        self.skipped += 1
+
+    @rule(key=st.sampled_from([None, b"\xff"]), value=st.sampled_from([None, b"1.0"]))
+    def publish_without_a_usable_key(self, key, value):
+        self.setup.publish(key, value)
+        self.skipped += 1
+
+    @rule(key=keys)
+    def publish_to_another_topic(self, key):
+        self.setup.publish(key.encode(), b"1.0", topic="others")
+
+    @rule()
+    def restart(self):
+        self.setup.follower.stop()
+        self.setup.follow()
+        self.setup.follower.start()
+
+    @invariant()
+    def collection_equals_the_model(self):
+        self.setup.settle()
+        assert list(self.model.items()) == self.setup.version_2()
+        assert list(self.model.values()) == json.loads(self.setup.follower.representation(1).body)
+        assert self.skipped == self.setup.follower.skipped
+
+
+TestFollowerMachine = FollowerMachine.TestCase
+TestFollowerMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+def test_nothing_is_served_before_what_was_there_at_the_start_has_been_read():
+    setup = Setup()
+    for n in range(2000):
+        setup.publish(b"a", b"%d" % n)
+    setup.follower.start()
+    while not setup.follower.is_caught_up:
+        with pytest.raises(ReadingsNotReady):
+            setup.follower.representation(1)
+        setup.clock.advance(0)
+    assert setup.follower.representation(1).body == b"[1999.0]"
+
+
+def test_an_empty_topic_is_served_as_an_empty_collection():
+    setup = Setup()
+    setup.follower.start()
+    setup.settle()
+    assert setup.follower.representation(1).body == b"[]"
+
+
+def test_after_stop_the_readings_do_not_change_any_more():
+    setup = Setup()
+    setup.follower.start()
+    setup.publish(b"a", b"1")
+    setup.settle()
+    setup.follower.stop()
+    setup.publish(b"a", b"2")
+    setup.settle()
+    assert setup.follower.representation(1).body == b"[1.0]"
+
+
+def test_stopping_what_was_never_started_is_fine():
+    assert Setup().follower.stop().result is None
+
+
+def test_a_flood_of_junk_is_logged_in_few_lines_that_count_it():
+    setup = Setup()
+    setup.follower.start()
+    with capturedLogs() as events:
+        for _ in range(100):
+            setup.publish(b"a", b"warm {junk}")
+        setup.settle()
+        setup.clock.advance(11)
+        setup.publish(None, b"1")
+        setup.settle()
+    warnings = [event for event in events if event["log_level"] is LogLevel.warn]
+    assert [(event["count"], event["offset"]) for event in warnings] == [(1, 0), (100, 100)]
+    assert "not the text of a number" in warnings[0]["reason"]
+    assert "no key" in warnings[1]["reason"]
+    assert setup.follower.skipped == 101
