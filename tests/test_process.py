@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import http.client
 import json
 import os
@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
 from live_service import LiveService
 
 DEADLINE_S = 20
@@ -222,7 +223,8 @@ def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
         outcomes = [answer.result(DEADLINE_S) for answer in answers]
     assert {status for status, _ in outcomes} == {200}
     assert service.stop() == -15
-    assert sorted((answer["offset"], f"m{n}") for n, (_, answer) in enumerate(outcomes)) == records(tmp_path)[1:]
+    answered = sorted((answer["offset"], f"m{n}") for n, (_, answer) in enumerate(outcomes))
+    assert answered == records(tmp_path)[1:]
     for connection in (*connections, idle):
         connection.close()
 
@@ -297,15 +299,15 @@ def certificate(tmp_path):
     """A certificate for localhost and its key, signed by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = dt.datetime.now(dt.timezone.utc)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .sign(key, hashes.SHA256())
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -13,17 +14,19 @@ from sampleapp.cli._run import INTERRUPTED, explained, run
 
 __all__ = ["publish"]
 
+NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
 EPILOG = """
 \b
 Examples:
   sampleapp publish greetings "Good morning"
   sampleapp publish readings --key kitchen 21.5
-  sampleapp publish readings --key cellar -- -5.5
+  sampleapp publish readings --key cellar -5.5
   sampleapp publish letters - < letter.txt
   sampleapp publish events --lines events.txt
   tail -f /var/log/syslog | sampleapp publish logs --lines -
 
-Content that begins with a dash has to follow "--".
+Content that begins with a dash, and is not a number, has to follow "--".
 """
 
 
@@ -36,7 +39,17 @@ def _text(_context: click.Context, parameter: click.Parameter, value: str | None
     return value
 
 
-@click.command(epilog=EPILOG)
+class _TakesNegativeNumbers(click.Command):
+    """A command to which -5.5 is no option: readings are often below zero."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take unknown options for arguments if one of them is a number."""
+        if any(NEGATIVE_NUMBER.fullmatch(argument) for argument in args):
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_TakesNegativeNumbers, epilog=EPILOG)
 @click.argument("topic", callback=_text)
 @click.argument("content", required=False, callback=_text)
 @click.option(

@@ -214,8 +214,8 @@ def _decode(answer: Answer, shape: type[_T]) -> _T:
     """Read a body by what it has to be. What Content-Type says of it proves nothing, and is not asked."""
     try:
         return msgspec.json.decode(answer.body, type=shape)
-    # ValueError: not UTF-8, not JSON, or of another shape. RecursionError: brackets without end.
-    except (ValueError, RecursionError) as error:
+    # Not JSON, or of another shape; not UTF-8; or brackets without end.
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnexpectedAnswer(
             f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}), but not with what "
             f"the service sends: {error}. Is it the address of the service, in a version that knows this "
