@@ -15,8 +15,16 @@ hypothesis.settings.register_profile(
     deadline=None,
     # The examples on disk would make a run depend on the runs before it.
     database=None,
+    # A busy machine is slow to draw examples, which is no fault of the strategy.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("default")
+
+
+def pytest_collection_finish():
+    """Keep what is imported by now out of the collections that follow each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
