@@ -40,7 +40,8 @@ setup(
         "klein >= 24.8",
         "msgspec >= 0.19",
         "treq >= 24.9",
-        "twisted[tls] >= 25.5",
+        # Older ones cannot serve TLS with a pyOpenSSL of today.
+        "twisted[tls] >= 26.4",
         "zope.interface >= 6.0",
     ],
     extras_require={"test": TEST, "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"]},
