@@ -49,6 +49,7 @@ clean:
 $(RUN)/installed: setup.py pyproject.toml $(shell find src twisted -name '*.py' -o -name '*.sql')
 	@$(call check_python)
 	$(PYTHON) -m venv $(RUN)
+	@rm -rf build
 	$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check .
 	@touch $@
 

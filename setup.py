@@ -8,6 +8,7 @@ TEST = [
     "h11 >= 0.14",
     "hypothesis >= 6.100",
     "pytest >= 8.0",
+    "pytest-timeout >= 2.3",
     "pytest-twisted >= 1.14.2",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 69",

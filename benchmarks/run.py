@@ -1,11 +1,13 @@
 """
 Measure what sampleapp costs, on this machine, now.
 
-Everything runs on loopback in a temporary directory. Figures of different runs, or different machines,
-cannot be compared; the ratios within a run can. CPU time is that of the service's process alone.
+Everything runs on loopback, with the records in a temporary directory: on a real disk, if what is said
+of syncs is to mean anything (TMPDIR chooses another). Figures of different runs, or different machines,
+cannot be compared; the ratios within a run can. CPU time is that of the service's process alone. The load
+comes from one process, which is what bounds the requests a second of the cheapest answers.
 
-    make bench                    everything, about two minutes
-    python benchmarks/run.py --quick
+    make bench                          everything, about three minutes
+    python benchmarks/run.py --quick    to see that it works
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Server:
 @contextlib.contextmanager
 def sampleapp(*, broker: str | None = None, prefix: list[str] | None = None) -> Iterator[Server]:
     """The service as an operator starts it, with a hundred readings."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", "sampleapp"]
         options = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])

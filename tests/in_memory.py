@@ -104,9 +104,9 @@ class MemoryTransport(StringTransport):
 class Connection:
     """A client's connection to a site."""
 
-    def __init__(self, site: FrontDoorSite):
+    def __init__(self, site: FrontDoorSite, transport=MemoryTransport):
         address = IPv4Address("TCP", "127.0.0.1", 40000)
-        self.transport = MemoryTransport(peerAddress=address)
+        self.transport = transport(peerAddress=address)
         self.channel = site.buildProtocol(address)
         self.channel.makeConnection(self.transport)
         self.is_lost = False
@@ -182,8 +182,8 @@ class InMemoryService:
             raise self.not_ready
         return self.readings.representation(version)
 
-    def connect(self) -> Connection:
-        return Connection(self.site)
+    def connect(self, transport=MemoryTransport) -> Connection:
+        return Connection(self.site, transport)
 
     def request(self, method, target="/", headers=(), body=None) -> Response:
         """Make one request on a connection of its own, and return the response to it."""

@@ -278,6 +278,39 @@ def test_two_services_on_one_file_both_work(start, tmp_path):
     assert_nothing_lost(publishers, tmp_path)
 
 
+def test_a_client_that_closes_its_side_after_its_request_is_answered(start):
+    service = start()
+    url = urlsplit(service.url)
+    wait_for_readings(service, b"[]")
+    body = b'{"topic":"t","content":"c"}'
+    post = (
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
+    for request in (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", post % len(body) + body):
+        with socket.create_connection((url.hostname, url.port), timeout=DEADLINE_S) as client:
+            client.sendall(request)
+            client.shutdown(socket.SHUT_WR)
+            received = b""
+            while data := client.recv(65536):
+                received += data
+        assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_every_option_has_its_effect(start, tmp_path):
+    options = ["--readings-topic", "temperatures", "--max-body", "100", "--drain-timeout", "0.25"]
+    service = start(options=options)
+    with closing(connect(service)) as connection:
+        assert publish(connection, "1", topic="readings", key="a")[0] == 200
+        assert publish(connection, "2", topic="temperatures", key="a")[0] == 200
+        wait_for_readings(service, b"[2.0]")
+        assert publish(connection, "x" * 100)[0] == 413
+    with closing(connect(service)) as connection, locked(tmp_path):
+        send_message(connection, "late")
+        wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+        assert service.stop() == -15
+    assert "still running after 0.25 seconds" in service.output
+
+
 def test_a_client_that_sends_too_much_can_read_why_while_it_still_sends(start):
     url = urlsplit(start(options=["--max-body", "1000"]).url)
     with socket.create_connection((url.hostname, url.port), timeout=DEADLINE_S) as client:
@@ -341,7 +374,13 @@ def test_tls_works_beside_plain_http(start, certificate):
     with closing(connect_securely()) as connection:
         status, problem = publish(connection, "x" * 1000)
         assert (status, problem["status"]) == (413, 413)
-    assert service.stop() == -15
+    with closing(connect_securely()) as idle:
+        assert publish(idle, "3")[0] == 200
+        # The limit for bodies would not hold in HTTP/2.
+        assert idle.sock.selected_alpn_protocol() == "http/1.1"
+        # A client that does not answer the end of TLS is not waited for.
+        assert service.stop() == -15
+    assert "still running" not in service.output
 
 
 def run(arguments, environment, directory):

@@ -10,6 +10,7 @@ import os
 import sqlite3
 import sys
 import tempfile
+import threading
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from sampleapp.errors import (
     BufferFull,
     IllegalTopic,
     OutcomeUnknown,
+    PublishTimedOut,
     RecordRefused,
     RecordTooLarge,
     StartUpError,
@@ -60,6 +62,12 @@ def path(tmp_path):
 
 def new_broker(path, **options):
     return SQLiteBroker(path=path, clock=reactor, threads=reactor, **options)
+
+
+def make_log(path):
+    """Make the file as a broker does that finds an empty one."""
+    path.touch()
+    new_broker(path).check()
 
 
 @asynccontextmanager
@@ -416,12 +424,19 @@ async def test_a_follower_sees_what_another_process_publishes(path):
     assert recorder.values() == [b"other-%d" % n for n in range(20)]
 
 
+def probe_and_close(log):
+    try:
+        log.probe()
+    finally:
+        log.close()
+
+
 @pytest_twisted.ensureDeferred
 async def test_many_that_create_the_file_at_the_same_moment_all_end_well(tmp_path):
     for attempt in range(5):
         path = tmp_path / str(attempt)
-        checks = [deferToThread(new_broker(path).check) for _ in range(8)]
-        assert await outcomes(checks) == [None] * 8
+        logs = [Log(path=path, patience_s=20) for _ in range(8)]
+        assert await outcomes([deferToThread(probe_and_close, log) for log in logs]) == [None] * 8
         with other_connection(path) as connection:
             assert connection.execute("PRAGMA user_version").fetchone() == (1,)
 
@@ -436,8 +451,23 @@ def refused_at_start(path):
     return str(caught.value)
 
 
-def test_check_leaves_a_log_that_is_marked_as_ours_and_holds_nothing_open(path):
+def test_check_makes_no_file_since_who_checks_may_be_somebody_else_than_who_writes(path):
     new_broker(path).check()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_could_not_be_made_is_refused():
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o555)
+        message = await process("check", Path(directory, "log"))
+        Path(directory).chmod(0o755)
+    assert str(Path(directory, "log")) in message
+    assert "cannot be created" in message
+
+
+def test_check_leaves_a_log_that_is_marked_as_ours_and_holds_nothing_open(path):
+    make_log(path)
     with other_connection(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (0x53417070,)
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
@@ -489,7 +519,7 @@ def test_the_database_of_another_program_is_refused_and_left_alone(path, mark):
 
 
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
-    new_broker(path).check()
+    make_log(path)
     with other_connection(path) as connection:
         connection.execute("PRAGMA user_version = 2")
     assert "was written by a newer version" in refused_at_start(path)
@@ -498,7 +528,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
 
 
 def test_a_file_whose_tables_are_missing_is_refused(path):
-    new_broker(path).check()
+    make_log(path)
     with other_connection(path) as connection:
         connection.execute("DROP TABLE record")
     assert "no such table: record" in refused_at_start(path)
@@ -510,7 +540,7 @@ async def test_a_file_that_may_not_be_written_to_is_refused(writable):
     # Not tmp_path: nobody but its owner may look into that.
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "log")
-        new_broker(path).check()
+        make_log(path)
         path.chmod(0o444)
         Path(directory).chmod(0o777 if writable == "directory" else 0o555)
         message = await process("check", path)
@@ -520,7 +550,7 @@ async def test_a_file_that_may_not_be_written_to_is_refused(writable):
 
 
 def test_a_locked_file_is_no_reason_not_to_start(path):
-    new_broker(path).check()
+    make_log(path)
     with other_connection(path) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         new_broker(path).check()
@@ -592,6 +622,58 @@ async def test_a_file_that_is_locked_at_the_start_is_opened_when_it_is_free(path
     await works_again(broker, path, before=[])
     await recorder.until(1)
     await within(broker.stop(deadline_s=20))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_commit_is_synced_before_it_is_answered(path):
+    async with running(path) as broker:
+        await within(broker.publish(record("t")))
+        pragmas = await on_its_thread(
+            broker,
+            lambda c: [c.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")],
+        )
+    # 2 is FULL: the write-ahead log is synced by each commit (https://www.sqlite.org/pragma.html).
+    assert pragmas == [("wal",), (2,)]
+
+
+class Disk:
+    """A disk that does not answer, until it does."""
+
+    def __init__(self, broker, monkeypatch):
+        self.is_asked = threading.Event()
+        self.answers = threading.Event()
+        append = broker._file.append
+
+        def hang(*arguments):
+            self.is_asked.set()
+            assert self.answers.wait(30)
+            return append(*arguments)
+
+        monkeypatch.setattr(broker._file, "append", hang)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, monkeypatch):
+    async with running(path, answer_timeout_s=0.1) as broker:
+        await within(broker.publish(record("t", b"before")))
+        disk = Disk(broker, monkeypatch)
+        sent = [broker.publish(record("t", b"sent"))]
+        await eventually(disk.is_asked.is_set)
+        waiting = [broker.publish(record("t", b"waiting"))]
+        with logged(LogLevel.error) as errors:
+            assert [type(each) for each in await outcomes(sent + waiting)] == [
+                PublishTimedOut,
+                BrokerUnavailable,
+            ]
+            # Nobody has to wait to be told the same.
+            assert [type(each) for each in await settled(broker, [record("t")])] == [BrokerUnavailable]
+            assert not broker.health().ready
+        assert len(errors) == 1
+        disk.answers.set()
+        await eventually(lambda: broker.health().ready)
+        assert (await within(broker.publish(record("t", b"after")))).offset == 2
+    # What timed out may be there, and is; what was said not to be there is not.
+    assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
 
 
 @pytest_twisted.ensureDeferred
@@ -798,8 +880,7 @@ def test_only_a_commit_that_cannot_have_been_written_is_known_not_to_be_stored(m
 
 
 def test_sqlite_words_its_errors_as_the_messages_that_are_known(path):
-    log = Log(path=path, patience_s=0)
-    log.check()
+    make_log(path)
     with other_connection(path) as holder, other_connection(path) as waiter:
         holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(sqlite3.OperationalError) as caught:

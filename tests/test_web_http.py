@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from klein import Klein
+from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
 
 import strategies
-from in_memory import InMemoryService, PromptBroker, request_bytes
+from in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 
 JSON = [(b"Content-Type", b"application/json")]
 MESSAGE = b'{"topic":"t","content":"c"}'
@@ -44,9 +45,9 @@ def assert_problem(response, status):
         ("DELETE", "/", b"GET, HEAD, OPTIONS"),
         ("BREW", "/", b"GET, HEAD, OPTIONS"),
         ("get", "/", b"GET, HEAD, OPTIONS"),
-        ("GET", "/messages", b"OPTIONS, POST"),
-        ("HEAD", "/messages", b"OPTIONS, POST"),
-        ("PUT", "/messages", b"OPTIONS, POST"),
+        ("GET", "/messages", b"POST, OPTIONS"),
+        ("HEAD", "/messages", b"POST, OPTIONS"),
+        ("PUT", "/messages", b"POST, OPTIONS"),
     ],
 )
 def test_a_wrong_method_is_refused_with_those_that_are_right(service, method, path, allow):
@@ -57,7 +58,7 @@ def test_a_wrong_method_is_refused_with_those_that_are_right(service, method, pa
         assert_problem(response, 405)
 
 
-@pytest.mark.parametrize(("path", "allow"), [("/", b"GET, HEAD, OPTIONS"), ("/messages", b"OPTIONS, POST")])
+@pytest.mark.parametrize(("path", "allow"), [("/", b"GET, HEAD, OPTIONS"), ("/messages", b"POST, OPTIONS")])
 def test_options_tells_the_methods_of_a_path(service, path, allow):
     response = service.request("OPTIONS", path)
     assert (response.status, response.headers[b"allow"], response.body) == (204, allow, b"")
@@ -72,6 +73,7 @@ def test_options_of_the_whole_server_is_answered(service):
     "path",
     [
         "/nothing",
+        "/%2Fmessages",
         "/messages/",
         "/messages/1",
         "//",
@@ -86,6 +88,15 @@ def test_options_of_the_whole_server_is_answered(service):
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 def test_an_unknown_path_is_not_found(service, path, method):
     assert_problem(service.request(method, path, JSON, MESSAGE), 404)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    "target", ["Xmessages", "messages", "x/", "ftp://localhost/messages", "localhost:443"]
+)
+def test_a_target_that_is_no_path_is_a_bad_request(service, target):
+    assert_problem(service.request("POST", target, JSON, MESSAGE), 400)
+    assert_problem(service.request("CONNECT", target), 400)
     assert service.broker.records == []
 
 
@@ -105,7 +116,20 @@ def test_a_whole_url_may_be_the_target(service):
 
 @pytest.mark.parametrize(
     "host",
-    [b"a..b", b"a" * 64, b"a b", b"a/b", b"a@b", b"a:b", b"[::1", b"\xff", b"a,b", b"[::1]:8080:1"],
+    [
+        b"a..b",
+        b"a" * 64,
+        b"a b",
+        b"a/b",
+        b"a@b",
+        b"a:b",
+        b"[::1",
+        b"\xff",
+        b"a,b",
+        b"[::1]:80:1",
+        b"[1..2]",
+        b"[%b]" % (b"a" * 70),
+    ],
 )
 def test_a_host_that_cannot_be_one_is_a_bad_request(service, host):
     for target in (b"/", b"/nothing"):
@@ -132,6 +156,7 @@ def test_a_host_that_can_be_one_is_fine(service, host):
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
         b"GET /\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: identity\r\n\r\n{}",
         b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"hello\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\r\n",
@@ -257,9 +282,128 @@ def test_a_refused_client_is_let_finish_for_a_while_so_that_it_can_read_the_answ
 
 def test_a_refused_client_cannot_go_on_sending_for_ever(service):
     connection = raw(service, CHUNKED + b"FFFFFFFF\r\n" + b"x" * 2000)
-    for _ in range(20):
+    for _ in range(7):
+        service.clock.advance(4)
         connection.send(b"x" * 100_000)
+        assert not connection.transport.aborted
+    service.clock.advance(2)
     assert connection.transport.aborted
+
+
+def test_a_refusal_is_the_only_answer_also_to_a_body_that_is_malformed_as_well(service):
+    connection = raw(service, CHUNKED + b"7D0\r\n" + b"x" * 2000 + b"\r\nzz\r\n")
+    (response,) = connection.responses(["POST"])
+    assert_problem(response, 413)
+
+
+class NarrowTransport(MemoryTransport):
+    """The server's end of a connection whose client reads only when it is told to."""
+
+    limit = 4096
+    is_full = False
+
+    def write(self, data):
+        super().write(data)
+        if not self.is_full and len(self.value()) > self.limit:
+            self.is_full = True
+            self.producer.pauseProducing()
+
+    def let_client_read(self):
+        data = self.value()
+        self.clear()
+        self.is_full = False
+        if self.producer is not None:
+            self.producer.resumeProducing()
+        return data
+
+
+def test_a_client_that_does_not_read_its_answers_gets_no_further_ones_prepared(service):
+    for n in range(100):
+        service.readings.apply(key=b"%d" % n, value=b"1.5")
+    size = len(service.request("GET").body)
+    connection = service.connect(NarrowTransport)
+    requests = 100
+    connection.send(request_bytes("GET") * requests)
+    received = b""
+    while data := connection.transport.value():
+        assert len(data) <= NarrowTransport.limit + 2 * size
+        assert connection.transport.producerState == ("paused" if len(data) > 4096 else "producing")
+        received += connection.transport.let_client_read()
+    assert received.count(b"HTTP/1.1 200 OK") == requests
+    # It was not the end: what comes now is answered as well.
+    connection.send(request_bytes("GET"))
+    assert connection.transport.value().count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_a_client_may_close_its_side_and_read_its_answers_afterwards():
+    service = InMemoryService()
+    connection = service.connect()
+    connection.send(
+        request_bytes("GET") + request_bytes("POST", "/messages", JSON, MESSAGE) + request_bytes("GET")
+    )
+    connection.channel.readConnectionLost()
+    connection.settle()
+    assert not connection.is_lost
+    service.broker.acknowledge()
+    connection.settle()
+    assert connection.is_lost
+    assert [response.status for response in connection.responses(["GET", "POST", "GET"])] == [200] * 3
+
+
+def test_a_client_that_closes_its_side_before_its_request_is_whole_is_not_waited_for(service):
+    connection = raw(service, request_bytes("POST", "/messages", JSON, MESSAGE)[:-5])
+    connection.channel.readConnectionLost()
+    connection.settle()
+    assert connection.is_lost
+    assert service.broker.records == []
+
+
+def test_a_client_that_closes_its_side_gets_what_it_has_not_read_yet(service):
+    for n in range(100):
+        service.readings.apply(key=b"%d" % n, value=b"1.5")
+    connection = service.connect(NarrowTransport)
+    connection.send(request_bytes("GET") * 20)
+    connection.channel.readConnectionLost()
+    received = b""
+    while connection.transport.value():
+        received += connection.transport.let_client_read()
+    connection.settle()
+    assert connection.is_lost
+    assert received.count(b"HTTP/1.1 200 OK") == 20
+
+
+@pytest.mark.parametrize("close", [b"close", b"Close", b"close, foo", b"keep-alive,close", b"foo,\tclose"])
+def test_a_client_may_ask_for_the_end_of_the_connection_in_every_way(service, close):
+    for headers in ([(b"Connection", close)], [(b"Connection", b"foo"), (b"Connection", close)]):
+        connection = raw(service, request_bytes("GET", headers=headers))
+        (response,) = connection.responses(["GET"])
+        assert response.headers[b"connection"] == b"close"
+        assert connection.is_lost
+    (response,) = raw(service, request_bytes("GET", headers=[(b"Connection", b"closed")])).responses(["GET"])
+    assert b"connection" not in response.headers
+
+
+def test_a_client_that_never_reads_the_last_answer_does_not_keep_the_connection(service):
+    connection = service.connect()
+    # As a real transport does while there is something left to send.
+    connection.transport.loseConnection = lambda: None
+    connection.send(request_bytes("GET", headers=[(b"Connection", b"close")]))
+    assert not connection.transport.aborted
+    service.clock.advance(61)
+    assert connection.transport.aborted
+
+
+def test_a_content_length_of_more_digits_than_anybody_counts_is_too_much(service):
+    data = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: %b\r\n\r\n" % (b"9" * 5000)
+    connection = raw(service, request_bytes("GET") + data)
+    ok, refused = connection.responses(["GET", "POST"])
+    assert ok.status == 200
+    assert_problem(refused, 413)
+
+
+def test_a_field_name_of_any_length_is_not_kept(service):
+    (response,) = raw(service, request_bytes("GET", headers=[(b"X" * 5000, b"")])).responses(["GET"])
+    assert_problem(response, 431)
 
 
 def test_an_idle_connection_is_closed_after_a_minute(service):
@@ -345,17 +489,42 @@ def test_pipelined_messages_are_answered_in_their_order_one_after_the_other():
     assert [json.loads(response.body)["offset"] for response in responses[:3]] == [0, 1, 2]
 
 
+def test_the_date_is_that_of_the_answer(service):
+    before = service.request("GET").headers[b"date"]
+    service.clock.advance(61)
+    assert before == b"Tue, 14 Nov 2023 22:13:20 GMT"
+    assert service.request("GET").headers[b"date"] == b"Tue, 14 Nov 2023 22:14:21 GMT"
+
+
+def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
+    service = InMemoryService()
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/%6Dessages", JSON, MESSAGE))
+    connection.lose()
+    (publishing,) = service.broker.waiting
+    assert not publishing.called
+    service.broker.acknowledge()
+
+
+def test_a_refused_head_request_is_no_fault_of_the_service(service):
+    for path in ("/%ff", "//", "/nothing", "/messages"):
+        with capturedLogs() as events:
+            assert service.request("HEAD", path).status in (400, 404, 405)
+        assert events == []
+
+
 def test_draining_ends_idle_connections_at_once_and_the_others_after_their_answer():
     service = InMemoryService()
-    idle, busy, half = service.connect(), service.connect(), service.connect()
+    idle, busy, half, line = [service.connect() for _ in range(4)]
     idle.send(request_bytes("GET"))
     busy.send(request_bytes("POST", "/messages", JSON, MESSAGE))
     half.send(request_bytes("POST", "/messages", JSON, MESSAGE)[:40])
+    line.send(b"GET /")
     drained = []
     service.site.drain().addCallback(drained.append)
-    for connection in (idle, busy, half):
+    for connection in (idle, busy, half, line):
         connection.settle()
-    assert [connection.is_lost for connection in (idle, busy, half)] == [True, False, False]
+    assert [connection.is_lost for connection in (idle, busy, half, line)] == [True, False, False, False]
 
     service.broker.acknowledge()
     busy.settle()
@@ -371,6 +540,11 @@ def test_draining_ends_idle_connections_at_once_and_the_others_after_their_answe
     (response,) = half.responses(["POST"])
     assert response.status == 200
     assert response.headers[b"connection"] == b"close"
+    assert drained == []
+
+    line.send(b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    (response,) = line.responses(["GET"])
+    assert (response.status, response.headers[b"connection"]) == (200, b"close")
     assert drained == [None]
 
 

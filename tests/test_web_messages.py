@@ -140,7 +140,6 @@ def domain_errors(cls=errors.SampleAppError):
 NOT_FOR_CALLERS = {
     errors.MessageError,
     errors.PublishError,
-    errors.RecordRefused,
     errors.StartUpError,
     RequestError,
 }

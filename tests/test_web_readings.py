@@ -87,12 +87,21 @@ def test_a_caller_that_has_the_current_state_is_not_sent_it_again(service, accep
             assert response.headers[name] == whole.headers[name]
 
 
+def test_all_lines_of_if_none_match_count(service):
+    tag = service.request("GET").headers[b"etag"]
+    lines = [(b"If-None-Match", b'"other"'), (b"If-None-Match", tag)]
+    assert service.request("GET", headers=lines).status == 304
+
+
 def test_a_tag_of_another_state_or_version_gets_the_whole(service):
     tags = [service.request("GET", headers=[(b"Accept", accept)]).headers[b"etag"] for accept in (V1, V2)]
     assert service.request("GET", headers=[(b"If-None-Match", tags[1])]).status == 200
     service.readings.apply(key=b"hall", value=b"20")
     assert service.request("GET", headers=[(b"If-None-Match", tags[0])]).status == 200
-    assert service.request("GET", headers=[(b"If-None-Match", b"nonsense")]).status == 200
+    tag = service.request("GET").headers[b"etag"]
+    for nonsense in (b"nonsense", b'"a, %b b"', b"w/%b", b"%b%b", b'"*"', tag.strip(b'"')):
+        value = nonsense.replace(b"%b", tag)
+        assert service.request("GET", headers=[(b"If-None-Match", value)]).status == 200
 
 
 @pytest.mark.parametrize("accept", [V1, V2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -36,7 +36,7 @@ class ReadingsFollower:
         self._readings = Readings()
         self._following: IFollowing | None = None
         self._caught_up = False
-        self._logged_at_s: float | None = None
+        self._log_again: IDelayedCall | None = None
         self._skipped_since_logged = 0
         self.skipped = 0
         """How many records said nothing about a reading, since the start."""
@@ -52,6 +52,9 @@ class ReadingsFollower:
 
     def stop(self) -> Deferred[None]:
         """Take no more records; fires with ``None`` when nothing is left running, and never fails."""
+        if self._log_again is not None:
+            self._log_again.cancel()
+            self._log_again = None
         return succeed(None) if self._following is None else self._following.stop()
 
     def representation(self, version: Version) -> Representation:
@@ -83,17 +86,23 @@ class ReadingsFollower:
     def _skip(self, record: ConsumerRecord, reason: NotAReading) -> None:
         self.skipped += 1
         self._skipped_since_logged += 1
-        now_s = self._clock.seconds()
-        if self._logged_at_s is not None and now_s - self._logged_at_s < _LOG_INTERVAL_S:
+        self._last_skipped = record, str(reason)
+        if self._log_again is None:
+            self._log_skipped()
+
+    def _log_skipped(self) -> None:
+        self._log_again = None
+        if self._skipped_since_logged == 0:
             return
+        record, reason = self._last_skipped
         self._log.warn(
-            "Skipped {count} records of the topic {topic} that are no readings, the last one at partition "
+            "Skipped {count} record(s) of the topic {topic} that are no readings; the last one at partition "
             "{partition}, offset {offset}: {reason}.",
             count=self._skipped_since_logged,
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            reason=str(reason),
+            reason=reason,
         )
-        self._logged_at_s = now_s
         self._skipped_since_logged = 0
+        self._log_again = self._clock.callLater(_LOG_INTERVAL_S, self._log_skipped)

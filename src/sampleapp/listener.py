@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -9,6 +10,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
@@ -18,6 +20,8 @@ __all__ = ["Listener"]
 
 class Listener:
     """One endpoint, and the words in which to speak of it."""
+
+    _log = Logger()
 
     def __init__(self, *, endpoint: IStreamServerEndpoint, description: str) -> None:
         """:param description: as the operator gave it."""
@@ -62,20 +66,25 @@ class Listener:
         self._port = port
 
     def _explain(self, error: BaseException | None) -> str:
-        reason: object = error
-        if isinstance(error, CannotListenError):
-            reason = getattr(error.socketError, "strerror", None) or error.socketError
-        return (
-            f"Cannot listen on {self._description}: {reason}. Give another endpoint with --listen, or stop "
-            "what uses this one."
-        )
+        reason = error.socketError if isinstance(error, CannotListenError) else error
+        words = str(getattr(reason, "strerror", None) or reason).rstrip(".")
+        advice = "Give another endpoint with --listen"
+        if getattr(reason, "errno", None) == errno.EADDRINUSE:
+            advice += ", or stop what uses this one"
+        return f"Cannot listen on {self._description}: {words}. {advice}."
 
-    def stop(self) -> Deferred[Any]:
-        """Give the port back; the Deferred fires once it is closed."""
+    def stop(self) -> Deferred[None]:
+        """Give the port back; fires with ``None`` once it is closed. A failure is logged, and no more."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
         port, self._port = self._port, None
         if port is None:
-            return maybeDeferred(lambda: None)
-        return maybeDeferred(port.stopListening)
+            return
+        try:
+            await maybeDeferred(port.stopListening)
+        except Exception:  # noqa: BLE001 -- whatever it was, the rest of the service has to be stopped
+            self._log.failure("Cannot stop listening on {description}", description=self._description)
 
     @property
     def url(self) -> str:

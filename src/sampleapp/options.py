@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from twisted.python.usage import Options as TwistedOptions
 from twisted.python.usage import UsageError
 
+from sampleapp import __version__
 from sampleapp.messages import is_legal_topic
 
 __all__ = ["Config", "Options"]
@@ -62,7 +65,7 @@ class Options(TwistedOptions):
     )
 
     # The option's name, its short form, its default as shown, its help.
-    optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 - Twisted's name
+    optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
         [
             "broker",
             "b",
@@ -109,7 +112,12 @@ class Options(TwistedOptions):
     )
     opt_l = opt_listen
 
-    def getUsage(self, width: int | None = None) -> str:  # noqa: N802 - Twisted's name
+    def opt_version(self) -> None:
+        """Show the version of sampleapp and exit."""
+        sys.stdout.write(f"sampleapp {__version__}\n")
+        raise SystemExit(0)
+
+    def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
         """Return what ``--help`` shows; the examples are kept from being wrapped."""
         return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES}"
 
@@ -134,13 +142,13 @@ class Options(TwistedOptions):
             drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"]),
         )
 
-    def postOptions(self) -> None:  # noqa: N802 - Twisted's name
+    def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
         """Refuse at once what is not right."""
         _ = self.config
 
 
 def _max_body(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", text):
         raise UsageError(
             f"--max-body takes a whole number of bytes above zero, such as 1048576, not {text!r}."
         )

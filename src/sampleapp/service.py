@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -61,7 +61,7 @@ class SampleApp(Service):
         """Where the service is reached, once it listens."""
         return [listener.url for listener in self._listeners]
 
-    def privilegedStartService(self) -> None:  # noqa: N802 - Twisted's name
+    def privilegedStartService(self) -> None:  # noqa: N802 -- Twisted's name
         """
         Take the ports, perhaps as a user who may do more than the service later may.
 
@@ -72,7 +72,7 @@ class SampleApp(Service):
             listener.listen(self._site)
         self._is_listening = True
 
-    def startService(self) -> None:  # noqa: N802 - Twisted's name
+    def startService(self) -> None:  # noqa: N802 -- Twisted's name
         """Start everything; what the broker needs time for goes on in the background."""
         super().startService()
         if not self._is_listening:
@@ -81,9 +81,8 @@ class SampleApp(Service):
         self._follower.start()
         for url in self.urls:
             self._log.info("Listening at {url}", url=url)
-        self._log.info("Records are kept in {broker}", broker=self._config.broker)
 
-    def stopService(self) -> Deferred[None]:  # noqa: N802 - Twisted's name
+    def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """
         Take no new connections, let running requests finish, then stop the broker.
 
@@ -95,15 +94,17 @@ class SampleApp(Service):
 
     async def _stop(self) -> None:
         deadline_s = self._clock.seconds() + self._config.drain_timeout_s
-        await gatherResults([listener.stop() for listener in self._listeners])
+        for listener in self._listeners:
+            await listener.stop()
         await self._wait(self._site.drain(), timeout_s=self._config.drain_timeout_s)
         if self._site.channels:
             self._log.warn(
-                "{count} connections still had requests running after {timeout} seconds.",
+                "Requests were still running after {timeout_s} seconds, on {count} connection(s).",
+                timeout_s=self._config.drain_timeout_s,
                 count=len(self._site.channels),
-                timeout=self._config.drain_timeout_s,
             )
-        await self._follower.stop()
+        # Not waited for: the broker stops whoever follows it, and has a deadline for that.
+        self._follower.stop()
         await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
         await self._wait(self._site.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
         self._site.abort()

@@ -21,7 +21,7 @@ __all__ = ["Options", "TwistdService", "makeService"]
 class Options(ServiceOptions):
     """The options, whose mistakes end the process with one sentence."""
 
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 - Twisted's name
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
         """
         Parse what follows ``twistd sampleapp``.
 
@@ -44,7 +44,7 @@ class TwistdService(Service):
         """:param sampleapp: what is run."""
         self._sampleapp = sampleapp
 
-    def privilegedStartService(self) -> None:  # noqa: N802 - Twisted's name
+    def privilegedStartService(self) -> None:  # noqa: N802 -- Twisted's name
         """
         Take the ports.
 
@@ -59,7 +59,7 @@ class TwistdService(Service):
             sys.excepthook = _show_sentence
             raise
 
-    def startService(self) -> None:  # noqa: N802 - Twisted's name
+    def startService(self) -> None:  # noqa: N802 -- Twisted's name
         """Start the service."""
         super().startService()
         self._sampleapp.startService()
@@ -68,7 +68,7 @@ class TwistdService(Service):
         gc.collect()
         gc.freeze()
 
-    def stopService(self) -> Deferred[None]:  # noqa: N802 - Twisted's name
+    def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""
         super().stopService()
         return self._sampleapp.stopService()
@@ -78,7 +78,7 @@ def _show_sentence(_type: object, error: BaseException, _traceback: object) -> N
     sys.stderr.write(f"sampleapp: {error}\n")
 
 
-def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa: N802 - Twisted's name
+def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa: N802 -- Twisted's name
     """
     Make the service that ``twistd`` runs.
 

@@ -28,6 +28,8 @@ _PAGE_RECORDS = 500
 class MemoryBroker:
     """A broker with one partition for each topic, and offsets from 0."""
 
+    _log = Logger()
+
     def __init__(self, *, clock: IReactorTime) -> None:
         """:param clock: calls the observers, always later and never inside ``publish`` or ``follow``."""
         self._clock = clock
@@ -42,6 +44,7 @@ class MemoryBroker:
     def start(self) -> None:
         """Begin to be ready."""
         self._started = True
+        self._log.info("Records are kept in memory, and lost when the service ends.")
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`. The record is in its topic when this returns."""

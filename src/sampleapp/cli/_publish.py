@@ -14,6 +14,7 @@ from sampleapp.cli._run import INTERRUPTED, explained, run
 
 __all__ = ["publish"]
 
+IN_FLIGHT = 64
 NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 EPILOG = """
@@ -69,14 +70,13 @@ class _TakesNegativeNumbers(click.Command):
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 1024),
-    default=64,
-    show_default=True,
     help="With --lines: how many messages may wait for their answers at one time. Only with 1 are the "
-    "lines sure to be published in their order.",
+    f"lines sure to be published in their order.  [default: {IN_FLIGHT}; with --key 1, because the order of "
+    "records with one key matters]",
 )
 @url_option
 def publish(
-    *, topic: str, content: str | None, key: str | None, path: str | None, in_flight: int, url: str
+    *, topic: str, content: str | None, key: str | None, path: str | None, in_flight: int | None, url: str
 ) -> None:
     """
     Publish to TOPIC: one message with CONTENT, or each line of a file.
@@ -90,6 +90,8 @@ def publish(
     if (content is None) == (path is None):
         raise click.UsageError("Say what to publish: either CONTENT (- for stdin), or --lines FILE.")
     if path is not None:
+        if in_flight is None:
+            in_flight = IN_FLIGHT if key is None else 1
         _publish_lines(topic=topic, key=key, path=path, in_flight=in_flight, url=url)
     elif content is not None:
         _publish_one(topic=topic, key=key, content=_stdin() if content == "-" else content, url=url)

@@ -1,5 +1,5 @@
 """
-A typed client of the HTTP interface, on treq.
+A typed client of the HTTP interface, on treq::
 
     client = Client(base_url="http://127.0.0.1:8080/", reactor=reactor)
     metadata = await client.publish(topic="readings", key="kitchen", content="21.5")

@@ -148,7 +148,7 @@ class Client:
             values = cast("Snapshot[list[float]] | None", after)
             # Without an Accept: the one form of the request that every server ever took.
             return Deferred.fromCoroutine(self._poll(Headers(), list[float], values))
-        if version == 2:  # noqa: PLR2004  # the name of the representation
+        if version == 2:  # noqa: PLR2004 -- the name of the representation
             entries = cast("Snapshot[list[Reading]] | None", after)
             return Deferred.fromCoroutine(
                 self._poll(Headers({b"Accept": [V2_MEDIA_TYPE]}), list[Reading], entries)

@@ -64,7 +64,7 @@ class UnexpectedAnswer(ClientError):
         self.retriable = status in RETRIABLE
         # By 3xx and 4xx a request is refused, whoever says so. A 5xx of a proxy can hide anything, and so
         # can a success that does not say which record it is about.
-        self.possibly_published = status is None or not 300 <= status < 500  # noqa: PLR2004  # bounds of classes
+        self.possibly_published = status is None or not 300 <= status < 500  # noqa: PLR2004 -- bounds of classes
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """One HTTP request and the whole of its answer, within a deadline, with every failure translated."""
 
-# ruff: noqa: N802  # methods that Twisted calls have Twisted's names
+# ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
 
 from __future__ import annotations
 

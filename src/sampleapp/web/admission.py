@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from ipaddress import IPv6Address
 
 from twisted.web.http_headers import Headers
 
@@ -22,7 +23,9 @@ __all__ = ["admit", "is_json", "is_valid_host"]
 
 # A name that DNS could hold, an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
 # grammar of RFC 3986 (section 3.2.2) allows more, none of which names a host that can be reached.
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9_-]{1,63}\.)*(?:[A-Za-z0-9_-]{1,63})?)(?::[0-9]*)?")
+_HOST = re.compile(
+    rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|(?:[A-Za-z0-9_-]{1,63}\.)*(?:[A-Za-z0-9_-]{1,63})?)(?::[0-9]*)?"
+)
 
 _CONTENT_TYPE = re.compile(rb"[ \t]*application/json[ \t]*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -46,6 +49,9 @@ def admit(*, headers: Headers, version: bytes, length: int | None, max_body: int
     if length is None and version != b"HTTP/1.1":
         # RFC 9112, section 6.1: such a request is faulty, and a way to smuggle another past a proxy.
         raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding; send a Content-Length.")
+    if any(coding.lower() != b"chunked" for coding in headers.getRawHeaders(b"Transfer-Encoding", [])):
+        # Twisted passes over "identity", which RFC 9112 has no more (section 7).
+        raise MalformedRequest("The only Transfer-Encoding that this service reads is chunked.")
     if length is not None and length > max_body:
         raise BodyTooLarge(max_body)
     codings = headers.getRawHeaders(b"Content-Encoding")
@@ -61,7 +67,14 @@ def admit(*, headers: Headers, version: bytes, length: int | None, max_body: int
 @lru_cache(maxsize=256)
 def is_valid_host(host: bytes) -> bool:
     """Whether a ``Host`` header field holds what one could have connected to (RFC 9110, section 7.2)."""
-    return _HOST.fullmatch(host) is not None
+    match = _HOST.fullmatch(host)
+    if match is None or match[1] is None:
+        return match is not None
+    try:
+        IPv6Address(match[1].decode("ascii"))
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
+from msgspec import Struct
 from twisted.web.iweb import IRequest
 
-__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer", "write_answer"]
+__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 SERVER: Final = b"sampleapp"
 _JSON: Final[Headers] = ((b"Content-Type", b"application/json"),)
 
+# RFC 9110 has renamed two statuses, which the standard library does from Python 3.13 on.
+_NEW_PHRASES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
+
 # RFC 9110, section 8.6: no Content-Length with 204, and with 304 only the one that a 200 would have.
 _WITHOUT_LENGTH: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
-class Answer:
-    """A whole response: status, headers, and body."""
+class Answer(Struct, frozen=True):
+    """A whole response."""
 
-    def __init__(self, status: HTTPStatus, headers: Headers = (), body: bytes = b"") -> None:
-        """
-        :param headers: without ``Content-Length``, ``Date``, ``Server`` and ``Connection``, which are for
-            who writes the answer to know.
-        """
-        self.status = status
-        self.headers = headers
-        self.body = body
+    status: HTTPStatus
+    headers: Headers = ()
+    """Without ``Content-Length``, ``Date``, ``Server`` and ``Connection``, which who writes it adds."""
+    body: bytes = b""
 
     @property
     def all_headers(self) -> Headers:
@@ -57,13 +57,11 @@ class Answer:
 @lru_cache(maxsize=64)
 def _head_start(status: HTTPStatus, headers: Headers) -> bytes:
     fields = b"".join(b"%b: %b\r\n" % field for field in headers)
-    return b"HTTP/1.1 %d %b\r\nServer: %b\r\n%b" % (status, status.phrase.encode("ascii"), SERVER, fields)
+    return b"HTTP/1.1 %d %b\r\nServer: %b\r\n%b" % (status, _phrase(status), SERVER, fields)
 
 
-class _WritesAnswers(Protocol):
-    """A request that can put a whole answer onto the wire at once."""
-
-    def write_answer(self, answer: Answer) -> None: ...
+def _phrase(status: HTTPStatus) -> bytes:
+    return _NEW_PHRASES.get(status, status.phrase).encode("ascii")
 
 
 def json_answer(value: object) -> Answer:
@@ -73,20 +71,11 @@ def json_answer(value: object) -> Answer:
 
 def set_answer(request: IRequest, answer: Answer) -> bytes:
     """
-    Set status and headers of any request.
+    Set status and headers, for where Klein writes the body and finishes the request.
 
-    :return: the body, for who called to write.
+    :return: the body.
     """
-    request.setResponseCode(answer.status, answer.status.phrase.encode("ascii"))
+    request.setResponseCode(answer.status, _phrase(answer.status))
     for name, value in answer.all_headers:
         request.responseHeaders.setRawHeaders(name, [value])
     return answer.body
-
-
-def write_answer(request: IRequest | _WritesAnswers, answer: Answer) -> None:
-    """Send the answer and finish the request. Does nothing if the client has gone."""
-    if hasattr(request, "write_answer"):
-        request.write_answer(answer)
-    else:
-        request.write(set_answer(request, answer))
-        request.finish()

@@ -28,8 +28,6 @@ class FrontDoor:
     """The HTTP interface of the service."""
 
     app = Klein()
-    # With this on, werkzeug redirects "/x//y" to "/x/y", and a redirected POST can lose its body.
-    app.url_map.merge_slashes = False
 
     def __init__(
         self, *, broker: IBroker, get_representation: GetRepresentation, clock: IReactorTime
@@ -86,5 +84,4 @@ class FrontDoor:
     @app.handle_errors(Exception)
     def report_fault(self, request: IRequest, failure: Failure) -> bytes:
         """Answer, and log, what went wrong in Klein itself; what handlers raise is answered before."""
-        answer = answer_to_failure(failure)
-        return b"" if answer is None else set_answer(request, answer)
+        return set_answer(request, answer_to_failure(failure))

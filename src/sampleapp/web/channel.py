@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.interfaces import IDelayedCall, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
+from zope.interface import implementer
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.request_errors import HeaderTooLarge, MalformedRequest
+from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
 if TYPE_CHECKING:
     from sampleapp.web.site import FrontDoorSite
 
 __all__ = ["FrontDoorChannel"]
 
-_LINGER_S: Final = 2.0
-_LINGER_BYTES: Final = 1024 * 1024
+# As nginx has them (lingering_timeout and lingering_time).
+_LINGER_IDLE_S: Final = 5.0
+_LINGER_S: Final = 30.0
+
+_CLOSE_S: Final = 60.0
+"""How long a closed connection may take to be read empty by its client."""
+_CLOSE_IDLE_S: Final = 1.0
+"""The same for one on which there is nothing to read; over TLS even that has to be answered."""
+
+# Twisted remembers the names of ten thousand header fields for ever.
+_LONGEST_FIELD_NAME: Final = 256
 
 
+@implementer(IHalfCloseableProtocol)
 class FrontDoorChannel(HTTPChannel):
     """
     The server's side of one HTTP/1.1 connection.
@@ -29,13 +40,18 @@ class FrontDoorChannel(HTTPChannel):
     A client that is refused while it is still sending would, if the socket were closed at once, be sent
     a reset that can overtake the answer (RFC 9112, section 9.6). So the answer is sent, and what still
     comes is thrown away for a while.
+
+    What Twisted keeps to itself is used here where it has no public name: the parser's buffer and
+    counters, and the method that refuses malformed requests, which has no other way to be replaced.
     """
 
     site: FrontDoorSite
     transport: ITCPTransport
-    _linger_end: IDelayedCall | None = None
+    _abort_call: IDelayedCall | None = None
+    _is_closing = False
     _is_lingering = False
-    _discarded = 0
+    _linger_end_s = 0.0
+    _client_has_finished = False
 
     def connectionMade(self) -> None:
         """Take part in the site's drain from now on."""
@@ -44,34 +60,89 @@ class FrontDoorChannel(HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell the requests and the site."""
-        if self._linger_end is not None:
-            self._linger_end.cancel()
-            self._linger_end = None
+        if self._abort_call is not None:
+            self._abort_call.cancel()
+            self._abort_call = None
         super().connectionLost(reason)
         self.site.channel_closed(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Read on, or throw away what comes after a refusal."""
-        if not self._is_lingering:
+        if self._is_lingering:
+            self._abort_within(min(_LINGER_IDLE_S, self._linger_end_s - self.site.reactor.seconds()))
+        else:
             super().dataReceived(data)
-            return
-        self._discarded += len(data)
-        if self._discarded > _LINGER_BYTES:
-            self.transport.abortConnection()
 
-    def rawDataReceived(self, data: bytes) -> None:
-        """Take a piece of a body, unless the request was refused meanwhile."""
-        if not self._is_lingering:
-            super().rawDataReceived(data)
+    def readConnectionLost(self) -> None:
+        """Answer what the client has sent before it closed its side of the connection."""
+        self._client_has_finished = True
+        self._close_if_finished()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: this side was closed by the service itself."""
+
+    def _close_if_finished(self) -> None:
+        if self._client_has_finished and not self._handlingRequest and not self.paused:
+            self.loseConnection()
+
+    def pauseProducing(self) -> None:
+        """Begin no further request: the client does not read the answers that it has been sent."""
+        super().pauseProducing()
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        """Go on with the requests that have come meanwhile."""
+        super().resumeProducing()
+        self.paused = False
+        super().dataReceived(b"")
+        self._close_if_finished()
+
+    def requestDone(self, request: Request) -> None:
+        """Go on with the next request, if the client reads."""
+        if self._waitingForTransport:
+            self._networkProducer.pauseProducing()
+        super().requestDone(request)
+        self._close_if_finished()
+
+    def loseConnection(self) -> None:
+        """Close the connection once the client has read everything, or has had time enough for it."""
+        if not self._is_closing:
+            self._is_closing = True
+            super().loseConnection()
+            self._abort_within(_CLOSE_S)
+
+    def headerReceived(self, line: bytes) -> bool:
+        """
+        Take one field of the header.
+
+        :return: whether the request may go on.
+        """
+        if line.find(b":") > _LONGEST_FIELD_NAME:
+            self.refuse(
+                problem_answer(HeaderTooLarge(f"A field's name is over {_LONGEST_FIELD_NAME} bytes."))
+            )
+            return False
+        try:
+            return bool(super().headerReceived(line))
+        except ValueError:
+            # A Content-Length of more digits than int() reads.
+            self.refuse(problem_answer(BodyTooLarge(self.site.max_body)))
+            return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """Refuse a header that has a line over the limit."""
         self.refuse(problem_answer(HeaderTooLarge(f"A line of the header is over {self.MAX_LENGTH} bytes.")))
 
     def checkPersistence(self, request: Request, version: bytes) -> bool:
-        """Whether the connection stays open after this request; called when its header has been read."""
+        """
+        Whether the connection stays open after this request; called when its header has been read.
+
+        Twisted's own reads only the first line of ``Connection``, and no commas (RFC 9110, section 7.6.1).
+        """
         request.clientproto = version
-        return not self.site.is_draining and super().checkPersistence(request, version)
+        options = b",".join(request.requestHeaders.getRawHeaders(b"Connection", []))
+        wants_close = b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
+        return version == b"HTTP/1.1" and not wants_close and not self.site.is_draining
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         if self._is_lingering:
@@ -87,24 +158,31 @@ class FrontDoorChannel(HTTPChannel):
     def refuse(self, answer: Answer) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         self._is_lingering = True
+        self._linger_end_s = self.site.reactor.seconds() + _LINGER_S
         self.clearLineBuffer()
         self.setRawMode()
-        self.setTimeout(None)
         self.transport.write(
             b"%bDate: %b\r\nConnection: close\r\n\r\n%b" % (answer.head, self.site.http_date(), answer.body)
         )
-        self._linger_end = self.callLater(_LINGER_S, self._stop_lingering)
+        self._abort_within(_LINGER_IDLE_S)
         # TLS has no half-closed connections that clients could be expected to know.
         if not ISSLTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()
 
-    def _stop_lingering(self) -> None:
-        self._linger_end = None
-        self.transport.abortConnection()
-
     def drain(self) -> None:
         """Close the connection as soon as no request is under way on it."""
-        if self.requests or self._buffer:
+        if self.requests:
             self.persistent = 0
-        elif not self._is_lingering:
+        elif not self._buffer and not self._is_lingering:
             self.loseConnection()
+            self._abort_within(_CLOSE_IDLE_S)
+
+    def _abort_within(self, delay_s: float) -> None:
+        """Cut the connection after this time at the latest, unless it has ended by then."""
+        if self._abort_call is not None:
+            self._abort_call.cancel()
+        self._abort_call = self.callLater(max(0.0, delay_s), self._abort)
+
+    def _abort(self) -> None:
+        self._abort_call = None
+        self.transport.abortConnection()

@@ -56,6 +56,7 @@ ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
     errors.ReadingsNotReady: _Row(
         _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
     ),
+    errors.RecordRefused: _Row(_S.UNPROCESSABLE_ENTITY, "record-refused", "Record refused"),
     errors.IllegalTopic: _Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
     errors.RecordTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
     errors.TopicNotAuthorized: _Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
@@ -103,7 +104,13 @@ def _answer(
     )
     return Answer(
         row.status,
-        ((b"Content-Type", b"application/problem+json"), *row.headers, *headers),
+        (
+            (b"Content-Type", b"application/problem+json"),
+            # Without this a cache may keep some of the refusals (RFC 9111, section 4.2.2).
+            (b"Cache-Control", b"no-store"),
+            *row.headers,
+            *headers,
+        ),
         msgspec.json.encode(document),
     )
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from sampleapp.conditional import none_match_fails
 from sampleapp.negotiation import Version, choose_version
 from sampleapp.readings import Representation
-from sampleapp.web.answers import Answer, write_answer
+from sampleapp.web.answers import Answer
+
+if TYPE_CHECKING:
+    from sampleapp.web.request import FrontDoorRequest
 
 __all__ = ["AcceptDispatch", "GetRepresentation", "RepresentationResource", "readings_resource"]
 
@@ -40,7 +42,7 @@ class AcceptDispatch(Resource):
         super().__init__()
         self._versions = versions
 
-    def render(self, request: IRequest) -> int:
+    def render(self, request: FrontDoorRequest) -> int:
         """Render the request with the resource of the chosen version."""
         lines = request.requestHeaders.getRawHeaders(b"Accept")
         accept = None if lines is None else lines[0] if len(lines) == 1 else b",".join(lines)
@@ -58,7 +60,7 @@ class RepresentationResource(Resource):
         self._get_representation = get_representation
         self._represented: Representation | None = None
 
-    def render(self, request: IRequest) -> int:
+    def render(self, request: FrontDoorRequest) -> int:
         """
         Answer with the representation, or that the caller has it already.
 
@@ -69,7 +71,7 @@ class RepresentationResource(Resource):
             self._make_answers(representation)
         lines = request.requestHeaders.getRawHeaders(b"If-None-Match")
         fresh = lines is not None and none_match_fails(b",".join(lines), self._etag)
-        write_answer(request, self._not_modified if fresh else self._whole)
+        request.write_answer(self._not_modified if fresh else self._whole)
         return NOT_DONE_YET
 
     def _make_answers(self, representation: Representation) -> None:

@@ -78,16 +78,14 @@ class FrontDoorRequest(Request):
     def process(self) -> None:
         """Find what answers; all but the service's own routes goes the long way through Twisted and Klein."""
         self.site = self.channel.site
-        if not self.path.startswith(b"/"):
-            self._take_origin_form()
+        if not self.path.startswith(b"/") and self.path != b"*":
+            try:
+                self.path = _path_of_url(self.path)
+            except MalformedRequest as error:
+                self.write_answer(problem_answer(error))
+                return
         if not self.site.resource.dispatch(self):
             super().process()
-
-    def _take_origin_form(self) -> None:
-        """Accept a whole URL as the target, as every server has to (RFC 9112, section 3.2.2)."""
-        scheme, separator, rest = self.path.partition(b"://")
-        if separator and scheme.lower() in (b"http", b"https"):
-            self.path = b"/" + rest.partition(b"/")[2]
 
     def _handleStar(self) -> None:
         # A probe of the server as a whole (RFC 9110, section 9.3.7).
@@ -106,8 +104,6 @@ class FrontDoorRequest(Request):
         if self._disconnected:
             return
         channel = self.channel
-        if channel.site.is_draining:
-            channel.persistent = 0
         body = b"" if self.method == b"HEAD" else answer.body
         # What write() would note, so that finish() adds nothing.
         self.startedWriting = 1
@@ -123,3 +119,15 @@ class FrontDoorRequest(Request):
             )
         )
         self.finish()
+
+
+def _path_of_url(target: bytes) -> bytes:
+    """
+    Accept a whole URL as the target, as every server has to (RFC 9112, section 3.2.2).
+
+    :raise MalformedRequest: it is not that either. Twisted would cut off the first byte and go on.
+    """
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        raise MalformedRequest('The target of a request is a path, which begins with "/".')
+    return b"/" + rest.partition(b"/")[2]

@@ -47,7 +47,7 @@ class MethodNotAllowed(RequestError):
 
     def __init__(self, allowed: Iterable[str]) -> None:
         """:param allowed: the methods that the path does take."""
-        methods = ", ".join(sorted(allowed))
+        methods = ", ".join(sorted(allowed, key=lambda method: (method == "OPTIONS", method)))
         super().__init__(f"This path does not take this method; it takes {methods}.")
         self.headers = ((b"Allow", methods.encode("ascii")),)
 

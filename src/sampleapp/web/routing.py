@@ -9,32 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klein import Klein
 from klein.resource import KleinResource
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from sampleapp.errors import SampleAppError
 from sampleapp.web.admission import is_valid_host
-from sampleapp.web.answers import Answer, set_answer, write_answer
+from sampleapp.web.answers import Answer
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound, RequestError
+
+if TYPE_CHECKING:
+    from sampleapp.web.request import FrontDoorRequest
 
 __all__ = ["RouteTable", "answer_to_failure", "route"]
 
 Result: TypeAlias = Answer | Resource | Coroutine[Deferred[Any], Any, Answer]
-Handler: TypeAlias = Callable[[Any, IRequest], Result]
+Handler: TypeAlias = "Callable[[Any, FrontDoorRequest], Result]"
+Endpoint: TypeAlias = "Callable[[Any, FrontDoorRequest], Deferred[None] | None]"
 
 _log = Logger()
 
 
-def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Callable[[Any, IRequest], Any]]:
+def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Endpoint]:
     """
     Declare what answers the requests for a path.
 
@@ -44,23 +47,25 @@ def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Callable[
     :param methods: those that the handler takes. ``HEAD`` has to be named as well.
     """
 
-    def decorate(handler: Handler) -> Callable[[Any, IRequest], Any]:
+    def decorate(handler: Handler) -> Endpoint:
         @wraps(handler)
-        def endpoint(instance: Any, request: IRequest) -> Deferred[None] | None:
+        def endpoint(instance: Any, request: FrontDoorRequest) -> Deferred[None] | None:
             try:
                 result = handler(instance, request)
                 if isinstance(result, Resource):
                     result.render(request)
                     return None
-            except Exception:  # noqa: BLE001 - whatever it is, the caller gets an answer
-                _write(answer_to_failure(Failure()), request)
+            except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
+                request.write_answer(answer_to_failure(Failure()))
                 return None
             if isinstance(result, Answer):
-                _write(result, request)
+                request.write_answer(result)
                 return None
-            answering: Deferred[Answer | None] = Deferred.fromCoroutine(result)
-            answering.addErrback(answer_to_failure)
-            return answering.addCallback(_write, request)
+            answering = Deferred.fromCoroutine(result).addErrback(answer_to_failure)
+            # When the client goes away, Klein cancels what it gets: not the handler, but this.
+            answered: Deferred[None] = Deferred()
+            answering.addCallback(request.write_answer).addCallbacks(answered.callback, answered.errback)
+            return answered
 
         app.route(path, methods=list(methods))(endpoint)
         return endpoint
@@ -68,22 +73,11 @@ def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Callable[
     return decorate
 
 
-def _write(answer: Answer | None, request: IRequest) -> None:
-    if answer is not None:
-        write_answer(request, answer)
-
-
-def answer_to_failure(failure: Failure) -> Answer | None:
-    """
-    What to answer when a handler failed; a fault of the service is logged.
-
-    :return: ``None`` when the handler was cancelled, since then nobody waits for an answer.
-    """
+def answer_to_failure(failure: Failure) -> Answer:
+    """What to answer when a handler failed; a fault of the service is logged."""
     error = failure.value
     if isinstance(error, SampleAppError):
         return problem_answer(error)
-    if isinstance(error, CancelledError):
-        return None
     _log.failure("A request met a fault of the service.", failure=failure)
     return INTERNAL_ERROR
 
@@ -100,7 +94,7 @@ class RouteTable(KleinResource):
             for method in rule.methods or ()
         }
 
-    def dispatch(self, request: IRequest) -> bool:
+    def dispatch(self, request: FrontDoorRequest) -> bool:
         """
         Let the handler answer, if the request is for a route without variables.
 
@@ -112,28 +106,29 @@ class RouteTable(KleinResource):
         self._app.execute_endpoint(endpoint, request)
         return True
 
-    def render(self, request: IRequest) -> Any:
+    def render(self, request: FrontDoorRequest) -> Any:  # type: ignore[override] # the only kind there is
         """Answer any request."""
         if self.dispatch(request):
             return NOT_DONE_YET
         try:
             self._check_for_klein(request)
         except RequestError as error:
-            return set_answer(request, problem_answer(error))
+            request.write_answer(problem_answer(error))
+            return NOT_DONE_YET
         return super().render(request)
 
-    def _check_for_klein(self, request: IRequest) -> None:
+    def _check_for_klein(self, request: FrontDoorRequest) -> None:
         """:raise RequestError: Klein would take the request for another one, or refuse it badly."""
         if not is_valid_host(request.getHeader(b"host") or b""):
             raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
-        if request.path.startswith(b"//"):
-            # Klein does not see the first segment when it is empty.
-            raise PathNotFound
+        path = b"/" + b"/".join(request.postpath or ())
         try:
-            path = b"/" + b"/".join(request.postpath)
             path.decode("utf-8")
         except UnicodeDecodeError:
             raise MalformedRequest("The path is not UTF-8 when its percent-encoding is undone.") from None
+        if path.startswith(b"//"):
+            # Klein does not see the first segment when it is empty.
+            raise PathNotFound
         allowed = {method.decode("ascii") for method, known in self._endpoints if known == path}
         if allowed and request.method != request.method.upper():
             # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).

@@ -21,6 +21,7 @@ __all__ = ["SQLiteBroker"]
 
 BUFFER_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 5.0
+ANSWER_TIMEOUT_S = 15.0
 
 _UNLOCK_S = 0.25
 _LAST_WAIT_S = 5.0
@@ -45,6 +46,7 @@ class SQLiteBroker:
         threads: IReactorFromThreads,
         buffer_bytes: int = BUFFER_BYTES,
         patience_s: float = PATIENCE_S,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         """
         :param path: of the file, which is created when it is missing; its directory has to exist.
@@ -52,6 +54,7 @@ class SQLiteBroker:
         :param threads: brings results back from the private thread.
         :param buffer_bytes: how much may have been accepted and not yet stored.
         :param patience_s: seconds to wait for another process that has the file locked.
+        :param answer_timeout_s: seconds to wait for the disk; well above the patience.
         """
         # Absolute from now on: a daemon changes its directory after its options were read.
         self._file = Log(path=Path(path).absolute(), patience_s=patience_s)
@@ -67,6 +70,7 @@ class SQLiteBroker:
             clock=clock,
             condition=self._condition,
             buffer_bytes=buffer_bytes,
+            answer_timeout_s=answer_timeout_s,
             stored=self._followings.stored,
         )
         self._started = False
@@ -84,6 +88,7 @@ class SQLiteBroker:
         if self._started or self._stopping:
             return
         self._started = True
+        self._log.info("Records are kept in {path}", path=str(self._file.path))
         self._thread.start()
         self._writer.start()
         self._followings.start()

@@ -7,6 +7,7 @@ Runs on the private thread, and once before the reactor runs.
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from sampleapp.brokers.sqlite.faults import Code, LogError, primary_code
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "patiently"]
+__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "patiently", "require_creatable"]
 
 APPLICATION_ID = 0x53417070
 SCHEMA_VERSION = 1
@@ -71,6 +72,22 @@ def open_file(path: Path, *, patience_s: float, abandoned: Event) -> sqlite3.Con
     return connection
 
 
+def require_creatable(path: Path) -> None:
+    """
+    See whether a file that is missing could be made, without making it.
+
+    :raise LogError: it could not; the message says why and what to do.
+    """
+    _look_at(path)
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise LogError(
+            f"{path} cannot be created: {error.strerror}; this user has to be allowed to write to "
+            f"{path.parent}, or give another path."
+        ) from error
+
+
 def _look_at(path: Path) -> None:
     """SQLite says "unable to open database file" to all of these, which helps nobody."""
     directory = path.parent
@@ -87,7 +104,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # One transaction, or another process could create the log between two of the questions.
     with _transaction(connection, "BEGIN"):
         fresh = _is_empty(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if journal_mode != "wal":
+        raise LogError(
+            f"{path} is on a file system that cannot share memory between processes, which SQLite's "
+            "write-ahead log needs; give a path on a local disk."
+        )
     # A commit is on the disk before it is answered; and on macOS fsync alone does not see to that.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")

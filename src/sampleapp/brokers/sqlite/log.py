@@ -9,7 +9,7 @@ from threading import Event
 from typing import TypeVar
 
 from sampleapp.brokers.sqlite.faults import Code, LogError, from_sqlite
-from sampleapp.brokers.sqlite.file import open_file, patiently
+from sampleapp.brokers.sqlite.file import open_file, patiently, require_creatable
 from sampleapp.brokers.sqlite.rows import INSERT, Outcome, Page, RowRefused, insert, insert_singly, page
 from sampleapp.errors import StartUpError
 from sampleapp.model import Record
@@ -47,30 +47,37 @@ class Log:
 
     def check(self) -> None:
         """
-        Open the file, see whether it can be written to, and close it again.
+        Open the file, see whether it can be written to, and close it again; a missing one is not made.
 
         :raise StartUpError: it cannot. A lock is no reason: whoever holds it may let go of it.
         """
         try:
-            self.probe(patience_s=_CHECK_PATIENCE_S)
+            if self.path.exists():
+                self.probe(patience_s=_CHECK_PATIENCE_S)
+            else:
+                # Who checks may be root, and go on as somebody who could not write to root's file.
+                require_creatable(self.path)
         except LogError as error:
             if error.code not in {Code.BUSY, Code.LOCKED}:
                 raise StartUpError(error.reason) from error
         finally:
             self.close()
 
-    def append(self, records: Sequence[Record]) -> list[Outcome]:
+    def append(self, records: Sequence[Record], patience_s: float | None = None) -> list[Outcome]:
         """
         Append records in one transaction, which is on the disk when this returns.
 
+        :param patience_s: seconds to wait for a lock, if not as many as usual.
         :return: for each record where it is, or why it alone was refused.
         :raise LogError: none of them was stored, or that is not known.
         """
         try:
-            return self._transaction(lambda connection: insert(connection, records))
+            return self._transaction(lambda connection: insert(connection, records), patience_s=patience_s)
         except RowRefused:
             # One of them is more than SQLite takes. Which one is found by asking for each.
-            return self._transaction(lambda connection: insert_singly(connection, records))
+            return self._transaction(
+                lambda connection: insert_singly(connection, records), patience_s=patience_s
+            )
 
     def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -19,7 +20,15 @@ from sampleapp.brokers.sqlite.faults import LogError
 from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.rows import Outcome
 from sampleapp.brokers.sqlite.thread import PrivateThread
-from sampleapp.errors import BrokerStopped, BufferFull, OutcomeUnknown, PublishError, RecordTooLarge
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    BufferFull,
+    OutcomeUnknown,
+    PublishError,
+    PublishTimedOut,
+    RecordTooLarge,
+)
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Writer"]
@@ -27,10 +36,13 @@ __all__ = ["Writer"]
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
 _PROBE_S = 1.0
+_PATIENCE_WHEN_BAD_S = 0.1
 
 RECORD_OVERHEAD_BYTES = 256
 """What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _Waiting = tuple[Record, int, Deferred[RecordMetadata]]
 
 
@@ -47,10 +59,12 @@ class Writer:
         clock: IReactorTime,
         condition: Condition,
         buffer_bytes: int,
+        answer_timeout_s: float,
         stored: Callable[[Sequence[Record]], None],
     ) -> None:
         """
         :param buffer_bytes: how much may wait; beyond that `publish` fails with `BufferFull`.
+        :param answer_timeout_s: seconds after which a disk that does not answer is not waited for any more.
         :param stored: is told of each batch that was committed.
         """
         self._file = log
@@ -58,6 +72,7 @@ class Writer:
         self._clock = clock
         self._condition = condition
         self._buffer_bytes = buffer_bytes
+        self._answer_timeout_s = answer_timeout_s
         self._stored = stored
         self._queue: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
@@ -65,6 +80,8 @@ class Writer:
         self._running = False
         self._busy = True
         self._stopping = False
+        self._failing = False
+        self._hanging = False
         self._idle: Deferred[None] | None = None
         self._probe: IDelayedCall | None = None
         condition.expect(WRITING, "The broker was not started yet.")
@@ -80,6 +97,8 @@ class Writer:
         """See `IBroker.publish`."""
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
+        if self._hanging:
+            return fail(BrokerUnavailable("The broker does not answer; the record was not published."))
         weight = record.size + RECORD_OVERHEAD_BYTES
         if record.headers:
             weight += sum(len(name) + len(value) for name, value in record.headers)
@@ -116,20 +135,14 @@ class Writer:
 
     def give_up_queue(self) -> None:
         """Fail what has not begun, now."""
-        queue, self._queue = self._queue, deque()
-        self._waiting_bytes -= sum(weight for _, weight, _ in queue)
-        for _, _, waiting in queue:
-            waiting.errback(BrokerStopped("The service stopped; the record was not published."))
+        self._fail_queue(BrokerStopped, "The service stopped; the record was not published.")
 
     def give_up(self) -> None:
         """Fail whatever is still waiting, now."""
         self.give_up_queue()
-        batch, self._batch = self._batch, []
-        self._waiting_bytes -= sum(weight for _, weight, _ in batch)
-        for _, _, waiting in batch:
-            waiting.errback(
-                OutcomeUnknown("The service stopped before the record was stored for certain; it may be.")
-            )
+        self._fail_batch(
+            OutcomeUnknown, "The service stopped before the record was stored for certain; it may be."
+        )
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.callback(None)
@@ -148,7 +161,9 @@ class Writer:
             records = [record for record, _, _ in self._batch]
             outcomes: Sequence[Outcome]
             try:
-                outcomes = await self._thread.run(self._file.append, records)
+                # While nothing can be stored, callers are told so without the usual patience.
+                patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
+                outcomes = await self._on_thread(self._file.append, records, patience_s)
             except LogError as error:
                 self._failed(error)
                 outcomes = [error.publish_error() for _ in records]
@@ -173,6 +188,15 @@ class Writer:
             batch.append(waiting)
         return batch
 
+    def _fail_queue(self, error: type[PublishError], detail: str) -> None:
+        queue, self._queue = self._queue, deque()
+        self._waiting_bytes -= sum(weight for _, weight, _ in queue)
+        for _, _, waiting in queue:
+            waiting.errback(error(detail))
+
+    def _fail_batch(self, error: type[PublishError], detail: str) -> None:
+        self._settle([error(detail) for _ in self._batch])
+
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         # Empty if the waiting was given up meanwhile.
         batch, self._batch = self._batch, []
@@ -183,9 +207,28 @@ class Writer:
             else:
                 waiting.callback(outcome)
 
+    async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Have the log do something, and let nobody wait for ever if it does not come back from it."""
+        late = self._clock.callLater(self._answer_timeout_s, self._not_answered)
+        try:
+            return await self._thread.run(work, *args, **kwargs)
+        finally:
+            self._hanging = False
+            if late.active():
+                late.cancel()
+
+    def _not_answered(self) -> None:
+        self._hanging = True
+        self._condition.bad(
+            WRITING, f"{self._file.path} has not been written to for {self._answer_timeout_s:g} seconds."
+        )
+        self._fail_batch(PublishTimedOut, "The broker did not answer in time; the record may be stored.")
+        self._fail_queue(BrokerUnavailable, "The broker does not answer; the record was not published.")
+
     def _works(self) -> None:
         if self._stopping:
             return
+        self._failing = False
         self._condition.good(WRITING)
         if self._probe is not None:
             self._probe.cancel()
@@ -194,6 +237,7 @@ class Writer:
     def _failed(self, error: LogError) -> None:
         if self._stopping:
             return
+        self._failing = True
         self._condition.bad(WRITING, error.reason)
         if self._probe is None:
             # Who is told that the broker does not work sends nothing any more, so that no publish would
@@ -206,7 +250,7 @@ class Writer:
 
     async def _see(self) -> None:
         try:
-            await self._thread.run(self._file.probe)
+            await self._on_thread(self._file.probe)
         except LogError as error:
             self._failed(error)
         except Exception:  # noqa: BLE001 -- nothing cancels this, and the next publish will show more
