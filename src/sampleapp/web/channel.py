@@ -72,6 +72,7 @@ class FrontDoorChannel(HTTPChannel):
             self._abort_within(min(_LINGER_IDLE_S, self._linger_end_s - self.site.reactor.seconds()))
         else:
             super().dataReceived(data)
+            self._close_if_finished()
 
     def readConnectionLost(self) -> None:
         """Answer what the client has sent before it closed its side of the connection."""
@@ -82,7 +83,8 @@ class FrontDoorChannel(HTTPChannel):
         """Do nothing: this side was closed by the service itself."""
 
     def _close_if_finished(self) -> None:
-        if self._client_has_finished and not self._handlingRequest and not self.paused:
+        is_at_work = self._handlingRequest or self._busyReceiving or self.paused
+        if self._client_has_finished and not is_at_work:
             self.loseConnection()
 
     def pauseProducing(self) -> None:
@@ -94,8 +96,7 @@ class FrontDoorChannel(HTTPChannel):
         """Go on with the requests that have come meanwhile."""
         super().resumeProducing()
         self.paused = False
-        super().dataReceived(b"")
-        self._close_if_finished()
+        self.dataReceived(b"")
 
     def requestDone(self, request: Request) -> None:
         """Go on with the next request, if the client reads."""
