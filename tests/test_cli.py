@@ -316,6 +316,13 @@ def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(servic
     assert found == [("k", "3"), ("k", "1"), ("k", "2")]
 
 
+def test_the_lines_of_a_file_keep_their_order_if_they_have_a_key(service):
+    lines = [f"line {n}" for n in range(50)]
+    stdin = "\n".join(lines).encode()
+    sampleapp(service, "publish", "keyed", "--key", "k", "--lines", "-", stdin=stdin)
+    assert [record["value"] for record in consumed(service, "keyed")] == lines
+
+
 def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):
     stdout, stderr = sampleapp(service, "publish", "bad/topic", "c", code=1)
     assert stdout == ""

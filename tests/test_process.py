@@ -6,6 +6,7 @@ import datetime as dt
 import http.client
 import json
 import os
+import signal
 import socket
 import sqlite3
 import ssl
@@ -381,6 +382,41 @@ def test_tls_works_beside_plain_http(start, certificate):
         # A client that does not answer the end of TLS is not waited for.
         assert service.stop() == -15
     assert "still running" not in service.output
+
+
+def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_no_http(start, certificate):
+    key_file, certificate_file = certificate
+    tls = f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    service = start(options=["--listen", tls])
+    port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
+    for host in ("localhost", "127.0.0.1"):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("sampleapp"), "publish", "t", "c"],
+            check=False,
+            env={**os.environ, "SAMPLEAPP_URL": f"https://{host}:{port}/"},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 1
+        assert f"The certificate of https://{host}:{port}/messages is not one to trust" in done.stderr
+        assert "may have been published" not in done.stderr
+
+
+def test_a_second_signal_leaves_no_traceback_and_does_not_cut_the_drain_short(start, tmp_path):
+    service = start()
+    with closing(connect(service)) as connection:
+        assert publish(connection, "first")[0] == 200
+        with locked(tmp_path):
+            send_message(connection, "second")
+            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+            service.process.terminate()
+            wait_until(lambda: refuses(service), "the port is closed")
+            service.process.terminate()
+            service.process.send_signal(signal.SIGINT)
+        assert answer_on(connection)[0] == 200
+    assert service.stop() == -15
+    assert "Traceback" not in service.output
 
 
 def run(arguments, environment, directory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -71,6 +72,10 @@ class TwistdService(Service):
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""
         super().stopService()
+        # The process ends by the signal that came first. A second one would hurry nothing, and leave a
+        # traceback in the log: the reactor cannot be stopped twice.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         return self._sampleapp.stopService()
 
 

@@ -8,6 +8,8 @@ import os
 from typing import Any, NoReturn, TypeVar, cast
 
 from msgspec import Struct
+from OpenSSL.SSL import Error as SSLError
+from service_identity import VerificationError
 from treq.client import HTTPClient
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
@@ -121,8 +123,19 @@ def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> 
     causes = [reason.value for reason in error.reasons]
     if any(isinstance(cause, ConnectionClosed) for cause in causes):
         raise AnswerLost(f"{url} closed the connection before it had answered.") from error
+    if any(_is_untrusted(cause) for cause in causes):
+        raise ServiceUnreachable(
+            f"The certificate of {url} is not one to trust: {', '.join(map(str, causes))}. Nothing was sent."
+        ) from error
     lost = ", ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
     raise UnexpectedAnswer(f"What answers at {url} cannot be understood as HTTP ({lost}).") from error
+
+
+def _is_untrusted(cause: BaseException | None) -> bool:
+    """Whether a certificate was refused, which is before anything is sent."""
+    return isinstance(cause, VerificationError) or (
+        isinstance(cause, SSLError) and "certificate verify failed" in str(cause)
+    )
 
 
 def _sentence(error: ConnectError | DNSLookupError) -> str:
