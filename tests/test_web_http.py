@@ -379,6 +379,10 @@ def test_a_client_may_ask_for_the_end_of_the_connection_in_every_way(service, cl
         (response,) = connection.responses(["GET"])
         assert response.headers[b"connection"] == b"close"
         assert connection.is_lost
+        connection = raw(service, request_bytes("GET", "/nothing", headers=headers))
+        (response,) = connection.responses(["GET"])
+        assert response.headers[b"connection"] == b"close"
+        assert connection.is_lost
     (response,) = raw(service, request_bytes("GET", headers=[(b"Connection", b"closed")])).responses(["GET"])
     assert b"connection" not in response.headers
 

@@ -190,18 +190,32 @@ def test_errors_have_the_statuses_of_the_contract(error, status):
     assert ROWS[error].status == status
 
 
-def test_a_fault_of_the_service_is_500_tells_nothing_of_the_inside_and_is_logged(service, no_failure_is_lost):
+def test_an_error_without_a_row_of_its_own_is_answered_by_what_it_is_a_kind_of(service):
+    class DiskIsFull(errors.BrokerUnavailable):
+        pass
+
     connection = service.connect()
     connection.send(request_bytes("POST", "/messages", JSON, encoded(topic="t", content="c")))
-    service.broker.waiting[0].errback(ZeroDivisionError("secret of /etc/sampleapp"))
+    service.broker.waiting[0].errback(DiskIsFull("Full."))
+    (response,) = connection.responses(["POST"])
+    assert response.status == 503
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, errors.StartUpError, errors.SampleAppError])
+def test_a_fault_of_the_service_is_500_tells_nothing_of_the_inside_and_is_logged(
+    service, no_failure_is_lost, error
+):
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/messages", JSON, encoded(topic="t", content="c")))
+    service.broker.waiting[0].errback(error("secret of /etc/sampleapp"))
     (response,) = connection.responses(["POST"])
     assert response.status == 500
     assert response.headers[b"content-type"] == b"application/problem+json"
     assert b"secret" not in connection.sent
-    assert b"ZeroDivision" not in connection.sent
+    assert b"Error" not in connection.sent.replace(b"Internal Server Error", b"")
     assert b"Traceback" not in connection.sent
     (failure,) = no_failure_is_lost
-    assert failure.check(ZeroDivisionError)
+    assert failure.check(error)
     no_failure_is_lost.clear()
 
 

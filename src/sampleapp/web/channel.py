@@ -143,7 +143,10 @@ class FrontDoorChannel(HTTPChannel):
         request.clientproto = version
         options = b",".join(request.requestHeaders.getRawHeaders(b"Connection", []))
         wants_close = b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
-        return version == b"HTTP/1.1" and not wants_close and not self.site.is_draining
+        if version == b"HTTP/1.1" and not wants_close and not self.site.is_draining:
+            return True
+        request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+        return False
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         if self._is_lingering:

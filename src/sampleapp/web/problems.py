@@ -78,11 +78,13 @@ ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
 
 def problem_answer(error: errors.SampleAppError) -> Answer:
     """
-    The answer that an error deserves.
+    The answer that an error deserves: by its own row, or by that of what it is a kind of.
 
-    :raise KeyError: the error has no row. That is a mistake in the table.
+    :raise LookupError: there is none, so the error is not one for callers.
     """
-    row = ROWS[type(error)]
+    row = next((ROWS[kind] for kind in type(error).__mro__ if kind in ROWS), None)
+    if row is None:
+        raise LookupError(f"{type(error).__name__} has no row")
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
     return _answer(
         row,

@@ -8,6 +8,7 @@ routes without variables, which are all that there are today, are found in a dic
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,9 +76,9 @@ def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Endpoint]
 
 def answer_to_failure(failure: Failure) -> Answer:
     """What to answer when a handler failed; a fault of the service is logged."""
-    error = failure.value
-    if isinstance(error, SampleAppError):
-        return problem_answer(error)
+    if isinstance(failure.value, SampleAppError):
+        with suppress(LookupError):
+            return problem_answer(failure.value)
     _log.failure("A request met a fault of the service.", failure=failure)
     return INTERNAL_ERROR
 

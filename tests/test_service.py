@@ -1,0 +1,185 @@
+"""The order in which the whole starts and stops, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import CannotListenError
+from zope.interface import implementer
+
+from in_memory import Connection, InMemoryService, ManualBroker, request_bytes
+from sampleapp.errors import BrokerStopped, StartUpError
+from sampleapp.follower import ReadingsFollower
+from sampleapp.interfaces import IFollowing
+from sampleapp.listener import Listener
+from sampleapp.options import Config
+from sampleapp.service import SampleApp
+
+MESSAGE = b'{"topic":"t","content":"c"}'
+POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)
+
+
+@implementer(IFollowing)
+class EndlessFollowing:
+    """A reading that does not come back from the disk."""
+
+    def stop(self):
+        return Deferred()
+
+
+class LoggingBroker(ManualBroker):
+    """A broker that fails what it has when it is stopped, and writes down what it is told."""
+
+    def __init__(self, events):
+        super().__init__()
+        self._events = events
+
+    def start(self):
+        self._events.append("broker starts")
+
+    def follow(self, *, topic, observer):
+        self._events.append(f"follows {topic}")
+        return EndlessFollowing()
+
+    def stop(self, *, deadline_s):
+        self._events.append(f"broker stops within {deadline_s:g} s")
+        for waiting in self.waiting:
+            waiting.errback(BrokerStopped("The service is stopping."))
+        return succeed(None)
+
+
+class Port:
+    def __init__(self, events, *, address=None, stopping=None):
+        self._events = events
+        self._address = address or IPv4Address("TCP", "127.0.0.1", 8080)
+        self._stopping = stopping
+
+    def getHost(self):
+        return self._address
+
+    def stopListening(self):
+        self._events.append("port closes")
+        return self._stopping
+
+
+class Endpoint:
+    def __init__(self, events, outcome):
+        self._events = events
+        self._outcome = outcome
+
+    def listen(self, factory):
+        self._events.append("port opens")
+        return self._outcome
+
+
+class Setup:
+    def __init__(self, *, drain_timeout_s=10.0, stopping=None):
+        self.events = []
+        self.web = InMemoryService(broker=LoggingBroker(self.events))
+        endpoint = Endpoint(self.events, succeed(Port(self.events, stopping=stopping)))
+        self.service = SampleApp(
+            config=Config(drain_timeout_s=drain_timeout_s),
+            broker=self.web.broker,
+            follower=ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock),
+            site=self.web.site,
+            listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
+            clock=self.web.clock,
+        )
+        self.service.startService()
+        self.stopped = []
+
+    def stop(self):
+        self.service.stopService().addCallback(lambda _: self.stopped.append(True))
+
+
+def test_the_port_is_open_before_the_broker_starts_and_closed_before_it_stops():
+    setup = Setup()
+    setup.stop()
+    assert setup.events == [
+        "port opens",
+        "broker starts",
+        "follows readings",
+        "port closes",
+        "broker stops within 10 s",
+    ]
+    assert setup.stopped
+
+
+def test_the_broker_outlives_the_last_request():
+    setup = Setup()
+    connection = setup.web.connect()
+    connection.send(POST)
+    setup.stop()
+    setup.web.clock.advance(4)
+    assert setup.events[-1] == "port closes"
+    setup.web.broker.acknowledge()
+    connection.settle()
+    assert setup.events[-1] == "broker stops within 6 s"
+    assert setup.stopped
+    (response,) = connection.responses(["POST"])
+    assert response.status == 200
+
+
+def test_at_the_deadline_requests_are_answered_by_the_end_of_the_broker_and_then_cut():
+    setup = Setup(drain_timeout_s=3)
+    running, reading = setup.web.connect(), Connection(setup.web.site)
+    running.send(POST)
+    reading.send(POST[:-3])
+    setup.stop()
+    setup.web.clock.advance(3)
+    running.settle()
+    (response,) = running.responses(["POST"])
+    assert response.status == 503
+    assert setup.events[-1] == "broker stops within 1 s"
+    assert not setup.stopped
+    setup.web.clock.advance(1)
+    assert reading.transport.aborted
+    assert setup.stopped
+
+
+def test_a_port_that_cannot_be_closed_does_not_keep_the_broker_from_being_stopped(no_failure_is_lost):
+    setup = Setup(stopping=fail(OSError("Bad file descriptor")))
+    setup.stop()
+    assert setup.events[-1] == "broker stops within 10 s"
+    assert setup.stopped
+    (failure,) = no_failure_is_lost
+    assert failure.check(OSError)
+    no_failure_is_lost.clear()
+
+
+@pytest.mark.parametrize(
+    ("description", "address", "url"),
+    [
+        ("tcp:0", IPv4Address("TCP", "0.0.0.0", 4711), "http://0.0.0.0:4711/"),
+        ("ssl:0", IPv4Address("TCP", "127.0.0.1", 4711), "https://127.0.0.1:4711/"),
+        ("tcp6:0", IPv6Address("TCP", "::1", 4711), "http://[::1]:4711/"),
+        ("unix:/run/http.sock", UNIXAddress(b"/run/http.sock"), "unix:/run/http.sock"),
+        ("systemd:domain=INET:index=0", object(), "systemd:domain=INET:index=0"),
+    ],
+)
+def test_a_listener_says_where_the_service_is_reached(description, address, url):
+    endpoint = Endpoint([], succeed(Port([], address=address)))
+    listener = Listener(endpoint=endpoint, description=description)
+    listener.listen(InMemoryService().site)
+    assert listener.url == url
+
+
+ELSEWHERE = "Give another endpoint with --listen"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "advice"),
+    [
+        (OSError(errno.EADDRINUSE, "In use"), "In use", f"{ELSEWHERE}, or stop what uses this one"),
+        (OSError(errno.EACCES, "Not allowed"), "Not allowed", ELSEWHERE),
+        (OverflowError("Port must be 0-65535."), "Port must be 0-65535", ELSEWHERE),
+    ],
+)
+def test_a_port_that_cannot_be_had_is_told_in_a_sentence(error, reason, advice):
+    failing = Endpoint([], fail(CannotListenError("127.0.0.1", 80, error)))
+    with pytest.raises(StartUpError) as caught:
+        Listener(endpoint=failing, description="tcp:80").listen(InMemoryService().site)
+    assert str(caught.value) == f"Cannot listen on tcp:80: {reason}. {advice}."
