@@ -639,17 +639,17 @@ async def test_a_commit_is_synced_before_it_is_answered(path):
 class Disk:
     """A disk that does not answer, until it does."""
 
-    def __init__(self, broker, monkeypatch):
+    def __init__(self, broker, monkeypatch, operation="append"):
         self.is_asked = threading.Event()
         self.answers = threading.Event()
-        append = broker._file.append
+        operate = getattr(broker._file, operation)
 
-        def hang(*arguments):
+        def hang(*arguments, **options):
             self.is_asked.set()
             assert self.answers.wait(30)
-            return append(*arguments)
+            return operate(*arguments, **options)
 
-        monkeypatch.setattr(broker._file, "append", hang)
+        monkeypatch.setattr(broker._file, operation, hang)
 
 
 @pytest_twisted.ensureDeferred
@@ -674,6 +674,25 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, m
         assert (await within(broker.publish(record("t", b"after")))).offset == 2
     # What timed out may be there, and is; what was said not to be there is not.
     assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
+
+
+@pytest.mark.parametrize("operation", ["append", "read"])
+@pytest_twisted.ensureDeferred
+async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, monkeypatch, operation):
+    monkeypatch.setattr("sampleapp.brokers.sqlite.broker._LAST_WAIT_S", 0.5)
+    broker = new_broker(path)
+    broker.start()
+    await within(broker.publish(record("t", b"before")))
+    disk = Disk(broker, monkeypatch, operation)
+    broker.follow(topic="t", observer=Recorder())
+    sent = [broker.publish(record("t", b"sent"))]
+    await eventually(disk.is_asked.is_set)
+    with logged(LogLevel.error) as errors:
+        await within(broker.stop(deadline_s=0))
+    assert [type(each) for each in await outcomes(sent)] == [OutcomeUnknown]
+    assert ["left behind" in event["log_format"] for event in errors] == [True]
+    disk.answers.set()
+    await eventually(lambda: broker._thread._pool is None)
 
 
 @pytest_twisted.ensureDeferred
