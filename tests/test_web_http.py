@@ -14,6 +14,7 @@ from twisted.web.resource import Resource
 
 import strategies
 from in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
+from sampleapp.web.routing import RouteTable
 
 JSON = [(b"Content-Type", b"application/json")]
 MESSAGE = b'{"topic":"t","content":"c"}'
@@ -578,6 +579,13 @@ def test_a_fault_outside_of_every_handler_is_500_and_logged(service, no_failure_
     assert b"secret" not in response.body
     assert no_failure_is_lost
     no_failure_is_lost.clear()
+
+
+def test_a_route_with_variables_is_refused_when_the_table_is_made():
+    app = Klein()
+    app.route("/topics/<name>")(lambda request, name: None)
+    with pytest.raises(ValueError, match="/topics/<name> has variables"):
+        RouteTable(app)
 
 
 def test_no_server_header_tells_versions(service):

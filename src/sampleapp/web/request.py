@@ -84,7 +84,7 @@ class FrontDoorRequest(Request):
             except MalformedRequest as error:
                 self.write_answer(problem_answer(error))
                 return
-        if not self.site.resource.dispatch(self):
+        if not self.site.resource.dispatch(self, self.path):
             super().process()
 
     def _handleStar(self) -> None:

@@ -1,8 +1,8 @@
 """
 Routes, declared with Klein and found in a table.
 
-Klein's own look-up goes through werkzeug and costs more than all the rest of a small request, so the
-routes without variables, which are all that there are today, are found in a dictionary.
+Klein's own look-up goes through werkzeug and costs more than all the rest of a small request. What is left
+to it is to refuse what is in no route.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Endpoint]
     Declare what answers the requests for a path.
 
     The handler returns, or awaits, an `Answer`, or returns a resource that renders the request. What it
-    raises becomes a problem document. Should the client go away meanwhile, the handler goes on.
+    raises becomes a problem document. Should the client go away meanwhile, the handler goes on: see
+    `RouteTable`.
 
+    :param path: as it is, without variables.
     :param methods: those that the handler takes. ``HEAD`` has to be named as well.
     """
 
@@ -62,16 +64,20 @@ def route(app: Klein, path: str, *methods: str) -> Callable[[Handler], Endpoint]
             if isinstance(result, Answer):
                 request.write_answer(result)
                 return None
-            answering = Deferred.fromCoroutine(result).addErrback(answer_to_failure)
-            # When the client goes away, Klein cancels what it gets: not the handler, but this.
-            answered: Deferred[None] = Deferred()
-            answering.addCallback(request.write_answer).addCallbacks(answered.callback, answered.errback)
-            return answered
+            return Deferred.fromCoroutine(_answer(result, request))
 
         app.route(path, methods=list(methods))(endpoint)
         return endpoint
 
     return decorate
+
+
+async def _answer(handling: Coroutine[Deferred[Any], Any, Answer], request: FrontDoorRequest) -> None:
+    try:
+        answer = await handling
+    except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
+        answer = answer_to_failure(Failure())
+    request.write_answer(answer)
 
 
 def answer_to_failure(failure: Failure) -> Answer:
@@ -84,45 +90,51 @@ def answer_to_failure(failure: Failure) -> Answer:
 
 
 class RouteTable(KleinResource):
-    """The root of a Klein application, which finds routes without variables by one look-up."""
+    """
+    The root of a Klein application, which finds each route by one look-up.
+
+    Klein itself would cancel a handler when its client goes away, and so would leave nobody to see what
+    becomes of a record that is on its way. Here nobody holds the handler's Deferred.
+    """
 
     def __init__(self, app: Klein) -> None:
+        """:raise ValueError: a route has variables, for which there is no look-up."""
         super().__init__(app)
-        self._endpoints = {
-            (method.encode("ascii"), rule.rule.encode("utf-8")): rule.endpoint
-            for rule in app.url_map.iter_rules()
-            if not rule.arguments
-            for method in rule.methods or ()
-        }
+        self._endpoints: dict[tuple[bytes, bytes], str] = {}
+        for rule in app.url_map.iter_rules():
+            if rule.arguments:
+                raise ValueError(f"The route {rule.rule} has variables, which this table does not know.")
+            for method in rule.methods or ():
+                self._endpoints[method.encode("ascii"), rule.rule.encode("ascii")] = rule.endpoint
 
-    def dispatch(self, request: FrontDoorRequest) -> bool:
+    def dispatch(self, request: FrontDoorRequest, path: bytes) -> bool:
         """
-        Let the handler answer, if the request is for a route without variables.
+        Let the handler of a path answer, if there is one for the request's method.
 
-        :return: whether it was.
+        :return: whether there was.
         """
-        endpoint = self._endpoints.get((request.method, request.path))
+        endpoint = self._endpoints.get((request.method, path))
         if endpoint is None:
             return False
         self._app.execute_endpoint(endpoint, request)
         return True
 
     def render(self, request: FrontDoorRequest) -> Any:  # type: ignore[override] # the only kind there is
-        """Answer any request."""
-        if self.dispatch(request):
+        """Answer a request whose path is written in another way, or refuse it."""
+        path = b"/" + b"/".join(request.postpath or ())
+        if self.dispatch(request, path):
             return NOT_DONE_YET
         try:
-            self._check_for_klein(request)
+            self._check_for_klein(request, path)
         except RequestError as error:
             request.write_answer(problem_answer(error))
             return NOT_DONE_YET
         return super().render(request)
 
-    def _check_for_klein(self, request: FrontDoorRequest) -> None:
+    def _check_for_klein(self, request: FrontDoorRequest, path: bytes) -> None:
         """:raise RequestError: Klein would take the request for another one, or refuse it badly."""
         if not is_valid_host(request.getHeader(b"host") or b""):
             raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
-        path = b"/" + b"/".join(request.postpath or ())
         try:
             path.decode("utf-8")
         except UnicodeDecodeError:
