@@ -1,7 +1,7 @@
 # Everything here sets itself up: it takes Python 3.10 or newer, make and git, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (about two minutes; the service as a process takes most of it)
+#   make test    the tests (two minutes, most of which go to processes: the service, and the command)
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html
 #   make bench   what the service costs on this machine (about three minutes)
