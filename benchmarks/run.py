@@ -162,15 +162,31 @@ def compare_get(*, rounds: int, requests: int) -> None:
 
 def measure_post(*, rounds: int, requests: int) -> None:
     heading("POST /messages, about 100 bytes")
-    for broker in ("sqlite:records.sqlite3", "memory:"):
-        with sampleapp(broker=broker) as service:
-            service.load("post", connections=64, requests=requests // 4)
-            for connections, share in ((1, 8), (64, 1)):
-                figures = [
-                    service.load("post", connections=connections, requests=requests // share)
-                    for _ in range(rounds)
-                ]
-                line(f"{broker.partition(':')[0]}, {connections} connections", medians(figures))
+    with contextlib.ExitStack() as servers:
+        services = {
+            name: servers.enter_context(sampleapp(broker=broker))
+            for name, broker in (("sqlite", "sqlite:records.sqlite3"), ("memory", "memory:"))
+        }
+        klein = servers.enter_context(stock_klein())
+        figures: dict[str, list[dict[str, float]]] = {}
+        # In turns, so that a machine that becomes slower meanwhile does so for all of them.
+        for _ in range(rounds + 1):
+            for name, service in services.items():
+                for connections, share in ((1, 8), (64, 1)):
+                    figures.setdefault(f"{name}, {connections} connection(s)", []).append(
+                        service.load("post", connections=connections, requests=requests // share)
+                    )
+            figures.setdefault("for comparison: GET of stock Klein, 64", []).append(
+                klein.load("get", connections=64, requests=requests)
+            )
+    # The first of each was to warm up.
+    results = {name: medians(each[1:]) for name, each in figures.items()}
+    for name, each in results.items():
+        line(name, each)
+    yardstick = results["for comparison: GET of stock Klein, 64"]["cpu_us"]
+    for name in services:
+        ratio = results[f"{name}, 64 connection(s)"]["cpu_us"] / yardstick
+        print(f"POST on {name} / GET of stock Klein, CPU: {ratio:.2f}")
 
 
 def count_fsyncs(*, requests: int) -> None:
