@@ -105,7 +105,7 @@ class IBroker(Interface):
 
         :param deadline_s: seconds to wait. What has not begun by then fails with
             `sampleapp.errors.BrokerStopped`, what may have been stored with
-            `sampleapp.errors.OutcomeUnknown`.
+            `sampleapp.errors.OutcomeUnknown`, and what is found not to have been stored with the reason.
         :return: fires with ``None`` when all that is done and every resource is released. Never fails,
             and may be called more than once, and without a `start`.
         """

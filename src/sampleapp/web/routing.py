@@ -21,7 +21,6 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from sampleapp.errors import SampleAppError
-from sampleapp.web.admission import is_valid_host
 from sampleapp.web.answers import Answer
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound, RequestError
@@ -133,8 +132,6 @@ class RouteTable(KleinResource):
 
     def _check_for_klein(self, request: FrontDoorRequest, path: bytes) -> None:
         """:raise RequestError: Klein would take the request for another one, or refuse it badly."""
-        if not is_valid_host(request.getHeader(b"host") or b""):
-            raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
         try:
             path.decode("utf-8")
         except UnicodeDecodeError:
