@@ -1,4 +1,4 @@
-"""What is known of the log's state: kept for `health`, and logged when it changes."""
+"""What is known of the state of a broker: kept for `health`, and logged when it changes."""
 
 from __future__ import annotations
 
