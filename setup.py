@@ -5,8 +5,13 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 TEST = [
+    # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
+    "confluent-kafka >= 2.6",
+    "cryptography >= 42",
     "h11 >= 0.14",
     "hypothesis >= 6.100",
+    # Classes generated from Kafka's own schemas: an oracle for the wire format.
+    "kio >= 0.6; python_version >= '3.11'",
     "pytest >= 8.0",
     "pytest-timeout >= 2.3",
     "pytest-twisted >= 1.14.2",
@@ -37,7 +42,12 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=[
+        # Its classes were not made for subclassing, so an upgrade is a change of ours.
+        "afkak == 21.5.0.post0",
+        "aiokafka >= 0.12",
         "click >= 8.1",
+        # What aiokafka compresses with: snappy, lz4 and zstd.
+        "cramjam >= 2.8",
         "klein >= 24.8",
         "msgspec >= 0.19",
         "treq >= 24.9",

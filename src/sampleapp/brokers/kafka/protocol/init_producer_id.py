@@ -1,0 +1,40 @@
+"""InitProducerId: a number to be known by, for idempotent producing (KIP-98)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import ClassVar
+
+import msgspec
+
+from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.request import Api, Request
+from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING
+
+__all__ = ["InitProducerIdRequest", "ProducerIdentity"]
+
+_IDENTITY = Struct(">ihqh")
+# As Java's producer does: without transactions no timeout of theirs is ever looked at.
+_NO_TIMEOUT = INT32.pack(0x7FFFFFFF)
+
+
+class ProducerIdentity(msgspec.Struct, frozen=True, gc=False):
+    """Who a producer is, to every broker of the cluster."""
+
+    error: int
+    producer_id: int
+    epoch: int
+
+
+class InitProducerIdRequest(Request[ProducerIdentity], frozen=True, kw_only=True):
+    """Give me a new identity, for idempotence without transactions. Any broker can."""
+
+    api: ClassVar[Api] = Api(key=22, name="InitProducerId", lowest=0, highest=1)
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
+        return (NULL_STRING, _NO_TIMEOUT)  # no transactional id
+
+    def _read(self, version: int, reader: Reader) -> ProducerIdentity:  # noqa: ARG002 - the same in both
+        _, error, producer_id, epoch = reader.fields(_IDENTITY)
+        return ProducerIdentity(error, producer_id, epoch)

@@ -1,0 +1,96 @@
+"""Produce: append batches of records to partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import ClassVar
+
+import msgspec
+
+from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.request import Api, Request
+from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING, string
+
+__all__ = ["ProduceAnswer", "ProduceRequest", "Produced"]
+
+_LOG_START_OFFSET_SINCE = 5
+_RECORD_ERRORS_SINCE = 8
+
+_ACKS_AND_TIMEOUT = Struct(">hi")
+_PARTITION_AND_LENGTH = Struct(">ii")
+_APPENDED = Struct(">ihqq")
+# What an element takes at least: its numbers, and the lengths of its strings and arrays.
+_SMALLEST_TOPIC = 2 + 4
+_SMALLEST_RECORD_ERROR = 4 + 2
+
+
+class Produced(msgspec.Struct, frozen=True, gc=False):
+    """What became of the batch for one partition."""
+
+    topic: str
+    partition: int
+    error: int
+    offset: int
+    """Of the first record of the batch; -1 if there was an error."""
+    timestamp_ms: int = -1
+    """The broker's, which all records of the batch have now; -1 if they keep their own."""
+    log_start_offset: int = -1
+    """The first offset that the partition still has; -1 if the version does not say (before v5)."""
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    """Which records, by their index in the batch, had it refused, and why (since v8, KIP-467)."""
+    message: str | None = None
+    """Why the batch was refused (since v8)."""
+
+
+class ProduceAnswer(msgspec.Struct, frozen=True, gc=False):
+    """What became of all batches of a request."""
+
+    partitions: list[Produced]
+    throttle_ms: int = 0
+    """For how long the broker wants nothing more, because of a quota (KIP-219)."""
+
+
+class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
+    """
+    Append these batches, one for each partition. Idempotence is a matter of the batch, not of the request.
+
+    Kafka 0.11 speaks v3; batches compressed with zstd need v7 (KIP-110).
+    """
+
+    api: ClassVar[Api] = Api(key=0, name="Produce", lowest=3, highest=8)
+
+    topics: Sequence[tuple[str, Sequence[tuple[int, bytes]]]]
+    """Topics, each with partitions and what `encode_batch` made."""
+    timeout_ms: int
+    """How long the leader may wait for the other replicas."""
+    acks: int = -1
+    """Who has to have the batch: all in-sync replicas (-1), the leader (1), nobody (0; no answer comes)."""
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in all of them
+        head = _ACKS_AND_TIMEOUT.pack(self.acks, self.timeout_ms)
+        parts = [NULL_STRING, head, INT32.pack(len(self.topics))]  # no transactional id
+        for topic, partitions in self.topics:
+            parts += (string(topic), INT32.pack(len(partitions)))
+            for partition, batch in partitions:
+                parts += (_PARTITION_AND_LENGTH.pack(partition, len(batch)), batch)
+        return parts
+
+    def _read(self, version: int, reader: Reader) -> ProduceAnswer:
+        partitions: list[Produced] = []
+        for _ in range(reader.count(_SMALLEST_TOPIC)):
+            topic = reader.string()
+            for _ in range(reader.count(_APPENDED.size)):
+                partition, error, offset, timestamp_ms = reader.fields(_APPENDED)
+                start = reader.int64() if version >= _LOG_START_OFFSET_SINCE else -1
+                errors, message = _refusal(reader) if version >= _RECORD_ERRORS_SINCE else ((), None)
+                partitions.append(
+                    Produced(topic, partition, error, offset, timestamp_ms, start, errors, message)
+                )
+        return ProduceAnswer(partitions, reader.int32())
+
+
+def _refusal(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
+    count = reader.count(_SMALLEST_RECORD_ERROR)
+    errors = tuple((reader.int32(), reader.nullable_string()) for _ in range(count)) if count else ()
+    return errors, reader.nullable_string()

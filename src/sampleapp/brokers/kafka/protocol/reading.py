@@ -1,0 +1,128 @@
+"""Reading the fields of an answer, never beyond its end and never more than is there."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+__all__ = ["ProtocolError", "Reader"]
+
+_INT8 = Struct(">b")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+
+
+class ProtocolError(Exception):
+    """
+    An answer is not what Kafka's protocol allows: cut short, too long, or with impossible fields.
+
+    Whoever sent it either does not speak Kafka, or is out of step: the connection is of no more use.
+    """
+
+
+class Reader:
+    """
+    A position in the body of an answer. Types are named as on https://kafka.apache.org/protocol#protocol_types.
+
+    A number that would reach beyond the end raises `struct.error`, and text that is not UTF-8
+    `UnicodeDecodeError`: `Request.decode` makes a `ProtocolError` of them, once for each answer and not
+    once for each field.
+    """
+
+    __slots__ = ("at", "body", "end")
+
+    def __init__(self, body: bytes | memoryview) -> None:
+        self.body = body
+        self.at = 0
+        self.end = len(body)
+
+    def fields(self, layout: Struct) -> tuple[Any, ...]:
+        """Several numbers at once."""
+        values = layout.unpack_from(self.body, self.at)
+        self.at += layout.size
+        return values
+
+    def int8(self) -> int:
+        """A signed number of 8 bits."""
+        value: int = self.fields(_INT8)[0]
+        return value
+
+    def int16(self) -> int:
+        """A signed number of 16 bits; error codes are such."""
+        value: int = self.fields(_INT16)[0]
+        return value
+
+    def int32(self) -> int:
+        """A signed number of 32 bits."""
+        value: int = self.fields(_INT32)[0]
+        return value
+
+    def int64(self) -> int:
+        """A signed number of 64 bits."""
+        value: int = self.fields(_INT64)[0]
+        return value
+
+    def string(self) -> str:
+        """STRING."""
+        text = self.nullable_string()
+        if text is None:
+            raise ProtocolError("A string is null that may not be.")
+        return text
+
+    def nullable_string(self) -> str | None:
+        """NULLABLE_STRING."""
+        length = self.int16()
+        return None if length == -1 else str(self._take(length), "utf-8")
+
+    def data(self) -> bytes:
+        """BYTES."""
+        value = self.nullable_data()
+        if value is None:
+            raise ProtocolError("Bytes are null that may not be.")
+        return value
+
+    def nullable_data(self) -> bytes | None:
+        """NULLABLE_BYTES, or RECORDS. A copy, so that it does not keep the whole frame alive."""
+        length = self.int32()
+        return None if length == -1 else bytes(self._take(length))
+
+    def count(self, smallest: int) -> int:
+        """
+        The number of elements of an ARRAY.
+
+        :param smallest: how many bytes an element takes at least. A count that cannot fit in what is left
+            is refused before anything is made for it.
+        """
+        count = self.int32()
+        if count < 0 or count * smallest > self.end - self.at:
+            raise ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
+        return count
+
+    def nullable_count(self, smallest: int) -> int:
+        """As `count`, for an ARRAY that may be null, which is taken for empty."""
+        count = self.int32()
+        if count == -1:
+            return 0
+        self.at -= _INT32.size
+        return self.count(smallest)
+
+    def int32s(self) -> tuple[int, ...]:
+        """ARRAY of INT32."""
+        return self.fields(Struct(f">{self.count(4)}i"))
+
+    def finish(self) -> None:
+        """
+        The answer has to end here.
+
+        :raise ProtocolError: if it does not: then it is of another version than was asked for.
+        """
+        if self.at != self.end:
+            raise ProtocolError(f"{self.end - self.at} bytes are left over.")
+
+    def _take(self, length: int) -> bytes | memoryview:
+        start = self.at
+        if length < 0 or length > self.end - start:
+            raise ProtocolError(f"There are no {length} bytes in the {self.end - start} left.")
+        self.at = start + length
+        return self.body[start : self.at]

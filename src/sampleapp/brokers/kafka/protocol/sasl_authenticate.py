@@ -1,0 +1,47 @@
+"""SaslAuthenticate: one step of a mechanism (KIP-152)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import msgspec
+
+from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.request import Api, Request
+from sampleapp.brokers.kafka.protocol.writing import INT32
+
+__all__ = ["SaslAuthenticateRequest", "SaslAuthenticated"]
+
+_LIFETIME_SINCE = 1
+
+
+class SaslAuthenticated(msgspec.Struct, frozen=True, gc=False):
+    """The broker's side of the step."""
+
+    error: int
+    message: str | None
+    """What the broker says about the error."""
+    token: bytes
+    """What the mechanism is to look at next."""
+    session_lifetime_ms: int = 0
+    """After which the broker closes the connection (KIP-368); 0 for never, and before v1."""
+
+
+class SaslAuthenticateRequest(Request[SaslAuthenticated], frozen=True, kw_only=True):
+    """What the mechanism says next. The token may hold the password, so it is in no representation."""
+
+    api: ClassVar[Api] = Api(key=36, name="SaslAuthenticate", lowest=0, highest=1)
+
+    token: bytes
+
+    def __repr__(self) -> str:
+        return "SaslAuthenticateRequest(token=...)"
+
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
+        return (INT32.pack(len(self.token)), self.token)
+
+    def _read(self, version: int, reader: Reader) -> SaslAuthenticated:
+        error, message, token = reader.int16(), reader.nullable_string(), reader.data()
+        lifetime_ms = reader.int64() if version >= _LIFETIME_SINCE else 0
+        return SaslAuthenticated(error, message, token, lifetime_ms)
