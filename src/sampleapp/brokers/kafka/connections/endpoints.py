@@ -1,0 +1,259 @@
+"""Where afkak connects to: TCP or TLS, then the handshake, then afkak's own protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final, TypeVar, cast
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectError, DNSLookupError, NoProtocol
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sampleapp.brokers.kafka.connections import diagnosis
+from sampleapp.brokers.kafka.connections.authentication import (
+    authenticate,
+    closed_while_authenticating,
+    silent_while_authenticating,
+)
+from sampleapp.brokers.kafka.connections.diagnosis import Peer
+from sampleapp.brokers.kafka.connections.handshake import ConnectionClosed, Gate, GateFactory, NotKafka
+from sampleapp.brokers.kafka.connections.security import Security
+from sampleapp.brokers.kafka.connections.tls_diagnosis import (
+    closed_while_securing,
+    silent_while_securing,
+    tls_failed,
+)
+from sampleapp.brokers.kafka.connections.trouble import ConnectionTrouble, Trouble
+from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
+
+__all__ = ["make_endpoint_factory"]
+
+_ATTEMPT_DELAY_S: Final = 0.1
+"""
+Between attempts to reach the addresses of one name: the least that is recommended (RFC 8305, section 5).
+
+Twisted waits as long after the last attempt, too, before it says that all were refused.
+"""
+
+T = TypeVar("T")
+
+
+def make_endpoint_factory(
+    *,
+    security: Security,
+    client_id: str,
+    timeout_s: float,
+    on_failure: Callable[[str, int, Trouble], None],
+    on_success: Callable[[str, int], None],
+) -> Callable[[Any, str, int], IStreamClientEndpoint]:
+    """
+    Make what afkak calls its ``endpoint_factory``.
+
+    A connection of these endpoints is ready for use: secured, found to be a broker's with the versions
+    that are needed, and authenticated. The protocol on it has, before it is connected, the attributes
+    ``api_versions`` (lowest and highest version by API key) and ``session_lifetime_ms`` (after which the
+    broker closes the connection, KIP-368; 0 for never).
+
+    :param timeout_s: seconds for all of it, from looking up the name on.
+    :param on_failure: is called with host, port and reason before ``connect()`` fails with that reason as a
+        `ConnectionTrouble`; not if it was cancelled.
+    :param on_success: is called with host and port before ``connect()`` fires.
+    """
+
+    def make(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
+        return _KafkaEndpoint(
+            reactor=reactor,
+            security=security,
+            peer=security.peer(host, port),
+            client_id=client_id.encode(),
+            timeout_s=timeout_s,
+            on_failure=on_failure,
+            on_success=on_success,
+        )
+
+    return make
+
+
+@implementer(IStreamClientEndpoint)
+class _KafkaEndpoint:
+    def __init__(
+        self,
+        *,
+        reactor: Any,
+        security: Security,
+        peer: Peer,
+        client_id: bytes,
+        timeout_s: float,
+        on_failure: Callable[[str, int, Trouble], None],
+        on_success: Callable[[str, int], None],
+    ) -> None:
+        self._clock = cast(IReactorTime, reactor)
+        self._peer = peer
+        self._security = security
+        self._gates = GateFactory(client_id)
+        self._timeout_s = timeout_s
+        self._on_failure = on_failure
+        self._on_success = on_success
+        self._endpoint: IStreamClientEndpoint = HostnameEndpoint(
+            reactor, peer.host, peer.port, timeout=timeout_s, attemptDelay=_ATTEMPT_DELAY_S
+        )
+        tls = security.tls_for(peer.host)
+        if tls is not None:
+            self._endpoint = wrapClientTLS(tls, self._endpoint, clock=reactor)
+
+    def __repr__(self) -> str:
+        return f"<Kafka endpoint {self._peer.at}>"
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:  # noqa: N803 -- Twisted's
+        """
+        Connect, and get the connection ready for use.
+
+        :return: fires with the protocol that the factory built, or fails with `ConnectionTrouble`.
+            Cancelling it closes the connection at once.
+        """
+        return Deferred.fromCoroutine(self._connect(protocolFactory))
+
+    async def _connect(self, factory: IProtocolFactory) -> IProtocol:
+        attempt = _Attempt(
+            peer=self._peer, security=self._security, endpoint=self._endpoint, gates=self._gates
+        )
+        try:
+            protocol = await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
+                self._timeout_s, self._clock, attempt.timed_out
+            )
+        except ConnectionTrouble as error:
+            self._on_failure(self._peer.host, self._peer.port, error.trouble)
+            raise
+        self._on_success(self._peer.host, self._peer.port)
+        return protocol
+
+
+class _Stage(Enum):
+    CONNECTING = auto()
+    SECURING = auto()
+    ASKING = auto()
+    AUTHENTICATING = auto()
+
+
+class _Attempt:
+    """One attempt to connect, which knows how far it has come."""
+
+    def __init__(
+        self, *, peer: Peer, security: Security, endpoint: IStreamClientEndpoint, gates: GateFactory
+    ) -> None:
+        self._peer = peer
+        self._security = security
+        self._endpoint = endpoint
+        self._gates = gates
+        self._stage = _Stage.CONNECTING
+
+    async def run(self, factory: IProtocolFactory) -> IProtocol:
+        """
+        Connect, shake hands, and hand over.
+
+        :raise ConnectionTrouble: that is not possible.
+        """
+        gate = await self._connected()
+        handed_over = False
+        try:
+            ranges, lifetime_ms = await self._handshake(gate)
+            protocol = self._built(factory, gate)
+            protocol.api_versions = ranges
+            protocol.session_lifetime_ms = lifetime_ms
+            gate.hand_over(protocol)
+            handed_over = True
+            return cast(IProtocol, protocol)
+        finally:
+            if not handed_over:
+                gate.abort()
+
+    def timed_out(self, result: IProtocol | Failure, _: float) -> IProtocol:
+        """Say why there was no time left; for `Deferred.addTimeout`."""
+        if not isinstance(result, Failure):
+            return result
+        silent = {
+            _Stage.CONNECTING: diagnosis.slow_to_connect,
+            _Stage.SECURING: silent_while_securing,
+            _Stage.ASKING: diagnosis.silent,
+            _Stage.AUTHENTICATING: silent_while_authenticating,
+        }
+        raise ConnectionTrouble(silent[self._stage](self._peer))
+
+    async def _connected(self) -> Gate:
+        try:
+            return cast(Gate, await _cancellable(self._endpoint.connect(self._gates)))
+        except (ConnectError, DNSLookupError, ValueError) as error:
+            raise ConnectionTrouble(diagnosis.not_connected(self._peer, error)) from error
+
+    async def _handshake(self, gate: Gate) -> tuple[dict[int, tuple[int, int]], int]:
+        try:
+            if self._peer.tls:
+                self._stage = _Stage.SECURING
+                await gate.secured()
+            self._stage = _Stage.ASKING
+            ranges = await self._versions(gate)
+            if self._peer.mechanism is None:
+                return ranges, 0
+            self._stage = _Stage.AUTHENTICATING
+            return ranges, await authenticate(
+                gate,
+                peer=self._peer,
+                mechanism=self._peer.mechanism,
+                steps=self._security.sasl_steps(),
+                ranges=ranges,
+            )
+        except NotKafka as error:
+            raise ConnectionTrouble(diagnosis.not_kafka(self._peer, error.received)) from error
+        except ConnectionClosed as error:
+            raise ConnectionTrouble(self._closed(error)) from error
+
+    async def _versions(self, gate: Gate) -> dict[int, tuple[int, int]]:
+        answer = await gate.ask(ApiVersionsRequest(), version=ApiVersionsRequest.api.highest)
+        if answer.error:
+            raise ConnectionTrouble(diagnosis.refused_versions(self._peer, answer.error))
+        trouble = diagnosis.not_usable(self._peer, answer.ranges)
+        if trouble is not None:
+            raise ConnectionTrouble(trouble)
+        return answer.ranges
+
+    def _closed(self, closed: ConnectionClosed) -> Trouble:
+        trouble = tls_failed(self._peer, closed.reason)
+        if trouble is not None:
+            return trouble
+        if self._stage is _Stage.SECURING:
+            return closed_while_securing(self._peer)
+        if self._stage is _Stage.AUTHENTICATING:
+            return closed_while_authenticating(self._peer)
+        return diagnosis.closed(self._peer, closed.received)
+
+    def _built(self, factory: IProtocolFactory, gate: Gate) -> Any:
+        protocol = factory.buildProtocol(gate.transport.getPeer())
+        if protocol is None:
+            raise NoProtocol
+        return protocol
+
+
+def _cancellable(connecting: Deferred[T]) -> Deferred[T]:
+    """
+    The same Deferred, but one that fails with `CancelledError`, and with nothing else, when it is cancelled.
+
+    `HostnameEndpoint` says that the name is not known, or has an error of its own, depending on how far it
+    was.
+    """
+
+    def cancel(waiting: Deferred[T]) -> None:
+        waiting.errback(CancelledError())
+        connecting.cancel()
+
+    waiting: Deferred[T] = Deferred(cancel)
+
+    def tell(result: T | Failure) -> None:
+        if not waiting.called:
+            waiting.callback(result)
+
+    connecting.addBoth(tell)
+    return waiting

@@ -1,0 +1,177 @@
+"""What a connection to the cluster is secured with: loaded once, before anything is connected to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from OpenSSL import SSL
+from OpenSSL.crypto import X509StoreFlags
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.logger import Logger
+
+from sampleapp.brokers.kafka.config import KafkaConfig
+from sampleapp.brokers.kafka.connections import credentials
+from sampleapp.brokers.kafka.connections.diagnosis import Peer
+from sampleapp.brokers.kafka.connections.files import read_file
+from sampleapp.brokers.kafka.connections.sasl import SaslSteps, mechanism_steps
+from sampleapp.brokers.kafka.connections.verification import VerifiedConnections
+from sampleapp.errors import StartUpError
+
+__all__ = ["Security"]
+
+
+class Security:
+    """
+    TLS and SASL, as they are configured. Nothing secret shows in any representation of it.
+
+    Files and the environment are read once: a new certificate or password needs a restart.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        config: KafkaConfig,
+        context: SSL.Context | None,
+        begin_sasl: Callable[[], SaslSteps] | None,
+    ) -> None:
+        """Use `load`."""
+        self._config = config
+        self._context = context
+        self._begin_sasl = begin_sasl
+
+    @classmethod
+    def load(cls, config: KafkaConfig, *, environ: Mapping[str, str]) -> Security:
+        """
+        Read the files that the configuration names, and the credentials.
+
+        :param environ: the environment, where credentials may be.
+        :raise StartUpError: one is missing or not what it has to be; the message names it and says why.
+        """
+        context = _context(config) if config.tls else None
+        begin_sasl = None
+        if config.sasl is not None:
+            begin_sasl = mechanism_steps(config.sasl, credentials.load(config.credentials, environ=environ))
+            if config.sasl == "PLAIN" and not config.tls:
+                cls._log.warn(
+                    "The password for Kafka goes over the network as it is: use kafka+tls://, or one of the "
+                    "SCRAM mechanisms."
+                )
+        return cls(config=config, context=context, begin_sasl=begin_sasl)
+
+    def tls_for(self, host: str) -> IOpenSSLClientConnectionCreator | None:
+        """
+        What makes TLS connections to a host; ``None`` without TLS.
+
+        The certificate's chain and the host are always verified, before anything is sent.
+        """
+        return None if self._context is None else VerifiedConnections(self._context, host)
+
+    def mechanism(self) -> str | None:
+        """The SASL mechanism; ``None`` without SASL."""
+        return self._config.sasl
+
+    def sasl_steps(self) -> SaslSteps:
+        """
+        Begin to authenticate on one connection.
+
+        :raise RuntimeError: there is no mechanism.
+        """
+        if self._begin_sasl is None:
+            raise RuntimeError("SASL is not configured")
+        return self._begin_sasl()
+
+    def peer(self, host: str, port: int) -> Peer:
+        """A broker, with what a sentence about a connection to it needs to know."""
+        return Peer(
+            host=host,
+            port=port,
+            tls=self._config.tls,
+            own_ca=self._config.ca is not None,
+            client_certificate=self._config.certificate is not None,
+            mechanism=self._config.sasl,
+        )
+
+
+def _context(config: KafkaConfig) -> SSL.Context:
+    """
+    What all connections share. OpenSSL reads the files itself, after it was seen that they are right.
+
+    Its own messages about them are of no help, and Twisted's `CertificateOptions` passes on certificates
+    in a form that pyOpenSSL has deprecated.
+    """
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    try:
+        if config.ca is None:
+            context.set_default_verify_paths()
+        else:
+            _certificates(config.ca, option="ca")
+            context.load_verify_locations(os.fsencode(config.ca))
+        if config.certificate is not None and config.key is not None:
+            _require_usable(config.certificate, config.key)
+            context.use_certificate_chain_file(os.fsencode(config.certificate))
+            context.use_privatekey_file(os.fsencode(config.key))
+            context.check_privatekey()
+    except SSL.Error as error:
+        raise StartUpError(
+            "OpenSSL does not take the files given with ca=, certificate= and key=: they may be too weak for "
+            f"its security level ({error})."
+        ) from error
+    _require_callbacks(context)
+    store = context.get_cert_store()
+    if config.ca is not None and store is not None:
+        # Whatever is in the file is trusted, also an intermediate authority without its root: as Java
+        # does with a trust store.
+        store.set_flags(X509StoreFlags.PARTIAL_CHAIN)
+    return context
+
+
+def _require_callbacks(context: SSL.Context) -> None:
+    """Find out now whether OpenSSL may call back, for which pyOpenSSL makes code at run time."""
+    try:
+        SSL.Connection(context, None).set_verify(SSL.VERIFY_PEER, lambda *_: True)
+    except MemoryError as error:
+        raise StartUpError(
+            "TLS to Kafka cannot be used in a process that may not make memory executable: under systemd, "
+            "set MemoryDenyWriteExecute=no."
+        ) from error
+
+
+def _require_usable(certificate: Path, key: Path) -> None:
+    own = _certificates(certificate, option="certificate")[0]
+    named = f"The file {key}, given with key="
+    pem = read_file(key, option="key", secret=True)
+    # Nothing here is chained: what is said about a key is as little for a log as the key.
+    try:
+        public = load_pem_private_key(pem, password=None).public_key()
+    except TypeError:
+        raise StartUpError(f"{named}, is encrypted: decrypt it, for example with openssl pkey.") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise StartUpError(
+            f"{named}, has no private key in PEM: it begins with -----BEGIN PRIVATE KEY-----."
+        ) from None
+    if public != own.public_key():
+        raise StartUpError(
+            f"{named}, does not belong to the first certificate in {certificate}, given with certificate=: "
+            "the client's own certificate comes first there."
+        )
+
+
+def _certificates(path: Path, *, option: str) -> Sequence[x509.Certificate]:
+    pem = read_file(path, option=option, secret=False)
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise StartUpError(
+            f"The file {path}, given with {option}=, has no certificates in PEM, or a damaged one: they "
+            "begin with -----BEGIN CERTIFICATE-----."
+        ) from error

@@ -1,0 +1,39 @@
+"""What is wrong with a connection to a broker, as a sentence that says what to check."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["ConnectionTrouble", "Trouble", "address"]
+
+
+class Trouble(Struct, frozen=True):
+    """One thing that keeps a broker from being used."""
+
+    sentence: str
+    """For the operator: names the host and the port, and what to check. Never holds a credential."""
+    public: str
+    """For any caller: no address, no name of a file."""
+    lasting: bool
+    """Whether trying the same again cannot help: somebody has to change something first."""
+    incompatible: bool = False
+    """Whether the broker is too old, or too new, for this service."""
+
+
+class ConnectionTrouble(Exception):
+    """A connection to a broker could not be made ready for use."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        """:param trouble: why not."""
+        super().__init__(trouble.sentence)
+        self.trouble = trouble
+
+
+def address(host: str, port: int) -> str:
+    """
+    An address as people write it, with an IPv6 address in brackets (RFC 3986, section 3.2.2).
+
+    A host that is not printable, as a broker may advertise it, is escaped.
+    """
+    shown = host if host.isprintable() else ascii(host)
+    return f"[{shown}]:{port}" if ":" in host else f"{shown}:{port}"

@@ -1,0 +1,131 @@
+"""Certificates for tests: an authority, and what it signs, as PEM files in a directory."""
+
+from __future__ import annotations
+
+import datetime as dt
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = dt.timedelta(days=1)
+
+
+class Issued(NamedTuple):
+    """The files of one certificate."""
+
+    certificate: Path
+    """It, and after it those of the authorities between it and the root."""
+    key: Path
+    """PKCS#8, not encrypted."""
+    both: Path
+    """The key and then the certificate, as Kafka's ``ssl.keystore.type=PEM`` takes them."""
+
+
+class Authority:
+    """
+    A certificate authority. Its own certificate is in ``certificate``.
+
+    With a parent it is an intermediate one, whose certificate follows each that it issues.
+    """
+
+    def __init__(self, directory, name="ca", *, parent=None):
+        self.directory = Path(directory)
+        self.name = name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = _subject(name)
+        signer, issuer = (self._key, self._subject) if parent is None else (parent._key, parent._subject)
+        self._certificate = (
+            _builder(self._subject, issuer, self._key, start=-2 * DAY, end=2 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .sign(signer, hashes.SHA256())
+        )
+        self._chain = () if parent is None else (self._certificate, *parent._chain)
+        self.certificate = self.directory / f"{name}.pem"
+        self.certificate.write_bytes(_pem(self._certificate))
+
+    def server(self, name="server", *, dns=("localhost",), ip=("127.0.0.1",), start=-DAY, end=DAY):
+        """A broker's certificate for host names and addresses; valid from and until, as seen from now."""
+        names = [*map(x509.DNSName, dns), *(x509.IPAddress(ip_address(each)) for each in ip)]
+        return self._issue(name, names=names, usage=ExtendedKeyUsageOID.SERVER_AUTH, start=start, end=end)
+
+    def expired(self, name="expired", **names):
+        """A broker's certificate that was valid until a moment ago."""
+        return self.server(name, end=-dt.timedelta(minutes=1), **names)
+
+    def client(self, name="client", *, start=-DAY, end=DAY, key=None):
+        """A client's certificate for a common name, and for a key if there is one already."""
+        return self._issue(
+            name, names=(), usage=ExtendedKeyUsageOID.CLIENT_AUTH, start=start, end=end, key=key
+        )
+
+    def _issue(self, name, *, names, usage, start, end, key=None):
+        key = ec.generate_private_key(ec.SECP256R1()) if key is None else key
+        builder = (
+            _builder(_subject(name), self._subject, key, start=start, end=end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        issued = Issued(
+            self.directory / f"{name}.pem",
+            self.directory / f"{name}.key",
+            self.directory / f"{name}.both.pem",
+        )
+        issued.certificate.write_bytes(b"".join(map(_pem, (certificate, *self._chain))))
+        issued.key.write_bytes(key_pem(key))
+        issued.key.chmod(0o600)
+        issued.both.write_bytes(issued.key.read_bytes() + issued.certificate.read_bytes())
+        issued.both.chmod(0o600)
+        return issued
+
+
+def key_pem(key, *, form=serialization.PrivateFormat.PKCS8, password=None):
+    """A private key in PEM, encrypted if there is a password."""
+    encryption = (
+        serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    )
+    return key.private_bytes(serialization.Encoding.PEM, form, encryption)
+
+
+def _pem(certificate):
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _subject(name):
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(subject, issuer, key, *, start, end):
+    now = dt.datetime.now(dt.timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + start)
+        .not_valid_after(now + end)
+    )
+
+
+def _usage(*, signs_certificates):
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
