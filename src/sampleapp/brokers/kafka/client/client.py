@@ -1,0 +1,306 @@
+"""
+afkak's client, speaking the protocol of today.
+
+afkak keeps the connections and what is known of the cluster. Its own codecs are of Kafka 0.8, and
+Kafka 4 closes the connection on them (KIP-896); so every request that goes out is one of
+`sampleapp.brokers.kafka.protocol`, in the highest version that both sides of its connection have. The
+seam is ``_make_request_to_broker``, which knows both the request and the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from afkak.client import KafkaClient
+from afkak.common import BrokerMetadata, PartitionMetadata, TopicMetadata
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.client.call import Call
+from sampleapp.brokers.kafka.client.connection import Connection
+from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client.metadata import MetadataLoads
+from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.protocol import (
+    ClusterMetadata,
+    MetadataRequest,
+    ProtocolError,
+    Request,
+)
+
+__all__ = ["Client", "RequestFailed"]
+
+R = TypeVar("R")
+
+_METADATA_TIMEOUT_S: Final = 5.0
+_RECONNECT_FIRST_S: Final = 0.05
+_RECONNECT_MAX_S: Final = 1.0
+
+
+def _reconnect_delay_s(failures: int) -> float:
+    return float(min(_RECONNECT_FIRST_S * 2 ** min(failures - 1, 10), _RECONNECT_MAX_S))
+
+
+class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
+    """
+    The connections to a cluster, for one purpose.
+
+    A broker answers the requests of one connection one after another, so whoever lets it wait, as a
+    consumer does, must not share a client with anybody who is in a hurry.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        addresses: Sequence[tuple[str, int]],
+        client_id: str,
+        endpoint_factory: Any,
+        reactor: Any,
+        connection_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        :param addresses: host and port of the brokers to ask first; the others are learnt from them.
+        :param client_id: what the brokers see in their logs and quotas.
+        :param endpoint_factory: ``(reactor, host, port)`` to an endpoint whose protocols have
+            ``api_versions``; see `sampleapp.brokers.kafka.connections.endpoints`.
+        :param reactor: provides `IReactorTime`, and what the endpoints ask for.
+        :param connection_lost: is called when a connection has ended.
+        """
+        _quieten_afkak()
+        super().__init__(
+            [],
+            clientId=client_id,
+            reactor=reactor,
+            endpoint_factory=endpoint_factory,
+            retry_policy=_reconnect_delay_s,
+        )
+        self._first = {
+            # Negative, as no broker's is.
+            -1 - index: BrokerMetadata(-1 - index, host, port)
+            for index, (host, port) in enumerate(addresses)
+        }
+        self._brokers.update(self._first)
+        self._connection_lost = connection_lost
+        self._turn = 0
+        self._loads = {
+            auto_create: MetadataLoads(
+                ask=partial(self._ask_for_metadata, auto_create=auto_create),
+                candidates=self._candidates,
+                clock=reactor,
+            )
+            for auto_create in (False, True)
+        }
+
+    def request(self, node_id: int, request: Request[R], *, timeout_s: float) -> Deferred[R]:
+        """
+        Send a request to a broker, at most once.
+
+        :param timeout_s: seconds to wait for the answer, the connecting included. Then the connection is
+            dropped, since the answers to later requests could only come after this one.
+        :return: fires with the answer, or fails with `RequestFailed` and nothing else. Cancelling it
+            gives up waiting.
+        """
+        broker = None if self._closing else self._connection(node_id)
+        if broker is None:
+            return fail(RequestFailed(_gone(node_id), sent=False))
+        answer: Deferred[R] = self._make_request_to_broker(
+            broker, self._next_id(), Call(request, client_id=self._clientIdBytes), min_timeout=timeout_s
+        )
+        return answer
+
+    def when_connected(self, node_id: int) -> Deferred[None]:
+        """
+        Connect to a broker, unless that is done.
+
+        :return: fires with ``None``, or fails with `RequestFailed`.
+        """
+        broker = None if self._closing else self._connection(node_id)
+        if broker is None:
+            return fail(RequestFailed(_gone(node_id), sent=False))
+        return broker.when_connected()
+
+    def is_connected(self, node_id: int) -> bool:
+        """Whether a request to this broker would be sent at once."""
+        broker = None if self._closing else self.clients.get(node_id)
+        return broker is not None and broker.connected()
+
+    def load_metadata(self, topics: Iterable[str], *, auto_create: bool = False) -> Deferred[None]:
+        """
+        Learn which brokers there are, and of these topics their partitions and leaders.
+
+        :param topics: may be empty.
+        :param auto_create: whether a broker may create those that do not exist, if it is configured to.
+        :return: fires with ``None``, or fails with `RequestFailed` when no broker answers.
+        """
+        if self._closing:
+            return fail(RequestFailed(_gone(None), sent=False))
+        return self._loads[auto_create].load(topics)
+
+    def topic_error(self, topic: str) -> int | None:
+        """Kafka's error code in the last answer about a topic; ``None`` if there was no answer yet."""
+        error: int | None = self.topic_errors.get(topic)
+        return error
+
+    def partitions_of(self, topic: str) -> Sequence[int]:
+        """The partitions of a topic, ascending; none if it is not known."""
+        partitions: Sequence[int] = self.topic_partitions.get(topic, ())
+        return partitions
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        """The node id of the broker that leads a partition, if one is known to."""
+        broker = self.topics_to_brokers.get((topic, partition))
+        return None if broker is None else int(broker.node_id)
+
+    def node_ids(self) -> Sequence[int]:
+        """The brokers of the cluster, as of the last metadata."""
+        return [node_id for node_id in self._brokers if node_id >= 0]
+
+    def close(self) -> Deferred[None]:
+        """
+        Close every connection; what is under way fails with `RequestFailed`.
+
+        :return: fires with ``None`` when they are closed. Never fails, and may be called more than once.
+        """
+        if self._closing:
+            return succeed(None)
+        closed: Deferred[Any] = super().close()
+        return closed.addBoth(lambda _: None)
+
+    def _connection(self, node_id: int) -> Connection | None:
+        if node_id not in self.clients:
+            if node_id not in self._brokers:
+                return None
+            made = Connection(
+                self.reactor,
+                self._endpoint_factory,
+                self._brokers[node_id],
+                self.clientId,
+                self._retry_policy,
+            )
+            made.lost = self._connection_lost
+            self.clients[node_id] = made
+        connection: Connection = self.clients[node_id]
+        return connection
+
+    _get_brokerclient = _connection
+
+    def _make_request_to_broker(
+        self,
+        broker: Connection,
+        correlationId: int,  # noqa: N803 -- afkak's name
+        request: Call[R],
+        expectResponse: bool = True,  # noqa: FBT001, FBT002, N803 -- afkak's
+        min_timeout: float | None = None,
+    ) -> Deferred[R]:
+        sending = broker.makeRequest(correlationId, request, expectResponse)
+        state = broker.requests.get(correlationId)
+        timed_out = False
+
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
+            sending.cancel()
+            broker.abort()
+
+        timer = self.reactor.callLater(min_timeout or self.timeout, time_out)
+
+        def done(result: Any) -> Any:
+            if timer.active():
+                timer.cancel()
+            if not isinstance(result, Failure):
+                return request.decode(result)
+            if timed_out:
+                sent = state is not None and state.sent is not None
+                return Failure(RequestFailed(request.unanswered(broker), sent=sent))
+            return result
+
+        def failed(failure: Failure) -> Failure:
+            if failure.check(RequestFailed, CancelledError):
+                return failure
+            if failure.check(ProtocolError):
+                # What else is on this connection cannot be trusted either.
+                broker.abort()
+            else:
+                self._log.failure("A request to {broker} failed", broker=broker, failure=failure)
+            return Failure(RequestFailed(request.not_understood(broker), sent=True))
+
+        answer: Deferred[R] = sending.addBoth(done).addErrback(failed)
+        return answer
+
+    def _candidates(self) -> list[int]:
+        """Whom to ask for metadata: those with a connection, then the others, then the first addresses."""
+        known = list(self.node_ids())
+        # Not always the same one, which may be the one that is slow.
+        self._turn += 1
+        turn = self._turn % len(known) if known else 0
+        return [
+            *sorted(known[turn:] + known[:turn], key=lambda node_id: not self.is_connected(node_id)),
+            *self._first,
+        ]
+
+    def _ask_for_metadata(
+        self, node_id: int, topics: Sequence[str], *, auto_create: bool
+    ) -> Deferred[ClusterMetadata]:
+        request = MetadataRequest(topics=topics, auto_create=auto_create)
+        return self.request(node_id, request, timeout_s=_METADATA_TIMEOUT_S).addCallback(self._learn)
+
+    def _learn(self, metadata: ClusterMetadata) -> ClusterMetadata:
+        if self._closing:
+            return metadata
+        brokers = {
+            broker.node_id: BrokerMetadata(broker.node_id, broker.host, broker.port)
+            for broker in metadata.brokers
+        }
+        if brokers:
+            for node_id in set(self.node_ids()) - set(brokers):
+                # Not among those that are alive. What is under way there fails, and finds its new leader.
+                del self._brokers[node_id]
+                if node_id in self.clients:
+                    self._close_brokerclients([self.clients.pop(node_id)])
+            for node_id in self._first:
+                # What else is asked there is still to be answered; then it is for the next time.
+                if node_id in self.clients and not self.clients[node_id].requests:
+                    self._close_brokerclients([self.clients.pop(node_id)])
+        self._merge_topic_metadata(
+            brokers,
+            {
+                topic.topic: TopicMetadata(
+                    topic.topic,
+                    topic.error,
+                    {
+                        each.partition: PartitionMetadata(
+                            topic.topic,
+                            each.partition,
+                            each.error,
+                            each.leader if each.leader in brokers else -1,
+                            each.replicas,
+                            each.isr,
+                        )
+                        for each in topic.partitions
+                    },
+                )
+                for topic in metadata.topics
+            },
+            fetched_all_topics=False,
+        )
+        return metadata
+
+
+def _quieten_afkak() -> None:
+    """Let afkak not warn of what its callers here are told, and log, themselves; unless somebody wants it."""
+    logger = logging.getLogger("afkak")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
+
+
+def _gone(node_id: int | None) -> Trouble:
+    who = "The client" if node_id is None else f"Broker {node_id}"
+    return Trouble(
+        sentence=f"{who} is no more.", public="The broker is not in the cluster now.", lasting=False
+    )
