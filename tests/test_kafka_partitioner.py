@@ -1,0 +1,56 @@
+"""Which partition a key belongs to."""
+
+from __future__ import annotations
+
+import aiokafka.partitioner
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.producer.partitioner import murmur2, partition_for_key
+
+
+# From Kafka's own UtilsTest.
+@pytest.mark.parametrize(
+    ("key", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hash_is_that_of_java(key, signed):
+    assert murmur2(key) == signed & 0xFFFFFFFF
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=80))
+@example(b"")
+@example(b"\xff" * 255)
+@example(b"\xff" * 256)
+@example(b"\x80" * 259)
+@example(bytes(10_001))
+def test_the_hash_is_that_of_another_implementation(key):
+    assert murmur2(key) == aiokafka.partitioner.murmur2(key) & 0xFFFFFFFF
+
+
+@given(st.binary(), st.integers(1, 1000))
+def test_a_key_belongs_to_one_of_the_partitions_by_its_hash_without_the_sign(key, count):
+    partition = partition_for_key(key, count)
+    assert 0 <= partition < count
+    assert partition == (murmur2(key) & 0x7FFFFFFF) % count
+    assert partition_for_key(key, range(count)) == partition
+
+
+def test_partitions_may_have_other_numbers_than_their_places():
+    numbers = [10, 20, 30]
+    assert partition_for_key(b"foobar", numbers) == numbers[partition_for_key(b"foobar", 3)]
+
+
+@pytest.mark.parametrize("partitions", [0, [], ()])
+def test_a_topic_without_partitions_is_refused(partitions):
+    with pytest.raises(ValueError, match="without partitions"):
+        partition_for_key(b"key", partitions)
