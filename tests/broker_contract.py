@@ -246,11 +246,11 @@ class BrokerContract:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
-            await within(broker.publish(record(topic, b"before")))
+            await within(broker.publish(record(topic, b"before", key=b"k")))
             following = broker.follow(topic=topic, observer=recorder)
             await recorder.until(1)
             stopping = following.stop()
-            published = broker.publish(record(topic, b"after"))
+            published = broker.publish(record(topic, b"after", key=b"k"))
             assert await within(stopping) is None
             await within(published)
             # Whoever still follows is told of it, so that the other one would have been as well.

@@ -14,6 +14,7 @@ from twisted.internet import reactor
 
 from broker_contract import BrokerContract, new_topic
 from sampleapp.brokers import BrokerURLError, from_url
+from sampleapp.brokers.kafka.broker import KafkaBroker
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.sqlite import SQLiteBroker
 from support_brokers import content, record, within
@@ -97,20 +98,31 @@ def test_any_other_url_is_refused_with_what_would_be_right_and_without_what_may_
     with pytest.raises(BrokerURLError) as caught:
         from_url(url, reactor=reactor)
     message = str(caught.value)
-    assert "sqlite:PATH" in message or "memory:" in message
+    assert any(right in message for right in ("sqlite:PATH", "memory:", "credentials=FILE"))
     assert "hunter2" not in message
-    assert "user" not in message
+    assert "user:" not in message
 
 
-def test_a_kafka_url_is_told_that_this_version_has_no_kafka_yet():
-    with pytest.raises(BrokerURLError, match="no broker for Kafka yet"):
-        from_url("kafka://localhost:9092", reactor=reactor)
+@pytest.mark.parametrize("url", ["kafka://localhost", "KAFKA://a:1,[::1]:2?compression=lz4", "kafka+tls://a"])
+def test_a_kafka_url_names_a_cluster_and_contacts_nobody(url):
+    assert isinstance(from_url(url, reactor=None), KafkaBroker)
+
+
+@pytest.mark.parametrize("url", ["kafka:localhost", "kafka://", "kafka://a?acks=1", "kafka://a,hunter2:x"])
+def test_a_wrong_kafka_url_is_refused_with_what_would_be_right(url):
+    with pytest.raises(BrokerURLError) as caught:
+        from_url(url, reactor=None)
+    message = str(caught.value)
+    assert any(right in message for right in ("HOST:PORT", "the options are"))
+    assert "hunter2" not in message
+    assert caught.value.__cause__ is None
 
 
 def test_a_broker_that_is_not_asked_for_is_not_imported():
     program = (
         "import sys; from sampleapp.brokers import from_url; "
         "from twisted.internet.task import Clock; from_url('memory:', reactor=Clock()); "
-        "sys.exit('sqlite3' in sys.modules or 'twisted.internet.reactor' in sys.modules)"
+        "sys.exit('sqlite3' in sys.modules or 'afkak' in sys.modules "
+        "or 'twisted.internet.reactor' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,7 +13,9 @@ from sampleapp.interfaces import IBroker
 
 __all__ = ["BrokerURLError", "from_url"]
 
-_RIGHT = "use sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
+_RIGHT = (
+    "use kafka://HOST:PORT, sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
+)
 
 
 class BrokerURLError(ValueError):
@@ -24,8 +26,10 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
     """
     Make the broker that a URL names. Nothing is opened or contacted yet.
 
-    :param url: ``sqlite:PATH``, where the path may be relative to the current directory, or ``memory:``.
-    :param reactor: provides `IReactorTime` and `IReactorFromThreads`; there is no type for both at once.
+    :param url: ``kafka://HOST:PORT[,HOST:PORT]…[?option=value&…]``, or ``kafka+tls://…``; ``sqlite:PATH``,
+        where the path may be relative to the current directory; or ``memory:``.
+    :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, what TCP endpoints ask
+        for; there is no type for all of these at once.
     :raise BrokerURLError: for anything else. What stands after the scheme is never repeated in the
         message, because a password may stand there.
     """
@@ -41,9 +45,20 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
         from sampleapp.brokers.memory import MemoryBroker
 
         return MemoryBroker(clock=reactor)
-    if scheme == "kafka":
-        raise BrokerURLError(f"This version has no broker for Kafka yet; {_RIGHT}.")
+    if scheme in {"kafka", "kafka+tls"}:
+        return _kafka(url, reactor=reactor)
     raise BrokerURLError(f"The scheme of this broker's URL is not known; {_RIGHT}.")
+
+
+def _kafka(url: str, *, reactor: Any) -> IBroker:
+    from sampleapp.brokers.kafka import config
+    from sampleapp.brokers.kafka.broker import KafkaBroker
+
+    try:
+        parsed = config.parse(url)
+    except ValueError as error:
+        raise BrokerURLError(str(error)) from None
+    return KafkaBroker(parsed, reactor=reactor)
 
 
 def _sqlite(path: str, *, reactor: Any) -> IBroker:

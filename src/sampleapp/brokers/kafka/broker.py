@@ -1,0 +1,185 @@
+"""The Kafka broker: the parts put together, started and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import environ
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sampleapp.brokers.condition import WRITING, Condition
+from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.client import Client
+from sampleapp.brokers.kafka.config import KafkaConfig
+from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.security import Security
+from sampleapp.brokers.kafka.connections.trouble import address
+from sampleapp.brokers.kafka.consumer import Followings
+from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.reachability import Reachability
+from sampleapp.brokers.kafka.watch import Watch
+from sampleapp.errors import BrokerStopped, BrokerUnavailable
+from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.model import Health, Record, RecordMetadata
+
+__all__ = ["KafkaBroker"]
+
+CONNECT_TIMEOUT_S: Final = 5.0
+METADATA_INTERVAL_S: Final = 10.0
+
+
+@implementer(IBroker)
+class KafkaBroker:
+    """
+    The topics of a Kafka cluster.
+
+    A publish is answered after all in-sync replicas have the record (``acks=all``).
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        *,
+        reactor: Any,
+        environment: Mapping[str, str] = environ,
+        metadata_interval_s: float = METADATA_INTERVAL_S,
+    ) -> None:
+        """
+        :param reactor: provides `IReactorTime`, and what TCP and TLS endpoints ask for.
+        :param environment: where the credentials may be.
+        :param metadata_interval_s: how often to look for new brokers, topics and partitions, in seconds.
+        """
+        self._config = config
+        self._reactor = reactor
+        self._environment = environment
+        self._security: Security | None = None
+        self._condition = Condition()
+        self._condition.expect(WRITING, "The Kafka broker was not started yet.")
+        self._reachability = Reachability()
+        self._interval_s = metadata_interval_s
+        self._followings = Followings(
+            new_client=self._new_client,
+            clock=reactor,
+            condition=self._condition,
+            metadata_interval_s=metadata_interval_s,
+        )
+        self._client: Client | None = None
+        self._producer: Producer | None = None
+        self._watch: Watch | None = None
+        self._stopping = False
+        self._stopped = False
+        self._deadlines: list[IDelayedCall] = []
+        self._stop_waiters: list[Deferred[None]] = []
+
+    def check(self) -> None:
+        """See `IBroker.check`. Reads the files with certificates and credentials."""
+        self._security = Security.load(self._config, environ=self._environment)
+
+    def start(self) -> None:
+        """See `IBroker.start`."""
+        if self._client is not None or self._stopping:
+            return
+        config = self._config
+        self._log.info(
+            "Records are kept in Kafka, at {addresses}",
+            addresses=", ".join(address(host, port) for host, port in config.addresses),
+        )
+        self._condition.expect(WRITING, "Kafka was not reached yet.")
+        self._client = self._new_client()
+        self._producer = Producer(
+            client=self._client,
+            settings=ProducerSettings(
+                buffer_bytes=config.buffer_bytes,
+                delivery_timeout_s=config.delivery_timeout_s,
+                codec=Codec[config.compression.upper()],
+                idempotence=config.idempotence,
+                auto_create=config.auto_create,
+            ),
+            clock=self._reactor,
+        )
+        self._watch = Watch(
+            client=self._client,
+            condition=self._condition,
+            refresh=self._producer.refresh,
+            interval_s=self._interval_s,
+            clock=self._reactor,
+        )
+        self._reachability.changed = self._watch.wake
+        self._watch.start()
+        self._followings.start()
+
+    def publish(self, record: Record) -> Deferred[RecordMetadata]:
+        """See `IBroker.publish`."""
+        if self._stopping:
+            return fail(BrokerStopped("The service is stopping; the record was not published."))
+        if self._producer is None:
+            return fail(BrokerUnavailable("The service has not started; the record was not published."))
+        return self._producer.publish(record)
+
+    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+        """See `IBroker.follow`. Uncommitted and aborted records of transactions are not shown."""
+        following: IFollowing = self._followings.follow(topic=topic, observer=observer)
+        return following
+
+    def health(self) -> Health:
+        """See `IBroker.health`."""
+        return self._condition.health()
+
+    def stop(self, *, deadline_s: float) -> Deferred[None]:
+        """See `IBroker.stop`. Of several calls the earliest deadline counts."""
+        if self._stopped:
+            return succeed(None)
+        # Each caller has a Deferred of its own, and may cancel it.
+        waiter: Deferred[None] = Deferred()
+        self._stop_waiters.append(waiter)
+        if self._producer is not None:
+            self._deadlines.append(self._reactor.callLater(deadline_s, self._producer.give_up))
+        if not self._stopping:
+            self._stopping = True
+            Deferred.fromCoroutine(self._stop()).addErrback(
+                lambda failure: self._log.failure("Stopping the broker failed", failure=failure)
+            )
+        return waiter
+
+    def _new_client(self) -> Client:
+        if self._security is None:
+            self._security = Security.load(self._config, environ=self._environment)
+        return Client(
+            addresses=self._config.addresses,
+            client_id=self._config.client_id,
+            endpoint_factory=make_endpoint_factory(
+                security=self._security,
+                client_id=self._config.client_id,
+                timeout_s=min(CONNECT_TIMEOUT_S, self._config.delivery_timeout_s),
+                on_failure=self._reachability.failed,
+                on_success=self._reachability.succeeded,
+            ),
+            reactor=self._reactor,
+            connection_lost=self._reachability.lost,
+        )
+
+    async def _stop(self) -> None:
+        followings = self._followings.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._producer is not None:
+            await self._producer.drain()
+            self._producer.stop()
+        await followings
+        if self._client is not None:
+            await self._client.close()
+        self._stopped = True
+        for deadline in self._deadlines:
+            if deadline.active():
+                deadline.cancel()
+        self._condition.expect(WRITING, "The broker was stopped.")
+        waiters, self._stop_waiters = self._stop_waiters, []
+        for waiter in waiters:
+            if not waiter.called:
+                waiter.callback(None)
