@@ -51,6 +51,11 @@ For everybody, with TLS beside plain HTTP, and the records in a directory of the
       --listen tcp:8080 \\
       --listen ssl:8443:privateKey=/etc/sampleapp/key.pem:certKey=/etc/sampleapp/cert.pem \\
       --broker sqlite:/var/lib/sampleapp/records.sqlite3
+
+On Apache Kafka, with TLS and a password (the reference has all options of such a URL):
+
+  twistd -n --pidfile= sampleapp --broker \\
+      'kafka+tls://kafka1:9093?sasl=SCRAM-SHA-512&credentials=/etc/sampleapp/kafka-credentials'
 """
 
 
@@ -70,7 +75,7 @@ class Options(TwistedOptions):
             "broker",
             "b",
             _DEFAULTS.broker,
-            "Where records are kept: sqlite:PATH, or memory: to lose them all at the end.",
+            "Where records are kept: sqlite:PATH, kafka://HOST:PORT, or memory: to lose them all at the end.",
         ],
         [
             "readings-topic",

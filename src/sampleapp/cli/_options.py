@@ -53,5 +53,5 @@ broker_option = click.option(
     show_default=True,
     metavar="URL",
     callback=_readable_broker,
-    help="The broker, as it was given to the service.",
+    help="The broker, as it was given to the service: sqlite:PATH, or kafka://HOST:PORT.",
 )

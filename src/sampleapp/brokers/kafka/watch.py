@@ -51,6 +51,7 @@ class Watch:
         self._again = False
         self._stopped = False
         self._failures = 0
+        self._was_reached = False
 
     def start(self) -> None:
         """Begin to watch."""
@@ -89,6 +90,9 @@ class Watch:
             return
         self._failures = 0
         if not self._stopped:
+            if not self._was_reached:
+                self._was_reached = True
+                self._log.info("Kafka was reached; brokers: {count}", count=len(self._client.node_ids()))
             self._condition.good(WRITING)
             self._refresh()
 
