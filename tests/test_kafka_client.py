@@ -259,6 +259,17 @@ async def test_a_connection_is_renewed_before_its_authentication_expires():
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_broker_that_accepts_connections_and_answers_nothing_is_asked_less_and_less():
+    factory = FakeBroker(closing_on=(METADATA,))
+    async with listening(factory) as port, client_of(f"127.0.0.1:{port}") as client:
+        give_up_s = reactor.seconds() + 1.5
+        while reactor.seconds() < give_up_s:
+            error = await failure_of(client.load_metadata([]))
+            assert "SASL" in error.trouble.sentence
+        assert len(factory.connections) < 10
+
+
+@pytest_twisted.ensureDeferred
 async def test_attempts_to_connect_come_at_growing_intervals(mock):
     """afkak alone has made thousands of connections in some seconds to a broker that closes them."""
     factory = FakeBroker(closing_on=(18,))

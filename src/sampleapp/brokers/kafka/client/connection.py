@@ -53,6 +53,7 @@ class _Protocol(KafkaProtocol):  # type: ignore[misc] # afkak has no types
         # Nothing of a connection that was given up counts, even if it is here already.
         if self.factory.proto is self:
             self.has_answered = True
+            self.factory.answered()
             super().stringReceived(string)
             self.factory.renew_if_idle()
 
@@ -165,7 +166,6 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         return connecting
 
     def _connection_made(self, proto: _Protocol) -> None:
-        self._failures = 0
         self.connector = None
         if self._dDown is not None:
             proto.transport.abortConnection()
@@ -181,6 +181,10 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             if not waiter.called:
                 waiter.callback(None)
 
+    def answered(self) -> None:
+        """The broker is of use: the next attempt to connect need not wait."""
+        self._failures = 0
+
     def renew_if_idle(self) -> None:
         """Drop a connection that is about to expire, once everything on it has been answered."""
         if self._is_expiring and not self.requests:
@@ -195,6 +199,9 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         self.renew_if_idle()
 
     def _forget_protocol(self) -> None:
+        if not self.proto.has_answered:
+            # Somebody who accepts every connection, and then drops it, is not to be asked all the time.
+            self._failures += 1
         self.proto = None
         self._is_expiring = False
         if self._expiry is not None and self._expiry.active():
