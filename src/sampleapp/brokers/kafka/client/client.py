@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from afkak.client import KafkaClient
-from afkak.common import BrokerMetadata, PartitionMetadata, TopicMetadata
+from afkak.common import BrokerMetadata
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.client.afkak_metadata import afkak_brokers, afkak_topics
 from sampleapp.brokers.kafka.client.call import Call
 from sampleapp.brokers.kafka.client.connection import Connection
 from sampleapp.brokers.kafka.client.failures import RequestFailed
@@ -253,10 +254,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
     def _learn(self, metadata: ClusterMetadata) -> ClusterMetadata:
         if self._closing:
             return metadata
-        brokers = {
-            broker.node_id: BrokerMetadata(broker.node_id, broker.host, broker.port)
-            for broker in metadata.brokers
-        }
+        brokers = afkak_brokers(metadata)
         if brokers:
             for node_id in set(self.node_ids()) - set(brokers):
                 # Not among those that are alive. What is under way there fails, and finds its new leader.
@@ -267,28 +265,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 # What else is asked there is still to be answered; then it is for the next time.
                 if node_id in self.clients and not self.clients[node_id].requests:
                     self._close_brokerclients([self.clients.pop(node_id)])
-        self._merge_topic_metadata(
-            brokers,
-            {
-                topic.topic: TopicMetadata(
-                    topic.topic,
-                    topic.error,
-                    {
-                        each.partition: PartitionMetadata(
-                            topic.topic,
-                            each.partition,
-                            each.error,
-                            each.leader if each.leader in brokers else -1,
-                            each.replicas,
-                            each.isr,
-                        )
-                        for each in topic.partitions
-                    },
-                )
-                for topic in metadata.topics
-            },
-            fetched_all_topics=False,
-        )
+        self._merge_topic_metadata(brokers, afkak_topics(metadata), fetched_all_topics=False)
         return metadata
 
 
