@@ -13,8 +13,11 @@ import pytest
 import pytest_twisted
 from afkak.brokerclient import _KafkaBrokerClient
 from afkak.client import KafkaClient
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError
+from twisted.internet.testing import StringTransport
 
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.client.connection import Connection
@@ -200,6 +203,35 @@ async def test_an_answer_of_an_absurd_length_costs_the_connection_and_not_the_me
         factory.connections[-1].transport.write(b"\x7f\xff\xff\xff")
         error = await failure_of(asked)
         assert error.sent
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=8),
+    st.lists(st.integers(1, 400), max_size=40),
+)
+def test_answers_are_put_together_however_they_come(frames, cuts):
+    received = []
+
+    class Factory:
+        def answered(self):
+            pass
+
+        def renew_if_idle(self):
+            pass
+
+        def handleResponse(self, response):
+            received.append(response)
+
+    protocol = Connection.protocol()
+    protocol.factory = factory = Factory()
+    factory.proto = protocol
+    protocol.makeConnection(StringTransport())
+    data = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    for cut in cuts:
+        protocol.dataReceived(data[:cut])
+        data = data[cut:]
+    protocol.dataReceived(data)
+    assert received == frames
 
 
 @pytest_twisted.ensureDeferred

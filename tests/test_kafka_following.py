@@ -554,11 +554,11 @@ class TestReading:
         cluster.silent = {1}
         cluster.run(120)
         sizes = [request.max_bytes for _, request in cluster.fetches]
-        assert sizes[0] == 50 * 1024 * 1024
+        assert sizes[0] == 16 * 1024 * 1024
         assert min(sizes) == 1024 * 1024
         cluster.silent = set()
         cluster.run(60)
-        assert cluster.fetches[-1][1].max_bytes == 50 * 1024 * 1024
+        assert cluster.fetches[-1][1].max_bytes == 16 * 1024 * 1024
 
 
 class TestCatchingUp:

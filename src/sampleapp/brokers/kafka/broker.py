@@ -111,6 +111,7 @@ class KafkaBroker:
             clock=self._reactor,
         )
         self._reachability.changed = self._watch.wake
+        self._reachability.ended = self._watch.lost
         self._watch.start()
         self._followings.start()
 

@@ -20,6 +20,8 @@ class Reachability:
         self._troubles: dict[tuple[str, int], str] = {}
         self.changed: Callable[[], None] = lambda: None
         """Is called when something was reached, or is not any more."""
+        self.ended: Callable[[], None] = lambda: None
+        """Is called when a connection has ended."""
 
     def failed(self, host: str, port: int, trouble: Trouble) -> None:
         """An attempt to connect has failed."""
@@ -38,4 +40,4 @@ class Reachability:
 
     def lost(self) -> None:
         """A connection has ended, whoever ended it."""
-        self.changed()
+        self.ended()

@@ -64,6 +64,11 @@ class Watch:
         elif self._timer is not None and self._timer.getTime() > self._clock.seconds() + _SOON_S:
             self._timer.reset(_SOON_S)
 
+    def lost(self) -> None:
+        """A connection has ended; while nothing works, that is no news, but what the last attempt came to."""
+        if not self._failures:
+            self.wake()
+
     def stop(self) -> None:
         """Watch no more."""
         self._stopped = True

@@ -19,7 +19,7 @@ from sampleapp.brokers.kafka.batches.records import HEADER, RecordsError, Where,
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["CorruptBatch", "Page", "UnsupportedCodec", "decode_batches"]
+__all__ = ["CorruptBatch", "Page", "Transactions", "UnsupportedCodec", "decode_batches"]
 
 # All formats begin with an offset and a length, and have their number in the same place.
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -54,6 +54,8 @@ class _Batch(msgspec.Struct, frozen=True, gc=False):
     attributes: int
     producer_id: int
     last_offset: int
+    empty: bool
+    """Without records, and nothing in their place."""
 
 
 def decode_batches(
@@ -62,7 +64,7 @@ def decode_batches(
     topic: str,
     partition: int,
     position: int,
-    aborted: Sequence[AbortedTransaction],
+    aborted: Sequence[AbortedTransaction] | Transactions,
 ) -> Page:
     """
     Read what a Fetch request brought of one partition.
@@ -77,8 +79,8 @@ def decode_batches(
         returned either: reading from the same position again gives it, and the error, again.
     :raise UnsupportedCodec: if a batch may be right, but is compressed in a way that is not known.
     """
+    transactions = aborted if isinstance(aborted, Transactions) else Transactions(aborted)
     records: list[ConsumerRecord] = []
-    transactions = _Transactions(aborted)
     next_offset = position
     start = 0
     while len(data) - start > _FORMAT_AT:
@@ -99,7 +101,7 @@ def decode_batches(
     return Page(records, next_offset)
 
 
-class _Transactions:
+class Transactions:
     """Which producers are in a transaction that was aborted, at the place that has been reached."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
@@ -117,7 +119,7 @@ class _Transactions:
         return bool(batch.attributes & _TRANSACTIONAL) and batch.producer_id in self._aborted
 
 
-def _read(data: bytes, where: Where, transactions: _Transactions) -> tuple[list[ConsumerRecord], int]:
+def _read(data: bytes, where: Where, transactions: Transactions) -> tuple[list[ConsumerRecord], int]:
     """What is to be shown of one batch, and its last offset."""
     if len(data) <= _FORMAT_AT:
         raise RecordsError("its length is too small for anything")
@@ -128,7 +130,8 @@ def _read(data: bytes, where: Where, transactions: _Transactions) -> tuple[list[
     elif magic == _FORMAT:
         batch = _parse(data)
         last_offset, shown = batch.last_offset, []
-        if not transactions.hide(batch) and last_offset >= where.position:
+        # The log cleaner leaves empty batches, for the state of their producers.
+        if not transactions.hide(batch) and last_offset >= where.position and not batch.empty:
             shown = read_records(batch.header, _uncompressed(batch), where)
     else:
         raise RecordsError(f"format {magic} is not known")
@@ -143,10 +146,11 @@ def _parse(data: bytes) -> _Batch:
     if len(data) < HEADER.size:
         raise RecordsError("it is too short for its header")
     header = HEADER.unpack_from(data)
-    offset, _, _, _, crc, attributes, last_offset_delta, _, _, producer_id, _, _, _ = header
+    offset, _, _, _, crc, attributes, last_offset_delta, _, _, producer_id, _, _, count = header
     if calc_crc32c(memoryview(data)[_CRC_COUNTS_FROM:]) != crc:
         raise RecordsError("its checksum is wrong")
-    return _Batch(header, data[HEADER.size :], attributes, producer_id, offset + last_offset_delta)
+    empty = not count and len(data) == HEADER.size
+    return _Batch(header, data[HEADER.size :], attributes, producer_id, offset + last_offset_delta, empty)
 
 
 def _uncompressed(batch: _Batch) -> bytes:
@@ -154,6 +158,9 @@ def _uncompressed(batch: _Batch) -> bytes:
 
 
 def _is_abort(batch: _Batch) -> bool:
+    if batch.empty:
+        # As Java's consumer: an empty one has been cleaned, and ends nothing.
+        return False
     markers = read_records(batch.header, _uncompressed(batch), Where("", 0, 0))
     key = markers[0].key if markers else None
     if key is None or len(key) < _CONTROL_KEY.size:

@@ -44,7 +44,7 @@ class Call(Generic[R]):
         :param answer: as it came, with the correlation id, by which afkak has found this request.
         :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not one.
         """
-        return self._request.decode(self._version, answer[4:])
+        return self._request.decode(self._version, memoryview(answer)[4:])
 
     def unanswered(self, broker: Connection) -> Trouble:
         """There was no answer in time."""

@@ -260,6 +260,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 # Not among those that are alive. What is under way there fails, and finds its new leader.
                 del self._brokers[node_id]
                 if node_id in self.clients:
+                    self.clients[node_id].has_left()
                     self._close_brokerclients([self.clients.pop(node_id)])
             for node_id in self._first:
                 # What else is asked there is still to be answered; then it is for the next time.

@@ -28,7 +28,7 @@ ApiRanges: TypeAlias = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each request that a broker takes, by the request's API key."""
 
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
-"""The greatest answer that is read: twice what a Fetch asks for, far below what a stray length may say."""
+"""The greatest answer that is read: well above what a Fetch asks for, below what a stray length may say."""
 
 
 class Frame(Protocol):
@@ -48,6 +48,27 @@ class _Protocol(KafkaProtocol):  # type: ignore[misc] # afkak has no types
     session_lifetime_ms: int
     has_answered = False
     """Whether anything came after the handshake."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._awaited = 0
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 -- Twisted's name
+        """Gather the pieces of a frame: Twisted copies all that is there of it with each one that comes."""
+        if self._awaited:
+            self._pieces.append(data)
+            self._awaited -= len(data)
+            if self._awaited > 0:
+                return
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._awaited = 0
+        super().dataReceived(data)
+        begun = self._unprocessed
+        if len(begun) >= self.prefixLength:
+            length = int.from_bytes(begun[: self.prefixLength], "big")
+            if length <= self.MAX_LENGTH:
+                self._awaited = self.prefixLength + length - len(begun)
 
     def stringReceived(self, string: bytes) -> None:  # noqa: N802 -- Twisted's name
         # Nothing of a connection that was given up counts, even if it is here already.
@@ -127,6 +148,10 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         if self._dDown is not None and not self._dDown.called:
             self._dDown.callback(None)
         self.lost()
+
+    def has_left(self) -> None:
+        """The broker is not in the cluster any more: what is under way fails, for that reason."""
+        self._fail_all(self._trouble("is not among the brokers of the cluster any more"))
 
     def close(self) -> Deferred[None]:
         """

@@ -9,7 +9,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import Page, decode_batches
+from sampleapp.brokers.kafka.batches import Page, Transactions, decode_batches
 from sampleapp.brokers.kafka.consumer.pause import Pause
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
@@ -62,13 +62,13 @@ class Delivery:
         """
         Decode what was fetched, and deliver it; the partition's position is up to date at any moment.
 
-        :raise CorruptBatch: a batch cannot be right. Those before it were delivered, unless transactions
-            that were aborted are among them.
+        :raise CorruptBatch: a batch cannot be right. Those before it were delivered.
         :raise UnsupportedCodec: as `CorruptBatch`.
         """
         async with self._one:
+            transactions = Transactions(fetched.aborted)
             for piece in _pieces(fetched):
-                await self._deliver_piece(partition, piece, fetched)
+                await self._deliver_piece(partition, piece, transactions)
                 if self._stopped:
                     return
         self.check_caught_up()
@@ -83,12 +83,12 @@ class Delivery:
         except Exception:  # noqa: BLE001 -- whatever it was, the following goes on
             self._log.failure("An observer failed on catching up with {topic}", topic=self._topic)
 
-    async def _deliver_piece(self, partition: Partition, piece: bytes, fetched: Fetched) -> None:
+    async def _deliver_piece(self, partition: Partition, piece: bytes, transactions: Transactions) -> None:
         position = partition.position
         if position is None or not await self._may_go_on():
             return
         page: Page = decode_batches(
-            piece, topic=self._topic, partition=partition.number, position=position, aborted=fetched.aborted
+            piece, topic=self._topic, partition=partition.number, position=position, aborted=transactions
         )
         for record in page.records:
             if not await self._may_go_on():
@@ -116,15 +116,8 @@ class Delivery:
 
 
 def _pieces(fetched: Fetched) -> Iterator[bytes]:
-    """
-    What was fetched, batch by batch: nobody waits for more than one to be decoded.
-
-    Which records an aborted transaction has depends on the batches before, so then it stays whole.
-    """
+    """What was fetched, batch by batch: nobody waits for more than one to be decoded."""
     data = fetched.records
-    if fetched.aborted:
-        yield data
-        return
     start = 0
     while start < len(data):
         # In every format an offset of 8 bytes comes first, then how much follows. Decoding finds what is

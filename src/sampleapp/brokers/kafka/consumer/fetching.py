@@ -21,7 +21,7 @@ __all__ = ["Fetching"]
 
 _MAX_WAIT_MS: Final = 500
 _TIMEOUT_S: Final = 10.0
-_MAX_BYTES: Final = 50 * 1024 * 1024
+_MAX_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_MAX_BYTES: Final = 1024 * 1024
 _LEAST_PACE_S: Final = 0.1
 """A broker that has nothing is expected to wait; should it not, it is not asked more often than this."""
