@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import hypothesis
 import pytest
 from twisted.logger import globalLogPublisher
+
+REAL_KAFKA = Path(__file__).with_name("kafka")
 
 hypothesis.settings.register_profile(
     "default",
@@ -19,6 +22,29 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("default")
+
+
+def _names_real_kafka(config):
+    named = [Path(str(argument).split("::", maxsplit=1)[0]).absolute() for argument in config.args]
+    return any(path == REAL_KAFKA or REAL_KAFKA in path.parents for path in named)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave the tests against real Kafka out, unless they are asked for: they take Java, and long."""
+    return True if collection_path == REAL_KAFKA and not _names_real_kafka(config) else None
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say that they were left out, and whether they could be run."""
+    if _names_real_kafka(config) or config.args != config.getini("testpaths"):
+        return
+    sys.path.insert(0, str(REAL_KAFKA))
+    try:
+        from distribution import why_not
+    finally:
+        sys.path.remove(str(REAL_KAFKA))
+    reason = why_not() or "make test-kafka runs them, which takes a while"
+    terminalreporter.line(f"The tests against real Kafka were skipped: {reason}.")
 
 
 def pytest_collection_finish():

@@ -126,6 +126,10 @@ class FakeCluster:
         self.connect_trouble: Trouble | None = None
         self.asked: list[tuple[str, ...]] = []
 
+    def create_anew(self, *, partitions: int) -> None:
+        """Delete the topic, and make another one of its name."""
+        self.partitions = [_Partition() for _ in range(partitions)]
+
     def values(self) -> list[list[bytes]]:
         return [partition.values for partition in self.partitions]
 
@@ -138,6 +142,9 @@ class FakeCluster:
         if not any(topic in names for names in self.asked):
             return None
         return codes.NONE if topic in self.topics else codes.UNKNOWN_TOPIC_OR_PARTITION
+
+    def forget_topic(self, topic: str) -> None:
+        self.asked = [tuple(name for name in names if name != topic) for names in self.asked]
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         return self.leader if topic in self.topics and partition < len(self.partitions) else None
@@ -202,7 +209,9 @@ class FakeCluster:
         answers = []
         for topic, batches in request.topics:
             for partition, data in batches:
-                if len(data) > self.batch_limit:
+                if partition >= len(self.partitions):
+                    answers.append(_produced(topic, partition, codes.UNKNOWN_TOPIC_OR_PARTITION, -1))
+                elif len(data) > self.batch_limit:
                     answers.append(_produced(topic, partition, codes.MESSAGE_TOO_LARGE, -1))
                 else:
                     answers.append(_produced(topic, partition, *self.partitions[partition].append(data)))

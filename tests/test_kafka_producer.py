@@ -15,11 +15,13 @@ from twisted.python.failure import Failure
 from fake_kafka import FakeCluster, Fate, trouble
 from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerStopped,
     BrokerUnavailable,
     BufferFull,
+    IllegalTopic,
     OutcomeUnknown,
     PublishTimedOut,
     RecordTooLarge,
@@ -397,6 +399,125 @@ def test_a_topic_that_was_deleted_is_told_apart_from_one_without_a_leader():
     deleted = world.publish(b"2")
     world.advance(1.9)
     assert type(deleted[0].value) is UnknownTopic
+
+
+def two_partitions():
+    """A world with two partitions that were published to, and a key for each."""
+    world = World(partitions=2)
+    keys = {}
+    for number in range(50):
+        key = b"%d" % number
+        keys.setdefault(partition_for_key(key, 2), key)
+    for partition, key in keys.items():
+        [metadata] = publish_now(world, b"before %d" % partition, key=key)
+        assert metadata.partition == partition
+    return world, keys
+
+
+def shrink(world):
+    world.cluster.create_anew(partitions=1)
+    world.producer.refresh()
+    # Twice: one answer that says so might come from a broker that is behind.
+    world.advance(1.2)
+    world.producer.refresh()
+    world.advance(0.2)
+
+
+def test_what_is_published_from_a_callback_while_a_topic_shrinks_is_not_taken_for_something_else():
+    world, keys = two_partitions()
+    world.cluster.next_fate = lambda: Fate.LATE
+    again = []
+    answer = world.producer.publish(record("t", b"in flight", key=keys[1]))
+    answer.addErrback(lambda _: again.append(world.publish(b"again", key=keys[0])))
+    world.advance(0.02)
+    world.cluster.next_fate = lambda: Fate.ANSWERED
+    shrink(world)
+    second = world.publish(b"second", key=keys[0])
+    world.advance(2 * TIMEOUT_S)
+    assert len(again) == 1
+    for value, outcome in ((b"again", again[0]), (b"second", second)):
+        assert world.values()[0][outcome[0].offset] == value
+
+
+def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind():
+    world, keys = two_partitions()
+    world.cluster.next_fate = lambda: Fate.LATE
+    world.publish(b"in flight", key=keys[1])
+    world.advance(0.02)
+    world.cluster.next_fate = lambda: Fate.ANSWERED
+    shrink(world)
+    world.advance(5 * TIMEOUT_S, step_s=0.05)
+    publish_now(world, b"after", key=keys[1])
+    assert not world.producer._active
+    assert world.producer.buffered_bytes == 0
+
+
+def test_records_that_change_their_partition_keep_their_deadlines():
+    world, keys = two_partitions()
+    world.cluster.leader = None
+    early = world.publish(b"early", key=keys[1])
+    world.advance(TIMEOUT_S - 0.5)
+    world.publish(b"late", key=keys[0])
+    world.cluster.create_anew(partitions=1)
+    world.producer.refresh()
+    world.advance(0.7)
+    assert type(early[0].value) is BrokerUnavailable
+
+
+def test_one_answer_of_a_broker_that_is_behind_does_not_make_a_topic_another_one():
+    world, keys = two_partitions()
+    ids = world.cluster.ids_given
+    behind = world.cluster.partitions_of
+    world.cluster.partitions_of = lambda _: range(1)
+    world.producer.refresh()
+    outcome = world.publish(b"1", key=keys[1])
+    world.advance(0.02)
+    world.cluster.partitions_of = behind
+    world.advance(0.5)
+    assert outcome[0].partition == 1
+    assert world.cluster.ids_given == ids
+
+
+def test_a_record_is_not_refused_for_another_one_whose_time_was_over():
+    world = warm(partitions=1)
+    world.cluster.batch_limit = 400
+    world.cluster.next_fate = lambda: Fate.NOT_SENT
+    world.publish(b"x" * 300)
+    world.advance(TIMEOUT_S - 0.8)
+    small = world.publish(b"x" * 60)
+    world.cluster.round_trip_s = 0.95
+    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.advance(0.95)
+    world.cluster.round_trip_s = 0.01
+    world.advance(TIMEOUT_S)
+    assert isinstance(small[0], RecordMetadata)
+
+
+def test_a_new_leader_is_used_while_the_old_one_wants_nothing():
+    world = warm(partitions=1)
+    world.cluster.throttle_ms = 60_000
+    publish_now(world, b"1")
+    world.cluster.throttle_ms = 0
+    waiting = world.publish(b"2")
+    world.advance(0.1)
+    world.cluster.leader = 2
+    world.advance(0.5)
+    assert isinstance(waiting[0], RecordMetadata)
+
+
+def test_names_that_were_made_up_are_not_remembered():
+    world = warm(buffer_bytes=1000)
+    for number in range(50):
+        world.publish(b"x" * 200, topic=f"made-up-{number}")
+    world.publish(b"x" * 2000, topic="too-large")
+    world.advance(TIMEOUT_S)
+    assert set(world.producer._routing.topics) == {"t"}
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "", "a b", "\ud800", ".."])
+def test_a_name_that_kafka_does_not_allow_is_refused_at_once(name):
+    outcome = World().publish(b"1", topic=name)
+    assert type(outcome[0].value) is IllegalTopic
 
 
 def test_the_buffer_is_bounded_and_one_partition_cannot_take_all_of_it():

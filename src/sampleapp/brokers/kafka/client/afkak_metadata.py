@@ -1,12 +1,14 @@
-"""What a broker says of the cluster, in the form in which afkak keeps it."""
+"""What afkak wants: metadata in its own form, and a word about its log."""
 
 from __future__ import annotations
+
+import logging
 
 from afkak.common import BrokerMetadata, PartitionMetadata, TopicMetadata
 
 from sampleapp.brokers.kafka.protocol import ClusterMetadata
 
-__all__ = ["afkak_brokers", "afkak_topics"]
+__all__ = ["afkak_brokers", "afkak_topics", "quieten_afkak"]
 
 _NOBODY = -1
 
@@ -40,3 +42,10 @@ def afkak_topics(metadata: ClusterMetadata) -> dict[str, TopicMetadata]:
         )
         for topic in metadata.topics
     }
+
+
+def quieten_afkak() -> None:
+    """Let afkak not warn of what its callers here are told, and log, themselves; unless somebody wants it."""
+    logger = logging.getLogger("afkak")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)

@@ -9,7 +9,6 @@ seam is ``_make_request_to_broker``, which knows both the request and the broker
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -20,12 +19,12 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.afkak_metadata import afkak_brokers, afkak_topics
+from sampleapp.brokers.kafka.client.afkak_metadata import afkak_brokers, afkak_topics, quieten_afkak
 from sampleapp.brokers.kafka.client.call import Call
 from sampleapp.brokers.kafka.client.connection import Connection
 from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.client.troubles import NOT_LEARNT, gone
 from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     MetadataRequest,
@@ -73,7 +72,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         :param reactor: provides `IReactorTime`, and what the endpoints ask for.
         :param connection_lost: is called when a connection has ended.
         """
-        _quieten_afkak()
+        quieten_afkak()
         super().__init__(
             [],
             clientId=client_id,
@@ -109,7 +108,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         """
         broker = None if self._closing else self._connection(node_id)
         if broker is None:
-            return fail(RequestFailed(_gone(node_id), sent=False))
+            return fail(RequestFailed(gone(node_id), sent=False))
         answer: Deferred[R] = self._make_request_to_broker(
             broker, self._next_id(), Call(request, client_id=self._clientIdBytes), min_timeout=timeout_s
         )
@@ -123,7 +122,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         """
         broker = None if self._closing else self._connection(node_id)
         if broker is None:
-            return fail(RequestFailed(_gone(node_id), sent=False))
+            return fail(RequestFailed(gone(node_id), sent=False))
         return broker.when_connected()
 
     def is_connected(self, node_id: int) -> bool:
@@ -140,7 +139,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         :return: fires with ``None``, or fails with `RequestFailed` when no broker answers.
         """
         if self._closing:
-            return fail(RequestFailed(_gone(None), sent=False))
+            return fail(RequestFailed(gone(None), sent=False))
         return self._loads[auto_create].load(topics)
 
     def topic_error(self, topic: str) -> int | None:
@@ -157,6 +156,12 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         """The node id of the broker that leads a partition, if one is known to."""
         broker = self.topics_to_brokers.get((topic, partition))
         return None if broker is None else int(broker.node_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """Keep nothing of a topic: afkak would do so for ever, also of one that does not exist."""
+        for partition in self.topic_partitions.get(topic, ()):
+            self.partition_meta.pop((topic, partition), None)
+        self.reset_topic_metadata(topic)
 
     def node_ids(self) -> Sequence[int]:
         """The brokers of the cluster, as of the last metadata."""
@@ -249,7 +254,18 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         self, node_id: int, topics: Sequence[str], *, auto_create: bool
     ) -> Deferred[ClusterMetadata]:
         request = MetadataRequest(topics=topics, auto_create=auto_create)
-        return self.request(node_id, request, timeout_s=_METADATA_TIMEOUT_S).addCallback(self._learn)
+        return (
+            self.request(node_id, request, timeout_s=_METADATA_TIMEOUT_S)
+            .addCallback(self._learn)
+            .addErrback(self._not_learnt)
+        )
+
+    def _not_learnt(self, failure: Failure) -> Failure:
+        """What keeps one answer from being used must not keep those who wait for it waiting."""
+        if failure.check(RequestFailed, CancelledError):
+            return failure
+        self._log.failure("Learning of the cluster failed", failure=failure)
+        return Failure(RequestFailed(NOT_LEARNT, sent=True))
 
     def _learn(self, metadata: ClusterMetadata) -> ClusterMetadata:
         if self._closing:
@@ -260,25 +276,12 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 # Not among those that are alive. What is under way there fails, and finds its new leader.
                 del self._brokers[node_id]
                 if node_id in self.clients:
-                    self.clients[node_id].has_left()
-                    self._close_brokerclients([self.clients.pop(node_id)])
+                    left = self.clients.pop(node_id)
+                    left.has_left()
+                    self._close_brokerclients([left])
             for node_id in self._first:
                 # What else is asked there is still to be answered; then it is for the next time.
                 if node_id in self.clients and not self.clients[node_id].requests:
                     self._close_brokerclients([self.clients.pop(node_id)])
         self._merge_topic_metadata(brokers, afkak_topics(metadata), fetched_all_topics=False)
         return metadata
-
-
-def _quieten_afkak() -> None:
-    """Let afkak not warn of what its callers here are told, and log, themselves; unless somebody wants it."""
-    logger = logging.getLogger("afkak")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)
-
-
-def _gone(node_id: int | None) -> Trouble:
-    who = "The client" if node_id is None else f"Broker {node_id}"
-    return Trouble(
-        sentence=f"{who} is no more.", public="The broker is not in the cluster now.", lasting=False
-    )

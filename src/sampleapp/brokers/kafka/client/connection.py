@@ -212,7 +212,9 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
     def renew_if_idle(self) -> None:
         """Drop a connection that is about to expire, once everything on it has been answered."""
-        if self._is_expiring and not self.requests:
+        # Those that were cancelled are waited for by nobody.
+        if self._is_expiring and all(state.cancelled is not None for state in self.requests.values()):
+            self.requests.clear()
             proto = self.proto
             self._forget_protocol()
             proto.transport.abortConnection()

@@ -47,6 +47,9 @@ class Leaving:
 
     def expire(self, queue: PartitionQueue, now_s: float) -> None:
         """Answer the callers whose time is over."""
+        if queue.batch is not None and queue.state is State.READY and not queue.batch.unresolved:
+            # It was made, and then found no room in its request.
+            self.take_back(queue)
         batch = queue.batch
         if batch is not None:
             records = batch.records

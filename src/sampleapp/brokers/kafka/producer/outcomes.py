@@ -69,7 +69,8 @@ class Outcomes:
     def answered(self, queue: PartitionQueue, batch: Batch, answer: Produced | None) -> None:
         """The leader has said something of a queue's batch; ``None``: it has not."""
         if queue.batch is not batch:
-            # Given up at the end of the service.
+            # Given up meanwhile: at the end of the service, or with its topic.
+            self._go_on(queue)
             return
         if answer is not None and answer.error == codes.NONE and answer.offset >= 0:
             self._stored(queue, batch, offset=answer.offset)
@@ -82,6 +83,7 @@ class Outcomes:
     def unanswered(self, queue: PartitionQueue, trouble: Trouble) -> None:
         """A batch was sent, and nobody knows what became of it."""
         if queue.batch is None:
+            self._go_on(queue)
             return
         queue.trouble = trouble
         self._stale(queue.topic)
@@ -179,7 +181,7 @@ class Outcomes:
     def _search(self, queue: PartitionQueue, batch: Batch, answer: Produced) -> None:
         """Find those records for which the whole batch was refused, and publish the others."""
         culprits = dict(answer.record_errors)
-        if len(batch.records) - batch.expired <= 1:
+        if len(batch.records) == 1:
             self._refuse(queue, answer)
             return
         if culprits:

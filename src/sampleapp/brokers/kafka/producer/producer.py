@@ -22,7 +22,8 @@ from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
 from sampleapp.brokers.kafka.producer.routing import Routing
 from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
 from sampleapp.brokers.kafka.protocol import InitProducerIdRequest, ProducerIdentity
-from sampleapp.errors import BrokerStopped, BufferFull, OutcomeUnknown, RecordTooLarge
+from sampleapp.errors import BrokerStopped, BufferFull, IllegalTopic, OutcomeUnknown, RecordTooLarge
+from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Producer", "ProducerSettings"]
@@ -110,14 +111,18 @@ class Producer:
         """See `sampleapp.interfaces.IBroker.publish`."""
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
+        if not is_legal_topic(record.topic):
+            return fail(IllegalTopic("Kafka does not allow a topic of this name."))
         now_s = self._clock.seconds()
         topic = self._routing.topic(record.topic)
         topic.used_s = now_s
         queue = topic.queue_for(record.key, turn=self._routing.turn, now_s=now_s) if topic.queues else None
         size = record_size(record)
         if size > self._buffer.limit_bytes:
+            self._routing.forget_unused(topic)
             return fail(RecordTooLarge("The record is larger than all that may wait for the broker."))
         if not self._buffer.take(size, held=topic.held if queue is None else queue.held):
+            self._routing.forget_unused(topic)
             return fail(
                 BufferFull("Too much is waiting for the broker already; the record was not published.")
             )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.client import Client
@@ -18,6 +17,7 @@ from sampleapp.brokers.kafka.producer.answers import Answers
 from sampleapp.brokers.kafka.producer.leaving import Leaving, unavailable
 from sampleapp.brokers.kafka.producer.pending import Pending
 from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
+from sampleapp.brokers.kafka.producer.repeating import Repeating
 from sampleapp.brokers.kafka.producer.topics import Topic
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, TopicNotAuthorized, UnknownTopic
 
@@ -38,8 +38,6 @@ class Routing:
     What is asked of the cluster is asked for all topics at once, and again until it is known or nobody
     waits for it any more.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -70,9 +68,9 @@ class Routing:
         self._unrouted: dict[str, Topic] = {}
         """Those with records and without partitions."""
         self._stale: set[str] = set()
-        self._learning: Deferred[None] | None = None
-        self._pause: Deferred[None] | None = None
-        self._timer: IDelayedCall | None = None
+        self._learning = Repeating(
+            step=self._load, is_needed=self._has_to_learn, interval_s=_ASK_AGAIN_S, clock=clock
+        )
         self._trouble: Trouble | None = None
         self._stopped = False
 
@@ -93,6 +91,12 @@ class Routing:
             self._unrouted[topic.name] = topic
             self._learn_soon()
 
+    def forget_unused(self, topic: Topic) -> None:
+        """Keep nothing of a topic that has no partitions and no records: its name may have been made up."""
+        if not topic.queues and not topic.waiting:
+            self.topics.pop(topic.name, None)
+            self._client.forget_topic(topic.name)
+
     def stale(self, name: str) -> None:
         """What is known of a topic is out of date."""
         self._stale.add(name)
@@ -104,7 +108,7 @@ class Routing:
         for topic in list(self.topics.values()):
             if now_s - topic.used_s > _FORGET_S and not topic.waiting and not any(topic.queues):
                 self._forget_queues(topic)
-                del self.topics[topic.name]
+                self.forget_unused(topic)
             elif topic.queues:
                 self._stale.add(topic.name)
                 for queue in topic.queues:
@@ -130,48 +134,24 @@ class Routing:
     def stop(self) -> None:
         """Learn no more."""
         self._stopped = True
-        self._wake()
+        self._learning.wake()
 
     def _fail_waiting(self, topic: Topic, records: list[Pending], error: PublishError) -> None:
         topic.held -= sum(pending.size for pending in records)
         if not topic.waiting:
             self._unrouted.pop(topic.name, None)
-            if not topic.queues:
-                # So that names that were made up do not stay.
-                self.topics.pop(topic.name, None)
+            self.forget_unused(topic)
         if records:
             self._answers.fail(records, error)
 
     def _learn_soon(self) -> None:
-        if self._learning is None and not self._stopped:
-            self._learning = Deferred.fromCoroutine(self._learn())
-            self._learning.addErrback(
-                lambda failure: self._log.failure("Learning of topics failed", failure=failure)
-            )
-        elif self._unrouted:
-            self._wake()
-
-    async def _learn(self) -> None:
-        try:
-            while self._has_to_learn():
-                await self._load()
-                if self._has_to_learn():
-                    self._pause = Deferred()
-                    self._timer = self._clock.callLater(_ASK_AGAIN_S, self._wake)
-                    await self._pause
-        finally:
-            self._learning = None
+        if not self._stopped:
+            self._learning.begin()
+            if self._unrouted:
+                self._learning.wake()
 
     def _has_to_learn(self) -> bool:
         return not self._stopped and bool(self._unrouted or self._stale)
-
-    def _wake(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
-        pause, self._pause = self._pause, None
-        if pause is not None:
-            pause.callback(None)
 
     async def _load(self) -> None:
         new, stale = list(self._unrouted), [name for name in self._stale if name not in self._unrouted]
@@ -192,7 +172,9 @@ class Routing:
             self._trouble = None
             for name in names:
                 topic = self.topics.get(name)
-                if topic is not None:
+                if topic is None:
+                    self._client.forget_topic(name)
+                else:
                     self._learned(topic)
 
     def _learned(self, topic: Topic) -> None:
@@ -249,16 +231,21 @@ class Routing:
         self._fail_waiting(topic, waiting, error)
 
     def _forget_queues(self, topic: Topic) -> None:
-        for queue in topic.queues:
-            topic.waiting.extend(queue.waiting)
-            topic.held += sum(pending.size for pending in queue.waiting)
-            queue.held -= sum(pending.size for pending in queue.waiting)
+        """Let the records that were not sent wait for the topic's new partitions."""
+        # First, since who is answered may publish at once, which must not go to a queue that is no more.
+        queues, topic.queues, topic.sticky = topic.queues, [], None
+        waiting = list(topic.waiting)
+        for queue in queues:
+            waiting += queue.waiting
+            held = sum(pending.size for pending in queue.waiting)
+            topic.held += held
+            queue.held -= held
             queue.waiting.clear()
-            if queue.batch is not None:
-                self._leaving.fail_sent(queue, OutcomeUnknown("The topic was deleted."))
+        # By the time of publishing, in which deadlines are looked at; records of one key stay in order.
+        topic.waiting = deque(sorted(waiting, key=lambda pending: pending.deadline_s))
+        for queue in queues:
+            self._leaving.fail_sent(queue, OutcomeUnknown("The topic was deleted."))
             self._leaving.forget(queue)
-        topic.queues = []
-        topic.sticky = None
 
     def _adopt(self, topic: Topic) -> bool:
         """Take over what the client knows; whether that is anything."""
@@ -266,14 +253,22 @@ class Routing:
         if not count:
             return False
         topic.missing_since_s = None
-        if count < len(topic.queues):
+        now_s = self._clock.seconds()
+        if count >= len(topic.queues):
+            topic.fewer_since_s = None
+        elif topic.fewer_since_s is None or now_s - topic.fewer_since_s < _MISSING_S:
+            # It may be that a broker has not learnt yet that there are more.
+            topic.fewer_since_s = topic.fewer_since_s or now_s
+            self._stale.add(topic.name)
+            return True
+        else:
             # Partitions are only ever added: this is another topic of the same name.
+            topic.fewer_since_s = None
             self._forget_queues(topic)
         for partition in range(len(topic.queues), count):
             topic.queues.append(
                 PartitionQueue(topic=topic.name, partition=partition, batch_bytes=self._batch_bytes)
             )
-        now_s = self._clock.seconds()
         for queue in topic.queues:
             if queue.state is State.PARKED and queue and queue.not_before_s <= now_s:
                 self._ready(queue)

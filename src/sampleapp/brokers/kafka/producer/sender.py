@@ -107,13 +107,15 @@ class Sender:
         for node in list(self._nodes.values()):
             if node.ready and node.not_before_s:
                 self._wake()
-            if not node.ready or self._client.is_connected(node.node_id):
+            if not node.ready:
                 continue
+            is_connected = self._client.is_connected(node.node_id)
             queues, node.ready = node.ready, deque()
             for queue in queues:
                 if self._client.leader_of(queue.topic, queue.partition) == node.node_id:
                     node.ready.append(queue)
-                    self._outcomes.waits_for_connection(queue)
+                    if not is_connected:
+                        self._outcomes.waits_for_connection(queue)
                 else:
                     queue.state = State.IDLE
                     self.ready(queue)

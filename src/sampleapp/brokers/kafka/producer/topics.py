@@ -35,6 +35,7 @@ class Topic:
     """One topic that is published to."""
 
     __slots__ = (
+        "fewer_since_s",
         "held",
         "missing_since_s",
         "name",
@@ -55,6 +56,8 @@ class Topic:
         """The bytes of those."""
         self.missing_since_s: float | None = None
         """When a broker first said that there is no such topic, by the reactor's clock."""
+        self.fewer_since_s: float | None = None
+        """When a broker first said that it has fewer partitions than are known, by the reactor's clock."""
         self.sticky: PartitionQueue | None = None
         """Where records without a key go, in one turn of the producer."""
         self.sticky_turn = -1

@@ -16,6 +16,8 @@ __all__ = ["ProduceAnswer", "ProduceRequest", "Produced"]
 
 _LOG_START_OFFSET_SINCE = 5
 _RECORD_ERRORS_SINCE = 8
+# Before, the broker has waited itself when it answers (KIP-219).
+_THROTTLES_AFTERWARDS_SINCE = 6
 
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _PARTITION_AND_LENGTH = Struct(">ii")
@@ -87,7 +89,8 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
                 partitions.append(
                     Produced(topic, partition, error, offset, timestamp_ms, start, errors, message)
                 )
-        return ProduceAnswer(partitions, reader.int32())
+        throttle_ms = reader.int32()
+        return ProduceAnswer(partitions, throttle_ms if version >= _THROTTLES_AFTERWARDS_SINCE else 0)
 
 
 def _refusal(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
