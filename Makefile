@@ -1,10 +1,13 @@
 # Everything here sets itself up: it takes Python 3.10 or newer, make and git, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (two minutes, most of which go to processes: the service, and the command)
+#   make test    the tests (four minutes, half of which go to processes: the service, the command, and
+#                a mock cluster of Kafka)
+#   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
+#                (takes Java 17 or newer and Maven)
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html
-#   make bench   what the service costs on this machine (about three minutes)
+#   make bench   what the service costs on this machine, and Kafka with it (about eight minutes)
 #   make clean   remove what the others have made
 
 PYTHON ?= python3
@@ -12,7 +15,7 @@ PYTHON ?= python3
 OPTIONS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: run test check docs bench clean
+.PHONY: run test test-kafka check docs bench clean
 
 RUN = .venv-run
 DEV = .venv
@@ -31,6 +34,9 @@ run: $(RUN)/installed
 test: $(DEV)/installed
 	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
+test-kafka: $(DEV)/installed
+	$(DEV)/bin/python -m pytest tests/kafka -v $(PYTEST_OPTIONS)
+
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs
 
@@ -38,7 +44,7 @@ docs: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e docs
 	@echo "See docs/_build/html/index.html"
 
-bench: $(DEV)/installed
+bench: $(DEV)/bench-installed
 	$(DEV)/bin/python benchmarks/run.py
 
 clean:
@@ -58,6 +64,10 @@ $(DEV)/installed: setup.py pyproject.toml
 	@$(call check_python)
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(DEV)/bench-installed: $(DEV)/installed
+	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	@touch $@
 
 define check_python
