@@ -55,7 +55,12 @@ setup(
         "twisted[tls] >= 26.4",
         "zope.interface >= 6.0",
     ],
-    extras_require={"test": TEST, "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"]},
+    extras_require={
+        "test": TEST,
+        "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"],
+        # What the benchmarks compare with.
+        "bench": ["aiohttp >= 3.9"],
+    },
     # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
     # distributions put files into, and find_packages() does not see it.
     packages=[*find_packages("src"), "twisted.plugins"],

@@ -4,7 +4,7 @@ Keeps a number of HTTP connections busy, and says how that went as one line of J
 Each connection sends its next request when it has the answer to the last one. It is a process of its
 own, so that what is measured of the service is the service's alone.
 
-    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post
+    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post|post-keys
 """
 
 from __future__ import annotations
@@ -16,11 +16,22 @@ import socket
 import sys
 import time
 
-MESSAGE = b'{"topic":"bench","key":"kitchen","content":"a value of about one hundred bytes in all, as sent"}'
+
+def post(key: bytes) -> bytes:
+    message = (
+        b'{"topic":"bench","key":"%b","content":"a value of about one hundred bytes in all, as sent"}' % key
+    )
+    return (
+        b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(message), message)
+    )
+
+
+# Each connection sends one of them, again and again.
 REQUESTS = {
-    "get": b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
-    "post": b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(MESSAGE), MESSAGE),
+    "get": [b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"],
+    "post": [post(b"kitchen")],
+    "post-keys": [post(b"room-%02d" % n) for n in range(100)],
 }
 LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]+)\r\n", re.IGNORECASE)
 
@@ -28,15 +39,16 @@ LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]+)\r\n", re.IGNORECASE)
 class Connection:
     """One connection, and what it has of the current answer."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, request: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request = request
         self.received = b""
         self.sent_s = 0.0
 
-    def send(self, request: bytes) -> None:
+    def send(self) -> None:
         self.sent_s = time.perf_counter()
-        self.socket.sendall(request)
+        self.socket.sendall(self.request)
 
     def receive(self) -> bool:
         """Take what has come; True when the answer is whole."""
@@ -57,16 +69,16 @@ class Connection:
 
 
 def main(port: int, connections: int, requests: int, kind: str) -> None:
-    request = REQUESTS[kind]
+    choices = REQUESTS[kind]
     selector = selectors.DefaultSelector()
     latencies_s = []
-    for _ in range(connections):
-        connection = Connection(port)
+    for n in range(connections):
+        connection = Connection(port, choices[n % len(choices)])
         selector.register(connection.socket, selectors.EVENT_READ, connection)
     began_s = time.perf_counter()
     to_send = requests
     for key in selector.get_map().values():
-        key.data.send(request)
+        key.data.send()
         to_send -= 1
     while len(latencies_s) < requests:
         for key, _ in selector.select():
@@ -74,7 +86,7 @@ def main(port: int, connections: int, requests: int, kind: str) -> None:
                 latencies_s.append(time.perf_counter() - key.data.sent_s)
                 if to_send > 0:
                     to_send -= 1
-                    key.data.send(request)
+                    key.data.send()
     took_s = time.perf_counter() - began_s
     latencies_s.sort()
     result = {

@@ -1,0 +1,140 @@
+"""The processes that are measured, each of which serves HTTP on a loopback port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from readings import READINGS
+
+__all__ = ["Server", "aiohttp_librdkafka", "sampleapp", "stock_klein"]
+
+HERE = Path(__file__).parent
+DEADLINE_S = 60
+
+
+class Server:
+    """A process that serves HTTP on a port of its own."""
+
+    def __init__(self, command: Sequence[str], *, port: int, directory: str) -> None:
+        self.port = port
+        self.began_s = time.perf_counter()
+        self.popen = subprocess.Popen(
+            command, cwd=directory, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        self.first_answer_s = self._wait_for_answer() - self.began_s
+        self.process = self._serving_process()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def _wait_for_answer(self) -> float:
+        while time.perf_counter() - self.began_s < DEADLINE_S:
+            with contextlib.suppress(OSError), urllib.request.urlopen(self.url):
+                return time.perf_counter()
+            if self.popen.poll() is not None:
+                raise SystemExit(f"The server ended with status {self.popen.returncode}.")
+            time.sleep(0.005)
+        raise SystemExit("The server does not answer.")
+
+    def _serving_process(self) -> psutil.Process:
+        process = psutil.Process(self.popen.pid)
+        # Under strace the server is the child.
+        return (process.children() or [process])[0]
+
+    def cpu_s(self) -> float:
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+    def resident_mib(self) -> float:
+        return self.process.memory_info().rss / 2**20
+
+    def load(self, kind: str, *, connections: int, requests: int) -> dict[str, float]:
+        """Make requests; returns rates, latencies, and µs of CPU a request."""
+        before_s = self.cpu_s()
+        done = subprocess.run(
+            [sys.executable, HERE / "load.py", str(self.port), str(connections), str(requests), kind],
+            check=True,
+            stdout=subprocess.PIPE,
+        )
+        figures = json.loads(done.stdout)
+        return {**figures, "cpu_us": 1e6 * (self.cpu_s() - before_s) / requests}
+
+    def publish(self, *, topic: str, key: str, content: str) -> tuple[int, bytes]:
+        """Post one message; returns the status and the body of the answer."""
+        body = json.dumps({"topic": topic, "key": key, "content": content}).encode()
+        request = urllib.request.Request(f"{self.url}messages", body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.popen.wait(DEADLINE_S)
+
+
+@contextlib.contextmanager
+def sampleapp(
+    *, broker: str | None = None, prefix: Sequence[str] = (), readings: bool = True
+) -> Iterator[Server]:
+    """The service as an operator starts it, with a hundred readings."""
+    with tempfile.TemporaryDirectory() as directory:
+        port = _free_port()
+        twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", "sampleapp"]
+        options = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])
+        server = Server([*prefix, *twistd, *options], port=port, directory=directory)
+        try:
+            for key, value in READINGS.items() if readings else ():
+                status, answer = server.publish(topic="readings", key=key, content=str(value))
+                if status != 200:
+                    raise SystemExit(f"A reading was not taken: {status} {answer!r}")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def stock_klein() -> Iterator[Server]:
+    """Klein without anything of ours; see `stock_klein.py`."""
+    with _script("stock_klein.py") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def aiohttp_librdkafka(*, bootstrap: str) -> Iterator[Server]:
+    """The gateway that one would write otherwise; see `aiohttp_librdkafka.py`."""
+    with _script("aiohttp_librdkafka.py", bootstrap) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _script(name: str, *arguments: str) -> Iterator[Server]:
+    port = _free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, str(HERE / name), str(port), *arguments]
+        server = Server(command, port=port, directory=directory)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
