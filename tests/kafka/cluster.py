@@ -31,6 +31,8 @@ CLUSTER_ID = "c2FtcGxlYXBwLXRlc3RzIQ"
 # (net.ipv4.ip_local_port_range begins with 32768).
 PORTS = range(20_000, 30_000)
 START_DEADLINE_S = 60
+# 2026-01-31T23:59:59.999, with which each line of a log begins.
+LENGTH_OF_TIME = 23
 
 
 class Cluster:
@@ -149,7 +151,8 @@ class Cluster:
         """
         claims = {
             max(
-                (line[:12] for line in _lines_with(node.log, "Becoming the active controller")), default=""
+                (line[:LENGTH_OF_TIME] for line in _lines_with(node.log, "Becoming the active controller")),
+                default="",
             ): node
             for node in self.nodes
         }

@@ -40,6 +40,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    # Leaders change when a test wants them to, not every five minutes.
+    "auto.leader.rebalance.enable": "false",
     # Whatever can be compacted is, soon, and in little memory.
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.dedupe.buffer.size": str(4 * 2**20),

@@ -22,7 +22,7 @@ _JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
     # All settings, in hundreds of lines, and one line for each of the partitions.
     *(
         f"-Dorg.slf4j.simpleLogger.log.{name}=warn"

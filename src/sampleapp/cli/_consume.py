@@ -18,6 +18,7 @@ Examples:
   sampleapp consume readings
   sampleapp consume readings --follow
   sampleapp consume greetings --broker sqlite:/var/lib/sampleapp/records.sqlite3
+  sampleapp consume readings --broker kafka://kafka1:9092,kafka2:9092
 """
 
 
