@@ -14,7 +14,7 @@ __all__ = ["Topic"]
 
 _LOOKED_AT: Final = 12
 """How many partitions are compared to find one that is not behind: all of them would take too long."""
-_HASHES: Final = 4096
+_HASHES: Final = 16_384
 
 _hashes: dict[bytes, int] = {}
 """Keys come again, and a hash in Python takes as long as all the rest of accepting a record."""
@@ -26,7 +26,7 @@ def _hash(key: bytes) -> int:
         found = murmur2(key) & 0x7FFFFFFF
         if len(_hashes) >= _HASHES:
             _hashes.clear()
-        if len(key) <= 64:  # noqa: PLR2004 -- the cache stays below a megabyte
+        if len(key) <= 64:  # noqa: PLR2004 -- the cache stays below three megabytes
             _hashes[key] = found
     return found
 
