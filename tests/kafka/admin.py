@@ -25,10 +25,12 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 20
+_ANSWER_S = 3
 _CLIENT = {
     # What it says on stderr is about brokers that the tests have stopped.
     "log_level": 0,
     "reconnect.backoff.max.ms": 500,
+    "socket.timeout.ms": _ANSWER_S * 1000,
     "topic.metadata.refresh.interval.ms": 1000,
 }
 
@@ -81,7 +83,7 @@ class Admin:
 
     def exists(self, topic: str) -> bool:
         """Whether there is such a topic. Asking makes none."""
-        return topic in self._client.list_topics(timeout=_TIMEOUT_S).topics
+        return topic in self._topics()
 
     def leaders(self, topic: str) -> dict[int, int]:
         """The node that leads each partition that has a leader."""
@@ -146,8 +148,23 @@ class Admin:
 
     def _partitions(self, topic: str) -> Mapping:
         # The whole list: to ask for a topic by its name may make it.
-        found = self._client.list_topics(timeout=_TIMEOUT_S).topics.get(topic)
+        found = self._topics().get(topic)
         return {} if found is None else found.partitions
+
+    def _topics(self) -> Mapping:
+        found = []
+
+        def answered() -> bool:
+            try:
+                found.append(self._client.list_topics(timeout=_ANSWER_S).topics)
+            except KafkaException as error:
+                # It has asked a broker that is frozen; next it may ask another.
+                if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                    raise
+            return bool(found)
+
+        eventually(answered, "a broker says which topics there are")
+        return found[0]
 
     def _done(self, futures: Mapping) -> None:
         for future in futures.values():
