@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    ISSLTransport,
+    ITCPTransport,
+)
 from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Server
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
 from zope.interface import implementer
@@ -48,6 +55,7 @@ class FrontDoorChannel(HTTPChannel):
     site: FrontDoorSite
     transport: ITCPTransport
     _abort_call: IDelayedCall | None = None
+    _host: IAddress | None = None
     _is_closing = False
     _is_lingering = False
     _linger_end_s = 0.0
@@ -57,6 +65,33 @@ class FrontDoorChannel(HTTPChannel):
         """Take part in the site's drain from now on."""
         self.site.channels.add(self)
         super().connectionMade()
+
+    def getHost(self) -> IAddress:
+        """Where the connection came in: asked of the system once, not for each request."""
+        if self._host is None:
+            self._host = super().getHost()
+        return self._host
+
+    def write_answer(self, data: bytes) -> None:
+        """
+        Send what the socket takes now, and leave the rest to the reactor.
+
+        Asking the reactor to say when the socket is ready, and then not to, costs more than sending does.
+        """
+        transport: Any = self.transport
+        if type(transport) is Server and not (
+            transport.TLS
+            or transport.disconnecting
+            or transport.dataBuffer
+            or transport._tempDataBuffer  # noqa: SLF001 -- what waits there has to go first
+            or transport._writeDisconnected  # noqa: SLF001 -- there is no public name for it
+        ):
+            sent = transport.writeSomeData(data)
+            # An error is for the reactor, which will meet it as well, and ends the connection.
+            if isinstance(sent, int):
+                data = data[sent:]
+        if data:
+            self.write(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell the requests and the site."""

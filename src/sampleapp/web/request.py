@@ -109,7 +109,7 @@ class FrontDoorRequest(Request):
         self.startedWriting = 1
         self.code = answer.status
         self.sentLength = len(body)
-        channel.write(
+        channel.write_answer(
             b"%bDate: %b\r\n%b\r\n%b"
             % (
                 answer.head,

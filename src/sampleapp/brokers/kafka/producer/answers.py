@@ -44,7 +44,8 @@ class Answers:
 
         :param offset: of its first record; each of the others has the next one.
         """
-        self._leave(batch.records)
+        self._outstanding -= len(batch.records)
+        self._buffer.give_back(batch.held)
         for pending in batch.records:
             answer = pending.answer
             if not answer.called:

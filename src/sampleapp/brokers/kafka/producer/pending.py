@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from sampleapp.model import Record, RecordMetadata
@@ -9,20 +10,19 @@ from sampleapp.model import Record, RecordMetadata
 __all__ = ["Batch", "Pending"]
 
 
-class Pending:
-    """One record, and who waits for it."""
+class Pending(Struct, gc=False):
+    """
+    One record, and who waits for it.
 
-    __slots__ = ("answer", "deadline_s", "record", "size")
+    It needs no garbage collector: it leaves its queue when it is answered, and so every cycle.
+    """
 
-    def __init__(self, record: Record, *, size: int, deadline_s: float) -> None:
-        """
-        :param size: the bytes that it takes in the buffer.
-        :param deadline_s: when its caller has to be answered, in seconds of the reactor's clock.
-        """
-        self.record = record
-        self.size = size
-        self.deadline_s = deadline_s
-        self.answer: Deferred[RecordMetadata] = Deferred()
+    record: Record
+    size: int
+    """The bytes that it takes in the buffer."""
+    deadline_s: float
+    """When its caller has to be answered, in seconds of the reactor's clock."""
+    answer: Deferred[RecordMetadata]
 
 
 class Batch:

@@ -111,11 +111,12 @@ class Producer:
         """See `sampleapp.interfaces.IBroker.publish`."""
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
-        if not is_legal_topic(record.topic):
-            return fail(IllegalTopic("Kafka does not allow a topic of this name."))
-        now_s = self._clock.seconds()
-        topic = self._routing.topic(record.topic)
-        topic.used_s = now_s
+        topic = self._routing.topics.get(record.topic)
+        if topic is None:
+            if not is_legal_topic(record.topic):
+                return fail(IllegalTopic("Kafka does not allow a topic of this name."))
+            topic = self._routing.topic(record.topic)
+        topic.used_s = now_s = self._clock.seconds()
         queue = topic.queue_for(record.key, turn=self._routing.turn, now_s=now_s) if topic.queues else None
         size = record_size(record)
         if size > self._buffer.limit_bytes:
@@ -126,7 +127,8 @@ class Producer:
             return fail(
                 BufferFull("Too much is waiting for the broker already; the record was not published.")
             )
-        pending = Pending(record, size=size, deadline_s=now_s + self._delivery_timeout_s)
+        answer: Deferred[RecordMetadata] = Deferred()
+        pending = Pending(record, size, now_s + self._delivery_timeout_s, answer)
         self._answers.expect()
         if self._tick_call is None:
             self._tick_call = self._clock.callLater(_TICK_S, self._tick)
@@ -137,7 +139,7 @@ class Producer:
             queue.held += size
             if queue.state is State.IDLE:
                 self._ready(queue)
-        return pending.answer
+        return answer
 
     def refresh(self) -> None:
         """Learn what has changed in the topics that are published to: partitions, and who leads them."""

@@ -37,6 +37,7 @@ class PartitionQueue:
         "state",
         "suspect_until_s",
         "topic",
+        "tried",
         "trouble",
         "waiting",
     )
@@ -55,6 +56,8 @@ class PartitionQueue:
         """When it may be sent from again after an attempt failed, by the reactor's clock."""
         self.sequence: Sequence | None = None
         """What makes its attempts recognisable to the broker."""
+        self.tried = -1
+        """The node to which the last attempt was to go."""
         self.attempts = 0
         """How many attempts have failed in a row."""
         self.reported = False
@@ -93,9 +96,14 @@ class PartitionQueue:
         return batch, batch.data
 
     def _first(self) -> Batch:
-        waiting = self.waiting
+        waiting, limit = self.waiting, self.batch_bytes - BATCH_OVERHEAD
+        if self.held <= limit:
+            # No batch is on its way, so these are all that it holds.
+            records = list(waiting)
+            waiting.clear()
+            return Batch(records, held=self.held)
         records = [waiting.popleft()]
-        held, limit = records[0].size, self.batch_bytes - BATCH_OVERHEAD
+        held = records[0].size
         while waiting and held + waiting[0].size <= limit:
             pending = waiting.popleft()
             held += pending.size

@@ -270,7 +270,7 @@ class Routing:
                 PartitionQueue(topic=topic.name, partition=partition, batch_bytes=self._batch_bytes)
             )
         for queue in topic.queues:
-            if queue.state is State.PARKED and queue and queue.not_before_s <= now_s:
+            if queue.state is State.PARKED and queue and (queue.not_before_s <= now_s or self._moved(queue)):
                 self._ready(queue)
         waiting, topic.waiting = topic.waiting, type(topic.waiting)()
         topic.held = 0
@@ -278,6 +278,10 @@ class Routing:
         for pending in waiting:
             self.enqueue(topic, pending)
         return True
+
+    def _moved(self, queue: PartitionQueue) -> bool:
+        """Whether another node leads than the one that the last attempt was for: then why wait."""
+        return self._client.leader_of(queue.topic, queue.partition) not in (None, queue.tried)
 
     def enqueue(self, topic: Topic, pending: Pending) -> None:
         """Put a record where it belongs, behind all that came before it."""

@@ -92,6 +92,7 @@ class Sender:
             queue.state = State.PARKED
             return
         queue.state = State.READY
+        queue.tried = leader
         node = self._nodes.get(leader)
         if node is None:
             node = self._nodes[leader] = _Node(leader)
