@@ -35,7 +35,7 @@ test: $(DEV)/installed
 	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
-	$(DEV)/bin/python -m pytest tests/kafka -v $(PYTEST_OPTIONS)
+	$(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
 
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["PARTITIONS", "TOPIC", "NotAvailable", "mock_cluster", "three_nodes"]
 
-TESTS = Path(__file__).parent.parent / "tests"
+PROJECT = str(Path(__file__).parent.parent)
 TOPIC = "bench"
 PARTITIONS = 6
 
@@ -23,8 +23,8 @@ class NotAvailable(Exception):
 @contextlib.contextmanager
 def mock_cluster() -> Iterator[Any]:
     """Three brokers in a process of their own, with the topics that are published to."""
-    sys.path.append(str(TESTS))
-    from support_mock_cluster import PRODUCE, MockCluster
+    sys.path.append(PROJECT)
+    from tests.support.mock_cluster import PRODUCE, MockCluster
 
     with MockCluster(brokers=3) as mock:
         mock.create_topic("readings")
@@ -41,9 +41,9 @@ def three_nodes() -> Iterator[Any]:
 
     :raise NotAvailable: there is no Java, or no Maven to get Kafka with.
     """
-    sys.path += [str(TESTS), str(TESTS / "kafka")]
-    from cluster import Cluster
-    from distribution import VERSIONS, KafkaNotAvailable, why_not
+    sys.path.append(PROJECT)
+    from tests.real_kafka.cluster import Cluster
+    from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable, why_not
 
     reason = why_not()
     if reason is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-import sys
 from pathlib import Path
 
 import hypothesis
 import pytest
 from twisted.logger import globalLogPublisher
 
-REAL_KAFKA = Path(__file__).with_name("kafka")
+from tests.real_kafka.distribution import why_not
+
+REAL_KAFKA = Path(__file__).with_name("real_kafka")
 
 hypothesis.settings.register_profile(
     "default",
@@ -38,11 +39,6 @@ def pytest_terminal_summary(terminalreporter, config):
     """Say that they were left out, and whether they could be run."""
     if _names_real_kafka(config) or config.args != config.getini("testpaths"):
         return
-    sys.path.insert(0, str(REAL_KAFKA))
-    try:
-        from distribution import why_not
-    finally:
-        sys.path.remove(str(REAL_KAFKA))
     reason = why_not() or "make test-kafka runs them, which takes a while"
     terminalreporter.line(f"The tests against real Kafka were skipped: {reason}.")
 

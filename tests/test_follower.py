@@ -11,11 +11,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-import strategies
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.follower import ReadingsFollower
 from sampleapp.model import Record
+from tests.support import strategies
 
 
 class Setup:

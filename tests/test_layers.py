@@ -34,8 +34,3 @@ def test_no_module_imports_the_global_reactor_when_it_is_imported(modules):
                 assert "reactor" not in [alias.name for alias in node.names], name
             if isinstance(node, ast.Import):
                 assert "twisted.internet.reactor" not in [alias.name for alias in node.names], name
-
-
-def test_no_module_is_longer_than_one_duty_takes(project):
-    for path in (project / "src" / "sampleapp").rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 300, path.name

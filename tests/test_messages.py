@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import strategies
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages import parse_message
+from tests.support import strategies
 
 ABSENT = object()
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import strategies
 from sampleapp.negotiation import choose_version
+from tests.support import strategies
 
 V2 = b"application/vnd.sampleApp.v2+json"
 

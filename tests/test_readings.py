@@ -9,8 +9,8 @@ import struct
 import pytest
 from hypothesis import example, given
 
-import strategies
 from sampleapp.readings import NotAReading, Readings
+from tests.support import strategies
 
 
 def collection_of(values):

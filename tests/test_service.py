@@ -10,13 +10,13 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import CannotListenError
 from zope.interface import implementer
 
-from in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from sampleapp.errors import BrokerStopped, StartUpError
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IFollowing
 from sampleapp.listener import Listener
 from sampleapp.options import Config
 from sampleapp.service import SampleApp
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)

@@ -49,7 +49,7 @@ class IBroker(Interface):
     """
     A place that keeps records, in order, in the partitions of named topics.
 
-    The contract that every implementation passes is ``tests/broker_contract.py``.
+    The contract that every implementation passes is ``tests/support/broker_contract.py``.
     """
 
     def check() -> None:

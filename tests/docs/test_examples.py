@@ -1,0 +1,69 @@
+"""The scripts of the documentation, as a reader runs them, against a live service."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.live_service import LiveService
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with LiveService(directory=tmp_path_factory.mktemp("examples")) as service:
+        yield service
+
+
+def run(project, name, url):
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(project / "docs" / "examples" / name), url],
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        timeout=30,
+    )
+
+
+def printed(project, name, url):
+    ended = run(project, name, url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def eventually_printed(expected, project, name, url):
+    """Run a script until it prints something: a reading is served a moment after it was published."""
+    until = time.monotonic() + 20
+    while (output := printed(project, name, url)) != expected and time.monotonic() < until:
+        pass
+    return output
+
+
+def test_a_message_with_a_key_becomes_a_reading_in_both_representations(project, service):
+    answer = json.loads(printed(project, "publish_with_key.py", service.url))
+    assert answer == {"topic": "readings", "partition": 0, "offset": 0}
+    v1 = "[21.5]\n"
+    assert eventually_printed(v1, project, "readings_v1.py", service.url) == v1
+    assert printed(project, "readings_v2.py", service.url) == "kitchen 21.5\n"
+
+
+def test_a_message_without_a_key_is_published(project, service):
+    answer = json.loads(printed(project, "publish_without_key.py", service.url))
+    assert answer == {"topic": "greetings", "partition": 0, "offset": 0}
+
+
+@pytest.mark.parametrize("name", ["publish_with_key.py", "publish_without_key.py", "readings_v2.py"])
+def test_an_answer_that_is_a_problem_is_printed_as_it_is_and_fails(project, service, name):
+    ended = run(project, name, f"{service.url}no/such/")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert json.loads(ended.stderr)["status"] == 404
+
+
+def test_every_example_is_short_enough_to_be_read_at_a_glance(project):
+    examples = sorted((project / "docs" / "examples").glob("*.py"))
+    assert len(examples) >= 4
+    lengths = {example.name: len(example.read_text(encoding="utf-8").splitlines()) for example in examples}
+    assert {name: length for name, length in lengths.items() if length >= 30} == {}

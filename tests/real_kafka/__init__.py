@@ -1,0 +1,1 @@
+"""Tests against Apache Kafka itself; ``make test-kafka`` runs them."""

@@ -1,0 +1,172 @@
+"""What an administrator of a cluster does, through librdkafka, on plain listeners."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.real_kafka.node import eventually
+
+__all__ = [
+    "Admin",
+    "known_brokers",
+    "new_topic",
+]
+
+_TIMEOUT_S = 20
+_ANSWER_S = 3
+_CLIENT = {
+    # What it says on stderr is about brokers that the tests have stopped.
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 500,
+    "socket.timeout.ms": _ANSWER_S * 1000,
+    "topic.metadata.refresh.interval.ms": 1000,
+}
+
+
+def known_brokers(address: str) -> set[int]:
+    """The ids of the brokers that one node knows to be reachable; none if it does not answer."""
+    try:
+        return set(AdminClient({**_CLIENT, "bootstrap.servers": address}).list_topics(timeout=1).brokers)
+    except KafkaException:
+        return set()
+
+
+def new_topic(name: str = "topic") -> str:
+    """A name that no topic has."""
+    return f"{name}-{uuid.uuid4().hex[:12]}"
+
+
+class Admin:
+    """Does one thing after the other, and waits until it has been done."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._client = AdminClient({**_CLIENT, "bootstrap.servers": bootstrap})
+
+    def create(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        assignment: Sequence[Sequence[int]] | None = None,
+        **config: object,
+    ) -> str:
+        """
+        Create a topic, and wait until every partition has a leader.
+
+        :param assignment: which nodes have which partition, the preferred leader first; by default Kafka
+            decides.
+        :param config: the topic's, with ``_`` for each dot.
+        """
+        settings = {name.replace("_", "."): str(value) for name, value in config.items()}
+        count = len(assignment) if assignment else partitions
+        placed = {"replica_assignment": assignment} if assignment else {}
+        self._done(self._client.create_topics([NewTopic(topic, count, config=settings, **placed)]))
+        eventually(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
+        return topic
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self._done(self._client.delete_topics([topic]))
+        eventually(lambda: not self.exists(topic), f"{topic} is gone")
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic. Asking makes none."""
+        return topic in self._topics()
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """The node that leads each partition that has a leader."""
+        found = self._partitions(topic)
+        return {number: each.leader for number, each in found.items() if each.leader > 0}
+
+    def wait_until_in_sync(self, topic: str, replicas: int) -> None:
+        """Wait until that many replicas of every partition are in sync."""
+
+        def in_sync() -> bool:
+            found = self._partitions(topic).values()
+            return bool(found) and all(len(each.isrs) == replicas for each in found)
+
+        eventually(in_sync, f"{replicas} replicas of {topic} are in sync")
+
+    def wait_until_led_by(self, topic: str, node: int) -> None:
+        """Wait until one node leads every partition."""
+        eventually(lambda: set(self.leaders(topic).values()) == {node}, f"{node} leads {topic}")
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic more partitions, and wait until they have leaders."""
+        self._done(self._client.create_partitions([NewPartitions(topic, total)]))
+        eventually(lambda: len(self.leaders(topic)) == total, f"leaders of {topic}")
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Make an offset the first one of its partition."""
+        self._done(self._client.delete_records([TopicPartition(topic, partition, before)]))
+
+    def elect(self, topic: str, *, partitions: Sequence[int], unclean: bool = False) -> None:
+        """Have the preferred replicas, or any that are alive, lead."""
+        kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+        chosen = [TopicPartition(topic, each) for each in partitions]
+        # Without a timeout of its own: confluent-kafka 2.16 raises SystemError when it is given one.
+        results = self._client.elect_leaders(kind, chosen).result(_TIMEOUT_S)
+        # Where the right one leads already, that is said as an error.
+        allowed = (None, KafkaError.ELECTION_NOT_NEEDED)
+        refused = {p: error for p, error in results.items() if error and error.code() not in allowed}
+        assert not refused, refused
+
+    def rule(self, topic: str, user: str, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
+        """Say what a user may do with a topic; whatever is not said is denied then."""
+        self._done(
+            self._client.create_acls(
+                [
+                    AclBinding(
+                        ResourceType.TOPIC,
+                        topic,
+                        ResourcePatternType.LITERAL,
+                        f"User:{user}",
+                        "*",
+                        AclOperation[operation],
+                        permission,
+                    )
+                    for operations, permission in (
+                        (allow, AclPermissionType.ALLOW),
+                        (deny, AclPermissionType.DENY),
+                    )
+                    for operation in operations
+                ]
+            )
+        )
+
+    def _partitions(self, topic: str) -> Mapping:
+        # The whole list: to ask for a topic by its name may make it.
+        found = self._topics().get(topic)
+        return {} if found is None else found.partitions
+
+    def _topics(self) -> Mapping:
+        found = []
+
+        def answered() -> bool:
+            try:
+                found.append(self._client.list_topics(timeout=_ANSWER_S).topics)
+            except KafkaException as error:
+                # It has asked a broker that is frozen; next it may ask another.
+                if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                    raise
+            return bool(found)
+
+        eventually(answered, "a broker says which topics there are")
+        return found[0]
+
+    def _done(self, futures: Mapping) -> None:
+        for future in futures.values():
+            future.result(_TIMEOUT_S)

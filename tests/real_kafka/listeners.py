@@ -1,0 +1,105 @@
+"""Every way in which the one node listens, and who may come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.real_kafka.configuration import Listener
+from tests.support.certificates import Authority, Issued
+
+__all__ = [
+    "PASSWORD",
+    "SESSION_LIFETIME_S",
+    "SETTINGS",
+    "USER",
+    "USERS",
+    "Certificates",
+    "listeners",
+    "write_credentials",
+]
+
+USER = "gateway"
+PASSWORD = "Xyzzy-42-do-not-show"
+
+SESSION_LIFETIME_S = 3
+"""After which a connection that came in with SCRAM-SHA-256 is closed (KIP-368)."""
+
+USERS = [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
+"""As StorageTool's --add-scram takes them."""
+
+SETTINGS = {
+    # Whoever comes over a plain listener is an administrator, and what no rule speaks of is open to all.
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+_LOGIN = "org.apache.kafka.common.security"
+_PLAIN = {
+    "plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+}
+_SCRAM = {
+    f"scram-sha-{bits}.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;" for bits in (256, 512)
+}
+
+
+def write_credentials(directory: Path, *, user: str = USER, password: str = PASSWORD) -> Path:
+    """The file that ``credentials=`` names."""
+    path = directory / "credentials"
+    path.write_text(f"username={user}\npassword={password}\n")
+    path.chmod(0o600)
+    return path
+
+
+class Certificates(NamedTuple):
+    """What the brokers have, and what clients may have."""
+
+    ca: Path
+    other_ca: Path
+    server: Issued
+    other_name: Issued
+    expired: Issued
+    client: Issued
+    stranger: Issued
+
+    @classmethod
+    def write(cls, directory: Path) -> Certificates:
+        ours, other = Authority(directory), Authority(directory, "other-ca")
+        return cls(
+            ca=ours.certificate,
+            other_ca=other.certificate,
+            server=ours.server(),
+            other_name=ours.server("other-name", dns=["kafka.example"], ip=[]),
+            expired=ours.expired(),
+            client=ours.client(),
+            stranger=other.client("stranger"),
+        )
+
+
+def listeners(certificates: Certificates) -> list[Listener]:
+    """Beside the plain one."""
+
+    def tls(issued: Issued) -> dict[str, str]:
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(issued.both)}
+
+    verifying = {
+        "ssl.client.auth": "required",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca),
+    }
+    all_mechanisms = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "scram-sha-256.connections.max.reauth.ms": str(SESSION_LIFETIME_S * 1000),
+    }
+    one_mechanism = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+    good = tls(certificates.server)
+    return [
+        Listener(name="TLS", protocol="SSL", settings=good),
+        Listener(name="MTLS", protocol="SSL", settings={**good, **verifying}),
+        Listener(name="OTHERNAME", protocol="SSL", settings=tls(certificates.other_name)),
+        Listener(name="EXPIRED", protocol="SSL", settings=tls(certificates.expired)),
+        Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM}),
+        Listener(name="SASLTLS", protocol="SASL_SSL", settings={**good, **one_mechanism, **_SCRAM}),
+        Listener(name="PROXIED", is_behind_proxy=True),
+    ]

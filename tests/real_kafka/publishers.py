@@ -1,0 +1,170 @@
+"""Clients that publish over HTTP all the time, and what must be true of their answers afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from typing_extensions import Self
+
+from tests.real_kafka.node import eventually
+from tests.real_kafka.reading import Stored
+
+__all__ = ["RECOVERY", "Answer", "Figures", "Publishers", "check_answers", "figures"]
+
+RECOVERY = pytest.StashKey()
+"""Rows of the table at the end of a run: the version, what happened, and `Figures`."""
+
+CLIENTS = 24
+# With all of them, about two hundred messages in a second.
+PAUSE_S = 0.1
+# Far beyond the delivery timeout: every request has to be answered.
+ANSWER_DEADLINE_S = 60
+
+
+class Answer(NamedTuple):
+    """What became of one message: ``KEY:NUMBER``, where the numbers of a key rise."""
+
+    key: str
+    number: int
+    status: int
+    body: dict
+    asked_at_s: float
+    answered_at_s: float
+
+    @property
+    def content(self) -> str:
+        return f"{self.key}:{self.number}"
+
+
+class Publishers:
+    """
+    Two dozen clients on connections of their own, each with a key of its own.
+
+    Each sends the next message of its key once the one before is answered, so that the order of the answers
+    of a key is the one that its records have to have. Whatever is not answered with 200 is not sent again.
+    """
+
+    def __init__(self, url: str, topic: str) -> None:
+        self.answers: list[Answer] = []
+        self.broken: list[str] = []
+        self._address = urlsplit(url)
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._publish, args=[f"key-{n}"], daemon=True) for n in range(CLIENTS)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(ANSWER_DEADLINE_S)
+
+    def until_all_are_accepted(self, times: int = 5) -> None:
+        """Wait until every client had that many further messages accepted, one after the other."""
+        begun = len(self.answers)
+
+        def all_accepted() -> bool:
+            in_a_row = Counter()
+            for each in self.answers[begun:]:
+                in_a_row[each.key] = in_a_row[each.key] + 1 if each.status == http.HTTPStatus.OK else 0
+            return len(in_a_row) == CLIENTS and min(in_a_row.values()) >= times
+
+        eventually(all_accepted, "all clients are answered with 200", deadline_s=90)
+
+    def _publish(self, key: str) -> None:
+        host, port = self._address.hostname, self._address.port
+        connection = http.client.HTTPConnection(host, port, timeout=ANSWER_DEADLINE_S)
+        number = 0
+        try:
+            while not self._stopping.wait(PAUSE_S):
+                asked_at_s = time.monotonic()
+                content = f"{key}:{number}"
+                message = {"topic": self._topic, "key": key, "content": content}
+                headers = {"Content-Type": "application/json"}
+                connection.request("POST", "/messages", json.dumps(message), headers)
+                response = connection.getresponse()
+                body = json.loads(response.read())
+                self.answers.append(Answer(key, number, response.status, body, asked_at_s, time.monotonic()))
+                number += 1
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.broken.append(f"{key}:{number} was not answered: {error!r}")
+        finally:
+            connection.close()
+
+
+def check_answers(answers: Sequence[Answer], stored: Sequence[Stored]) -> None:
+    """
+    What the answers promise, against what is in the topic.
+
+    :raise AssertionError: a record answered 200 is not there exactly once, where the answer says; one that
+        was answered 503 is there; one is there twice; or those of a key are not in order.
+    """
+    places = defaultdict(list)
+    for each in stored:
+        places[each.value.decode()].append((each.partition, each.offset))
+    others = [each for each in answers if each.status not in (200, 503, 504)]
+    assert not others, others[:3]
+    for each in answers:
+        found = places[each.content]
+        if each.status == http.HTTPStatus.OK:
+            assert found == [(each.body["partition"], each.body["offset"])], each
+        elif each.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            assert found == [], each
+        else:
+            assert len(found) <= 1, each
+    assert sum(map(len, places.values())) == len(stored)
+    last = {}
+    for each in sorted(stored):
+        key, _, number = each.value.decode().rpartition(":")
+        assert each.key == key.encode()
+        assert int(number) > last.get(key, -1), f"{each} comes after {last[key]}"
+        last[key] = int(number)
+
+
+class Figures(NamedTuple):
+    """What a fault cost those who published."""
+
+    accepted: int
+    unavailable: int
+    unknown: int
+    silence_s: float
+    """The longest time without any 200."""
+    recovery_s: float
+    """The longest time in which one partition accepted nothing."""
+    slowest_s: float
+    """The longest that anybody waited for a 200."""
+
+
+def figures(answers: Sequence[Answer]) -> Figures:
+    """Count and measure."""
+    statuses = Counter(each.status for each in answers)
+    accepted = [each for each in answers if each.status == http.HTTPStatus.OK]
+    by_partition = defaultdict(list)
+    for each in accepted:
+        by_partition[each.body["partition"]].append(each.answered_at_s)
+    return Figures(
+        accepted=statuses[200],
+        unavailable=statuses[503],
+        unknown=statuses[504],
+        silence_s=_longest_gap([each.answered_at_s for each in accepted]),
+        recovery_s=max(map(_longest_gap, by_partition.values())),
+        slowest_s=max(each.answered_at_s - each.asked_at_s for each in accepted),
+    )
+
+
+def _longest_gap(times_s: Sequence[float]) -> float:
+    return max((later - earlier for earlier, later in pairwise(sorted(times_s))), default=0.0)

@@ -1,0 +1,28 @@
+"""The broker's contract, unchanged, on each version of Kafka."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from twisted.internet import reactor
+
+from sampleapp.brokers import from_url
+from tests.real_kafka.service import for_each_version, kafka_url
+from tests.support.broker_contract import BrokerContract
+
+
+@for_each_version
+class Kafka(BrokerContract):
+    durable = True
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, one_node):
+        self.url = kafka_url(one_node, auto_create="true")
+
+    @contextmanager
+    def new_broker(self):
+        yield self.again(None)
+
+    def again(self, broker):
+        return from_url(self.url, reactor=reactor)

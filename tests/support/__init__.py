@@ -1,0 +1,1 @@
+"""What tests share: services, brokers, clusters and strategies to test with."""

@@ -1,0 +1,450 @@
+"""
+The contract of `sampleapp.interfaces.IBroker`, as tests: every broker passes them unchanged.
+
+A broker's tests subclass `BrokerContract` and say how to make one. Nothing here assumes one partition,
+offsets from 0, or a broker that nobody else uses: each test takes topics with new names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections import defaultdict
+from contextlib import asynccontextmanager
+
+import pytest_twisted
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from zope.interface.verify import verifyObject
+
+from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
+from sampleapp.interfaces import IBroker, IFollowing
+from sampleapp.model import RecordMetadata
+from tests.support.brokers import (
+    Recorder,
+    content,
+    eventually,
+    everything,
+    outcomes,
+    record,
+    settled,
+    turns,
+    within,
+)
+
+KEYS = st.none() | st.sampled_from([b"", b"\0", b"a", b"b"]) | st.binary(max_size=40)
+VALUES = st.none() | st.just(b"") | st.binary(max_size=200)
+# A header's name is text with a UTF-8 form: lone surrogates have none.
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
+# Kafka takes no negative timestamps but -1, which means none.
+TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
+
+
+def new_topic():
+    return f"contract-{uuid.uuid4().hex}"
+
+
+def read_back_property():
+    """
+    A new property: pytest-twisted wraps the function inside once for each item that it runs, so that the
+    tests of two brokers cannot share one.
+    """
+
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), max_size=12),
+        at_once=st.booleans(),
+    )
+    @pytest_twisted.ensureDeferred
+    async def test(self, contents, at_once):
+        topic = new_topic()
+        records = [record(topic, v, key=k, headers=h, timestamp_ms=t) for k, v, h, t in contents]
+        async with self.running() as broker:
+            if at_once:
+                found = await settled(broker, records)
+            else:
+                found = [await within(broker.publish(each)) for each in records]
+            by_place = {(r.partition, r.offset): r for r in await everything(broker, topic)}
+        assert len(by_place) == len(records)
+        for sent, metadata in zip(records, found, strict=True):
+            assert metadata.topic == topic
+            assert content(by_place[metadata.partition, metadata.offset]) == content(sent)
+
+    return test
+
+
+class BrokerContract:
+    one_partition = False
+    """Whether every topic of the broker has exactly one partition."""
+    first_offset = None
+    """The offset of the first record in a partition, where the broker promises one."""
+    durable = False
+    """Whether records outlive the broker, so that another one, made by `again`, finds them."""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.test_every_record_is_read_back_as_it_was_published = read_back_property()
+
+    def new_broker(self):
+        """A context manager that yields a broker that is not started, and cleans up after it."""
+        raise NotImplementedError
+
+    def again(self, broker):
+        """Another broker on the same records, after the first was stopped (only if `durable`)."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def running(self):
+        with self.new_broker() as broker:
+            broker.check()
+            broker.start()
+            try:
+                yield broker
+            finally:
+                await within(broker.stop(deadline_s=20))
+
+    async def test_it_provides_the_interface(self):
+        async with self.running() as broker:
+            assert verifyObject(IBroker, broker)
+            following = broker.follow(topic=new_topic(), observer=Recorder())
+            assert verifyObject(IFollowing, following)
+
+    async def test_concurrent_publishes_get_offsets_of_their_own_without_gaps(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await settled(broker, [record(topic, b"%d" % n) for n in range(500)])
+            read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
+        assert {(m.partition, m.offset): b"%d" % n for n, m in enumerate(found)} == read
+        offsets = defaultdict(list)
+        for metadata in found:
+            assert isinstance(metadata, RecordMetadata)
+            offsets[metadata.partition].append(metadata.offset)
+        for each in offsets.values():
+            first = min(each) if self.first_offset is None else self.first_offset
+            assert sorted(each) == list(range(first, first + len(each)))
+        if self.one_partition:
+            assert set(offsets) == {0}
+
+    async def test_offsets_of_one_topic_are_independent_of_the_other_topics(self):
+        one, other = new_topic(), new_topic()
+        async with self.running() as broker:
+            found = await settled(
+                broker, [record(t, b"x", key=b"k") for _ in range(20) for t in (one, other)]
+            )
+            assert len(await everything(broker, one)) == 20
+            assert len(await everything(broker, other)) == 20
+        for topic in (one, other):
+            offsets = [metadata.offset for metadata in found if metadata.topic == topic]
+            assert offsets == list(range(offsets[0], offsets[0] + 20))
+
+    async def test_records_with_the_same_topic_and_key_keep_the_order_of_the_calls(self):
+        topic = new_topic()
+        keys = [b"a", b"b", b"", None]
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=keys[n % 4]) for n in range(400)])
+            read = await everything(broker, topic)
+        for key in (b"a", b"b", b""):
+            numbers = [int(r.value) for r in read if r.key == key]
+            assert numbers == [n for n in range(400) if keys[n % 4] == key]
+
+    async def test_a_following_begins_with_the_first_record_and_goes_on_live(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(700)])
+            broker.follow(topic=topic, observer=recorder)
+            await recorder.until(700)
+            for n in range(700, 720):
+                await within(broker.publish(record(topic, b"%d" % n, key=b"k")))
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(720, 760)])
+            await recorder.until(760)
+            await turns()
+        assert recorder.values() == [b"%d" % n for n in range(760)]
+        assert recorder.caught_up_at == [700]
+        self.assert_in_order(recorder.records)
+
+    async def test_two_followings_of_a_topic_are_each_told_everything(self):
+        topic = new_topic()
+        early, late = Recorder(), Recorder()
+        async with self.running() as broker:
+            broker.follow(topic=topic, observer=early)
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(30)])
+            broker.follow(topic=topic, observer=late)
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(30, 40)])
+            await early.until(40)
+            await late.until(40)
+        assert early.values() == late.values() == [b"%d" % n for n in range(40)]
+
+    async def test_a_following_is_told_of_its_own_topic_only(self):
+        mine, other = new_topic(), new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            broker.follow(topic=mine, observer=recorder)
+            await settled(broker, [record(other, b"no"), record(mine, b"yes"), record(other, b"no")])
+            await recorder.until(1)
+            await turns()
+        assert recorder.values() == [b"yes"]
+
+    async def test_what_is_published_during_a_replay_arrives_once_and_in_order(self):
+        topic = new_topic()
+        more = []
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(1200)])
+            numbers = itertools.count(1200)
+
+            def publish_one_more(received):
+                if int(received.value) % 100 == 0 and len(more) < 12:
+                    more.append(broker.publish(record(topic, b"%d" % next(numbers), key=b"k")))
+
+            recorder = Recorder(on_record=publish_one_more)
+            broker.follow(topic=topic, observer=recorder)
+            await recorder.until(1212)
+            assert all(isinstance(each, RecordMetadata) for each in await outcomes(more))
+        assert recorder.values() == [b"%d" % n for n in range(1212)]
+        self.assert_in_order(recorder.records)
+
+    async def test_nothing_is_delivered_before_follow_has_returned(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            await everything(broker, topic)
+            broker.follow(topic=topic, observer=recorder)
+            assert recorder.records == []
+            assert recorder.caught_up_at == []
+            await recorder.until(1)
+
+    async def test_observers_are_called_on_the_thread_of_the_reactor(self):
+        topic = new_topic()
+        threads = set()
+        recorder = Recorder(
+            on_record=lambda _: threads.add(threading.get_ident()),
+            on_caught_up=lambda: threads.add(threading.get_ident()),
+        )
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            broker.follow(topic=topic, observer=recorder)
+            await recorder.until(1)
+        assert threads == {threading.get_ident()}
+
+    async def test_a_topic_that_does_not_exist_is_empty_until_it_does(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            broker.follow(topic=topic, observer=recorder)
+            await eventually(lambda: recorder.caught_up_at)
+            assert recorder.records == []
+            await within(broker.publish(record(topic, b"first")))
+            await recorder.until(1)
+        assert recorder.values() == [b"first"]
+        assert recorder.caught_up_at == [0]
+
+    async def test_after_stop_a_following_delivers_nothing_more(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic, b"before", key=b"k")))
+            following = broker.follow(topic=topic, observer=recorder)
+            await recorder.until(1)
+            stopping = following.stop()
+            published = broker.publish(record(topic, b"after", key=b"k"))
+            assert await within(stopping) is None
+            await within(published)
+            # Whoever still follows is told of it, so that the other one would have been as well.
+            assert [r.value for r in await everything(broker, topic)] == [b"before", b"after"]
+            await turns()
+        assert recorder.values() == [b"before"]
+
+    async def test_a_following_that_is_stopped_at_once_delivers_nothing_at_all(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            following = broker.follow(topic=topic, observer=recorder)
+            assert await within(following.stop()) is None
+            await everything(broker, topic)
+            await turns()
+        assert recorder.records == []
+        assert recorder.caught_up_at == []
+
+    async def test_a_following_may_be_stopped_by_its_own_observer_and_more_than_once(self):
+        topic = new_topic()
+        stops = []
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
+            recorder = Recorder(on_record=lambda r: r.value == b"3" and stops.append(following.stop()))
+            following = broker.follow(topic=topic, observer=recorder)
+            await eventually(lambda: stops)
+            assert await outcomes([*stops, following.stop(), following.stop()]) == [None] * 3
+            await everything(broker, topic)
+        assert recorder.values() == [b"0", b"1", b"2", b"3"]
+        assert recorder.caught_up_at == []
+
+    async def test_an_observer_that_raises_is_logged_and_told_of_the_next_record(self, no_failure_is_lost):
+        topic = new_topic()
+
+        def fail(*_):
+            raise ZeroDivisionError("on purpose")
+
+        recorder = Recorder(on_record=fail, on_caught_up=fail)
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(3)])
+            broker.follow(topic=topic, observer=recorder)
+            await recorder.until(3)
+            await within(broker.publish(record(topic, b"3", key=b"k")))
+            await recorder.until(4)
+            await turns()
+        assert recorder.values() == [b"0", b"1", b"2", b"3"]
+        assert recorder.caught_up_at == [3]
+        assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError] * 5
+        no_failure_is_lost.clear()
+
+    async def test_records_may_be_published_as_soon_as_it_was_started(self):
+        topic = new_topic()
+        with self.new_broker() as broker:
+            broker.start()
+            published = broker.publish(record(topic))
+            assert isinstance(await within(published), RecordMetadata)
+            await within(broker.stop(deadline_s=20))
+
+    async def test_cancelling_a_publish_stops_only_the_waiting(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            first, cancelled, last = (broker.publish(record(topic, v, key=b"k")) for v in (b"1", b"2", b"3"))
+            already_there = cancelled.called
+            cancelled.cancel()
+            ends = await outcomes([first, cancelled, last])
+            values = [r.value for r in await everything(broker, topic)]
+        assert isinstance(ends[0], RecordMetadata)
+        assert isinstance(ends[1], RecordMetadata if already_there else CancelledError)
+        assert isinstance(ends[2], RecordMetadata)
+        assert values in ([b"1", b"2", b"3"], [b"1", b"3"])
+
+    async def test_it_becomes_ready_once_started_and_is_not_ready_once_stopped(self):
+        with self.new_broker() as broker:
+            self.assert_not_ready(broker)
+            broker.start()
+            await eventually(lambda: broker.health().ready)
+            assert broker.health().reasons == ()
+            await within(broker.stop(deadline_s=20))
+            self.assert_not_ready(broker)
+
+    async def test_after_stop_it_refuses_records(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            stopping = broker.stop(deadline_s=20)
+            refused = broker.publish(record(topic))
+            assert await within(stopping) is None
+            for each in await outcomes([refused, broker.publish(record(topic))]):
+                assert isinstance(each, BrokerStopped)
+                assert not each.possibly_published
+
+    async def test_stop_finishes_what_was_accepted(self):
+        topic = new_topic()
+        with self.new_broker() as broker:
+            broker.start()
+            published = [broker.publish(record(topic, b"%d" % n, key=b"k")) for n in range(3000)]
+            assert await within(broker.stop(deadline_s=25)) is None
+            assert all(each.called for each in published)
+            ends = await outcomes(published)
+            assert all(isinstance(each, RecordMetadata) for each in ends)
+            if self.durable:
+                assert [r.value for r in await self.read_again(broker, topic)] == [
+                    b"%d" % n for n in range(3000)
+                ]
+
+    async def test_at_the_deadline_of_stop_every_publish_has_an_answer_that_is_true(self):
+        topic = new_topic()
+        with self.new_broker() as broker:
+            broker.start()
+            published = [broker.publish(record(topic, b"%d" % n, key=b"k")) for n in range(3000)]
+            assert await within(broker.stop(deadline_s=0)) is None
+            assert all(each.called for each in published)
+            ends = await outcomes(published)
+            assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
+            if self.durable:
+                stored = {int(r.value): r.offset for r in await self.read_again(broker, topic)}
+                for n, end in enumerate(ends):
+                    if isinstance(end, RecordMetadata):
+                        assert stored.get(n) == end.offset
+                    elif not end.possibly_published:
+                        assert n not in stored
+
+    async def test_stop_may_be_called_again_and_without_a_start(self):
+        with self.new_broker() as broker:
+            first, second = broker.stop(deadline_s=5), broker.stop(deadline_s=5)
+            assert await outcomes([first, second, broker.stop(deadline_s=0)]) == [None] * 3
+            [refused] = await outcomes([broker.publish(record(new_topic()))])
+            assert isinstance(refused, BrokerStopped)
+        async with self.running() as broker:
+            first, second = broker.stop(deadline_s=20), broker.stop(deadline_s=20)
+            assert await outcomes([first, second]) == [None] * 2
+            assert await within(broker.stop(deadline_s=20)) is None
+
+    async def test_stop_of_the_broker_stops_every_following(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            recorder, unread = Recorder(), Recorder()
+            following = broker.follow(topic=topic, observer=recorder)
+            await recorder.until(1)
+            broker.follow(topic=topic, observer=unread)
+            published = broker.publish(record(topic))
+            await within(broker.stop(deadline_s=20))
+            await outcomes([published])
+            seen = len(recorder.records), len(unread.records)
+            late = Recorder()
+            assert await outcomes([following.stop(), broker.follow(topic=topic, observer=late).stop()]) == [
+                None,
+                None,
+            ]
+            await turns()
+            assert (len(recorder.records), len(unread.records)) == seen
+            assert late.records == []
+
+    async def test_each_publish_fails_with_an_error_of_its_own(self):
+        async with self.running() as broker:
+            await within(broker.stop(deadline_s=20))
+            ends = await settled(broker, [record(new_topic()) for _ in range(2)])
+        assert all(isinstance(each, PublishError) for each in ends)
+        assert ends[0] is not ends[1]
+
+    async def test_publish_returns_a_deferred_that_may_be_used_by_its_caller_alone(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            one, other = broker.publish(record(topic)), broker.publish(record(topic))
+            assert isinstance(one, Deferred)
+            assert one is not other
+            one.addCallback(lambda _: "changed")
+            assert isinstance((await outcomes([one, other]))[1], RecordMetadata)
+
+    async def read_again(self, broker, topic):
+        again = self.again(broker)
+        again.start()
+        try:
+            return await everything(again, topic)
+        finally:
+            await within(again.stop(deadline_s=20))
+
+    def assert_in_order(self, records):
+        offsets = defaultdict(list)
+        for each in records:
+            offsets[each.partition].append(each.offset)
+        for each in offsets.values():
+            assert each == list(range(each[0], each[0] + len(each)))
+
+    def assert_not_ready(self, broker):
+        health = broker.health()
+        assert not health.ready
+        assert health.reasons
+        assert all(isinstance(reason, str) and reason for reason in health.reasons)
+
+
+for _name, _test in vars(BrokerContract).items():
+    # pytest-twisted runs a coroutine only when it is marked, and every test of the class is one.
+    if _name.startswith("test_"):
+        pytest_twisted.ensureDeferred(_test)
