@@ -16,10 +16,10 @@ from enum import Enum
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.batches import decode_batches
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     InitProducerIdRequest,
     ProduceAnswer,
@@ -51,17 +51,19 @@ class Fate(Enum):
 
 GOOD = (Fate.ANSWERED,)
 _ERRORS = {
-    Fate.NOT_LEADER: (codes.NOT_LEADER_OR_FOLLOWER, False),
-    Fate.LEADER_RESIGNED: (codes.NOT_LEADER_OR_FOLLOWER, True),
-    Fate.TOO_FEW_REPLICAS: (codes.NOT_ENOUGH_REPLICAS, False),
-    Fate.TOO_FEW_REPLICAS_AFTER_APPEND: (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
-    Fate.TIMED_OUT: (codes.REQUEST_TIMED_OUT, True),
-    Fate.FAULT: (codes.UNKNOWN_SERVER_ERROR, True),
+    Fate.NOT_LEADER: (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+    Fate.LEADER_RESIGNED: (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
+    Fate.TOO_FEW_REPLICAS: (ErrorCode.NOT_ENOUGH_REPLICAS, False),
+    Fate.TOO_FEW_REPLICAS_AFTER_APPEND: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+    Fate.TIMED_OUT: (ErrorCode.REQUEST_TIMED_OUT, True),
+    Fate.FAULT: (ErrorCode.UNKNOWN_SERVER_ERROR, True),
 }
 
 
-def trouble(what: str = "lost", *, lasting: bool = False, incompatible: bool = False) -> Trouble:
-    return Trouble(sentence=what, public="Something is wrong.", lasting=lasting, incompatible=incompatible)
+def reason(what: str = "lost", *, lasting: bool = False, incompatible: bool = False) -> FailureReason:
+    return FailureReason(
+        sentence=what, public="Something is wrong.", lasting=lasting, incompatible=incompatible
+    )
 
 
 class _Partition:
@@ -82,22 +84,22 @@ class _Partition:
         if producer_id >= 0:
             known = self.epochs.get(producer_id)
             if known is not None and epoch < known:
-                return codes.INVALID_PRODUCER_EPOCH, -1
+                return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             if known is None or epoch > known:
                 if known is not None and sequence != 0:
-                    return codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
                 self.batches[producer_id] = deque(maxlen=5)
             batches = self.batches[producer_id]
             for first, length, offset in batches:
                 if (first, length) == (sequence, count):
-                    return codes.NONE, offset
+                    return ErrorCode.NONE, offset
             if batches and sequence != (batches[-1][0] + batches[-1][1]) % 2**31:
-                return codes.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             self.epochs[producer_id] = epoch
             batches.append((sequence, count, len(self.values)))
         offset = len(self.values)
         self.values.extend(values)
-        return codes.NONE, offset
+        return ErrorCode.NONE, offset
 
     def forget(self) -> None:
         """As when the producer id has expired, or its batches were deleted, in Kafka before 2.5."""
@@ -114,7 +116,7 @@ class FakeCluster:
         self.round_trip_s = round_trip_s
         self.next_fate: Callable[[], Fate] = lambda: Fate.ANSWERED
         self.batch_limit = 2**31
-        self.identity_error = codes.NONE
+        self.identity_error = ErrorCode.NONE
         self.throttle_ms = 0
         self.next_id = 1000
         self.ids_given = 0
@@ -122,8 +124,8 @@ class FakeCluster:
         self.topics = {"t"}
         self.leader: int | None = 1
         self.connected = True
-        self.metadata_trouble: Trouble | None = None
-        self.connect_trouble: Trouble | None = None
+        self.metadata_failure: FailureReason | None = None
+        self.connect_failure: FailureReason | None = None
         self.asked: list[tuple[str, ...]] = []
 
     def create_anew(self, *, partitions: int) -> None:
@@ -141,7 +143,7 @@ class FakeCluster:
     def topic_error(self, topic: str) -> int | None:
         if not any(topic in names for names in self.asked):
             return None
-        return codes.NONE if topic in self.topics else codes.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE if topic in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def forget_topic(self, topic: str) -> None:
         self.asked = [tuple(name for name in names if name != topic) for names in self.asked]
@@ -156,15 +158,15 @@ class FakeCluster:
         return self.connected
 
     def when_connected(self, node_id: int) -> Deferred[None]:
-        if self.connect_trouble is not None:
-            return self._later(RequestFailed(self.connect_trouble, sent=False))
+        if self.connect_failure is not None:
+            return self._later(RequestFailed(self.connect_failure, sent=False))
         self.connected = True
         return succeed(None)
 
     def load_metadata(self, topics: Iterable[str], *, auto_create: bool = False) -> Deferred[None]:
         self.asked.append(tuple(topics))
-        if self.metadata_trouble is not None:
-            return self._later(RequestFailed(self.metadata_trouble, sent=False))
+        if self.metadata_failure is not None:
+            return self._later(RequestFailed(self.metadata_failure, sent=False))
         if auto_create:
             self.topics.update(topics)
         return self._later(None)
@@ -178,19 +180,21 @@ class FakeCluster:
         self.requests.append(request)
         fate = self.next_fate()
         if fate is Fate.NOT_SENT:
-            return fail(RequestFailed(trouble(), sent=False))
+            return fail(RequestFailed(reason(), sent=False))
         if fate is Fate.LOST_ON_THE_WAY:
-            return self._later(RequestFailed(trouble(), sent=True))
+            return self._later(RequestFailed(reason(), sent=True))
         if fate is Fate.ANSWER_LOST:
             self._append(request)
-            return self._later(RequestFailed(trouble(), sent=True))
+            return self._later(RequestFailed(reason(), sent=True))
         if fate is Fate.LATE:
             self.clock.callLater(3 * timeout_s, self._append, request)
-            return self._later(RequestFailed(trouble("silent"), sent=True), delay_s=timeout_s)
+            return self._later(RequestFailed(reason("silent"), sent=True), delay_s=timeout_s)
         if fate is Fate.REFUSED_LATE:
-            return self._later(self._refused(request, codes.NOT_LEADER_OR_FOLLOWER), delay_s=0.9 * timeout_s)
+            return self._later(
+                self._refused(request, ErrorCode.NOT_LEADER_OR_FOLLOWER), delay_s=0.9 * timeout_s
+            )
         if fate is Fate.TOO_LARGE:
-            return self._later(self._refused(request, codes.MESSAGE_TOO_LARGE))
+            return self._later(self._refused(request, ErrorCode.MESSAGE_TOO_LARGE))
         if fate in _ERRORS:
             code, appended = _ERRORS[fate]
             if not appended:
@@ -198,7 +202,7 @@ class FakeCluster:
             return self._later(
                 [
                     _produced(
-                        a.topic, a.partition, a.error or code, a.offset if a.error == codes.NONE else -1
+                        a.topic, a.partition, a.error or code, a.offset if a.error == ErrorCode.NONE else -1
                     )
                     for a in self._append(request)
                 ]
@@ -210,9 +214,9 @@ class FakeCluster:
         for topic, batches in request.topics:
             for partition, data in batches:
                 if partition >= len(self.partitions):
-                    answers.append(_produced(topic, partition, codes.UNKNOWN_TOPIC_OR_PARTITION, -1))
+                    answers.append(_produced(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
                 elif len(data) > self.batch_limit:
-                    answers.append(_produced(topic, partition, codes.MESSAGE_TOO_LARGE, -1))
+                    answers.append(_produced(topic, partition, ErrorCode.MESSAGE_TOO_LARGE, -1))
                 else:
                     answers.append(_produced(topic, partition, *self.partitions[partition].append(data)))
         return answers

@@ -112,7 +112,7 @@ class MockCluster:
 
     def set_topic_error(self, name: str, code: int) -> None:
         """Have Metadata answer with an error for a topic that exists; 0 ends that."""
-        self._command("set_topic_error", name, code)
+        self._command("set_topic_error", name, int(code))
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
         """Move a partition; to -1 for a partition that nobody leads."""
@@ -140,7 +140,7 @@ class MockCluster:
 
     def push_errors(self, api_key: int, *codes: int) -> None:
         """Refuse the next requests with these errors, one each, whichever brokers they come to."""
-        self._command("push_errors", api_key, codes)
+        self._command("push_errors", api_key, tuple(map(int, codes)))
 
     def clear_errors(self, api_key: int) -> None:
         """Forget what is left of those."""

@@ -11,17 +11,17 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.condition import WRITING, Condition
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.connections.trouble import address
 from sampleapp.brokers.kafka.consumer import Followings
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.reachability import Reachability
 from sampleapp.brokers.kafka.watch import Watch
+from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import Health, Record, RecordMetadata

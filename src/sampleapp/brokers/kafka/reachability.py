@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.connections.trouble import Trouble, address
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 
 __all__ = ["Reachability"]
 
@@ -17,24 +17,24 @@ class Reachability:
     _log = Logger()
 
     def __init__(self) -> None:
-        self._troubles: dict[tuple[str, int], str] = {}
+        self._reasons: dict[tuple[str, int], str] = {}
         self.changed: Callable[[], None] = lambda: None
         """Is called when something was reached, or is not any more."""
         self.ended: Callable[[], None] = lambda: None
         """Is called when a connection has ended."""
 
-    def failed(self, host: str, port: int, trouble: Trouble) -> None:
+    def failed(self, host: str, port: int, reason: FailureReason) -> None:
         """An attempt to connect has failed."""
-        known = self._troubles.get((host, port))
-        self._troubles[host, port] = trouble.sentence
-        if known != trouble.sentence:
-            self._log.warn("No connection to a broker: {reason}", reason=trouble.sentence)
+        known = self._reasons.get((host, port))
+        self._reasons[host, port] = reason.sentence
+        if known != reason.sentence:
+            self._log.warn("No connection to a broker: {reason}", reason=reason.sentence)
         if known is None:
             self.changed()
 
     def succeeded(self, host: str, port: int) -> None:
         """A connection is ready for use."""
-        if self._troubles.pop((host, port), None) is not None:
+        if self._reasons.pop((host, port), None) is not None:
             self._log.info("There is a connection to {address} again.", address=address(host, port))
             self.changed()
 

@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.condition import WRITING, Condition
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.shared.condition import WRITING, Condition
 
 __all__ = ["Watch"]
 
@@ -91,7 +91,7 @@ class Watch:
         except RequestFailed as error:
             self._failures += 1
             if not self._stopped:
-                self._condition.bad(WRITING, error.trouble.sentence)
+                self._condition.bad(WRITING, error.reason.sentence)
             return
         self._failures = 0
         if not self._stopped:
@@ -119,7 +119,7 @@ class Watch:
         try:
             await self._client.when_connected(last)
         except RequestFailed as error:
-            raise RequestFailed(_advertised(error.trouble), sent=False) from error
+            raise RequestFailed(_advertised(error.reason), sent=False) from error
 
     def _looked(self, _: object) -> None:
         self._looking = False
@@ -132,11 +132,11 @@ class Watch:
         self._timer = self._clock.callLater(delay_s, self._look)
 
 
-def _advertised(trouble: Trouble) -> Trouble:
-    return Trouble(
-        sentence=f"The brokers advertise addresses of which none can be used from here: {trouble.sentence} "
+def _advertised(reason: FailureReason) -> FailureReason:
+    return FailureReason(
+        sentence=f"The brokers advertise addresses of which none can be used from here: {reason.sentence} "
         "Check advertised.listeners of the brokers.",
-        public=trouble.public,
-        lasting=trouble.lasting,
-        incompatible=trouble.incompatible,
+        public=reason.public,
+        lasting=reason.lasting,
+        incompatible=reason.incompatible,
     )

@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReac
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.condition import WRITING, Condition
+from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.sqlite.following import Followings
 from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.thread import PrivateThread

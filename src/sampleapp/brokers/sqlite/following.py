@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.condition import Condition
+from sampleapp.brokers.shared.condition import Condition
 from sampleapp.brokers.sqlite.faults import LogError
 from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.rows import Page

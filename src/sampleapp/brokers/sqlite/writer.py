@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.condition import WRITING, Condition
+from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.sqlite.faults import LogError
 from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.rows import Outcome

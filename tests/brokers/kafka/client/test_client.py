@@ -143,7 +143,7 @@ async def test_a_request_that_could_not_be_sent_says_so(mock):
         node_id = client.leader_of("t", 0)
         error = await failure_of(client.request(node_id, OFFSETS, timeout_s=5))
         assert not error.sent
-        assert "refused" in error.trouble.sentence
+        assert "refused" in error.reason.sentence
         assert not (await failure_of(client.when_connected(node_id))).sent
         error = await failure_of(client.load_metadata(["t"]))
         assert not error.sent
@@ -162,7 +162,7 @@ async def test_a_request_that_is_not_answered_in_time_takes_its_connection_with_
         other = client.request(node_id, OFFSETS, timeout_s=60)
         errors = await outcomes([first, other])
         assert all(type(error) is RequestFailed and error.sent for error in errors)
-        assert "ListOffsets" in errors[0].trouble.sentence
+        assert "ListOffsets" in errors[0].reason.sentence
         assert not client.is_connected(node_id)
 
 
@@ -190,7 +190,7 @@ async def test_an_answer_that_makes_no_sense_fails_the_request_and_costs_the_con
         tap.alter = lambda api_key, answer: answer[:-3] if api_key == LIST_OFFSETS else answer
         error = await failure_of(client.request(node_id, OFFSETS, timeout_s=5))
         assert error.sent
-        assert "not Kafka's" in error.trouble.sentence
+        assert "not Kafka's" in error.reason.sentence
         assert not client.is_connected(node_id)
 
 
@@ -297,7 +297,7 @@ async def test_a_broker_that_accepts_connections_and_answers_nothing_is_asked_le
         give_up_s = reactor.seconds() + 1.5
         while reactor.seconds() < give_up_s:
             error = await failure_of(client.load_metadata([]))
-            assert "SASL" in error.trouble.sentence
+            assert "SASL" in error.reason.sentence
         assert len(factory.connections) < 10
 
 

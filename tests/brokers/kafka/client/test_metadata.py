@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
-from tests.support.fake_kafka import trouble
+from tests.support.fake_kafka import reason
 
 
 class Brokers:
@@ -37,7 +37,7 @@ class Brokers:
 
 
 def failed(sentence="down", *, lasting=False):
-    return RequestFailed(trouble(sentence, lasting=lasting), sent=True)
+    return RequestFailed(reason(sentence, lasting=lasting), sent=True)
 
 
 def test_one_broker_is_asked_and_everybody_else_is_left_alone():
@@ -102,12 +102,12 @@ def test_when_all_fail_what_lasts_is_the_reason_and_each_caller_has_an_error_of_
         if node_id == 1:
             waiting = [brokers.load("b"), brokers.load("c")]
         brokers.answers[node_id].pop(0).errback(failed(f"{node_id}", lasting=node_id == which))
-    assert running[0].value.trouble.sentence == f"{which}"
+    assert running[0].value.reason.sentence == f"{which}"
     assert not running[0].value.sent
     for node_id in range(3):
         brokers.answers[node_id].pop(0).errback(failed(f"{node_id}", lasting=node_id == which))
     errors = [outcome[0].value for outcome in waiting]
-    assert [error.trouble.sentence for error in errors] == [f"{which}"] * 2
+    assert [error.reason.sentence for error in errors] == [f"{which}"] * 2
     assert errors[0] is not errors[1]
     assert brokers.clock.getDelayedCalls() == []
 

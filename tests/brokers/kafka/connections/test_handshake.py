@@ -1,4 +1,4 @@
-"""What happens on a fresh connection to a broker: the hand-over, and one sentence for each trouble."""
+"""What happens on a fresh connection to a broker: the hand-over, and one sentence for each reason."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from zope.interface import directlyProvides, providedBy
 
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
 from sampleapp.brokers.kafka.connections.handshake import (
     MAX_FRAME_BYTES,
     ConnectionClosed,
@@ -31,7 +32,6 @@ from sampleapp.brokers.kafka.connections.handshake import (
     NotKafka,
 )
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.connections.trouble import ConnectionTrouble, Trouble, address
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
 from tests.support.brokers import eventually, turns, within
 from tests.support.certificates import Authority
@@ -127,24 +127,24 @@ class Connecting:
         factory = protocol if isinstance(protocol, Factory) else Factory.forProtocol(protocol)
         return self.endpoint.connect(factory)
 
-    async def trouble(self):
+    async def reason(self):
         """Why it failed, told in both ways; no credential is in it and, in public, no address."""
-        with pytest.raises(ConnectionTrouble) as caught:
+        with pytest.raises(ConnectionFailed) as caught:
             await within(self.connect())
-        trouble = caught.value.trouble
-        assert self.failures == [(self.host, self.port, trouble)]
+        reason = caught.value.reason
+        assert self.failures == [(self.host, self.port, reason)]
         assert self.successes == []
-        assert str(caught.value) == trouble.sentence
-        assert address(self.host, self.port) in trouble.sentence
+        assert str(caught.value) == reason.sentence
+        assert address(self.host, self.port) in reason.sentence
         for public in (str(self.port), self.host, USER, SECRET):
-            assert public not in trouble.public
+            assert public not in reason.public
         error = caught.value
         while error is not None:
             shown = f"{error!r}{error}{Failure(error).getTraceback()}"
             assert SECRET not in shown
             assert USER not in shown
             error = error.__cause__ or error.__context__
-        return trouble
+        return reason
 
 
 @asynccontextmanager
@@ -405,8 +405,8 @@ def test_an_address_is_written_as_people_do(host, shown):
 async def test_a_refused_connection():
     async with listening(serving(Silent)) as port:
         pass
-    trouble = await Connecting(port).trouble()
-    assert trouble == Trouble(
+    reason = await Connecting(port).reason()
+    assert reason == FailureReason(
         f"127.0.0.1:{port} refused the connection: check the host and the port, and that the broker runs.",
         "Kafka cannot be reached.",
         lasting=False,
@@ -415,11 +415,11 @@ async def test_a_refused_connection():
 
 @pytest_twisted.ensureDeferred
 async def test_a_name_that_does_not_resolve():
-    trouble = await Connecting(9092, host="kafka.example", names=Names()).trouble()
-    assert trouble.sentence == (
+    reason = await Connecting(9092, host="kafka.example", names=Names()).reason()
+    assert reason.sentence == (
         "The host name of kafka.example:9092 cannot be resolved: check how it is written, and the DNS."
     )
-    assert not trouble.lasting
+    assert not reason.lasting
 
 
 @pytest_twisted.ensureDeferred
@@ -434,23 +434,23 @@ async def test_a_name_that_cannot_be_one_as_a_broker_may_advertise_it():
     )
     connecting.endpoint = make(reactor, "a..b", 9092)
     connecting.host = "a..b"
-    assert "cannot be resolved" in (await connecting.trouble()).sentence
+    assert "cannot be resolved" in (await connecting.reason()).sentence
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_name_server_that_does_not_answer():
     connecting = Connecting(9092, host="kafka.example", names=Names(answering=False), timeout_s=0.02)
-    trouble = await connecting.trouble()
-    assert trouble.sentence.startswith("kafka.example:9092 did not accept a connection in time: check the ")
-    assert not trouble.lasting
+    reason = await connecting.reason()
+    assert reason.sentence.startswith("kafka.example:9092 did not accept a connection in time: check the ")
+    assert not reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_an_address_that_there_is_no_way_to():
     # A multicast address: no TCP connection to it is possible anywhere.
-    trouble = await Connecting(9092, host="224.0.0.1").trouble()
-    assert trouble.sentence.startswith("224.0.0.1:9092 cannot be reached (")
-    assert not trouble.lasting
+    reason = await Connecting(9092, host="224.0.0.1").reason()
+    assert reason.sentence.startswith("224.0.0.1:9092 cannot be reached (")
+    assert not reason.lasting
 
 
 # --- not a broker, or not this way ---------------------------------------------------------------------
@@ -459,45 +459,45 @@ async def test_an_address_that_there_is_no_way_to():
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer():
     async with listening(serving(Silent)) as port:
-        trouble = await Connecting(port, timeout_s=0.1).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, timeout_s=0.1).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} accepted the connection but did not answer in time: check that this is the port "
         "of a Kafka listener, and that the broker is not overloaded; if it is a TLS port, use kafka+tls://."
     )
-    assert not trouble.lasting
+    assert not reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_closes_the_connection():
     async with listening(serving(Closing)) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} closed the connection without an answer: if it is a TLS port, use kafka+tls://; "
         "Kafka older than 0.10 does the same."
     )
-    assert not trouble.lasting
+    assert not reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_tls_port_that_is_spoken_to_in_plain_text(authority):
     async with listening(FakeBroker(), tls=ServerTLS(authority.server())) as port:
-        trouble = await Connecting(port).trouble()
-    assert "use kafka+tls://" in trouble.sentence
+        reason = await Connecting(port).reason()
+    assert "use kafka+tls://" in reason.sentence
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_tls_port_that_says_so_with_an_alert():
     async with listening(saying(b"\x15\x03\x03\0\x02\x02\x50", closing=True)) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble.sentence == f"127.0.0.1:{port} speaks TLS: use kafka+tls:// for this port."
-    assert trouble.lasting
+        reason = await Connecting(port).reason()
+    assert reason.sentence == f"127.0.0.1:{port} speaks TLS: use kafka+tls:// for this port."
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_web_server():
     async with listening(saying(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble == Trouble(
+        reason = await Connecting(port).reason()
+    assert reason == FailureReason(
         f"127.0.0.1:{port} answers in HTTP, so it is not a port of Kafka: check the host and the port.",
         "What answers at the address of Kafka is not Kafka.",
         lasting=True,
@@ -510,18 +510,18 @@ async def test_a_web_server():
 @pytest_twisted.ensureDeferred
 async def test_another_server(words):
     async with listening(saying(words)) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} does not answer in Kafka's protocol: check the host and the port."
     )
-    assert trouble.lasting
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_closes_the_connection_in_the_middle_of_something_else():
     async with listening(saying(b"no", closing=True)) as port:
-        trouble = await Connecting(port).trouble()
-    assert "does not answer in Kafka's protocol" in trouble.sentence
+        reason = await Connecting(port).reason()
+    assert "does not answer in Kafka's protocol" in reason.sentence
 
 
 # --- versions ------------------------------------------------------------------------------------------
@@ -540,30 +540,30 @@ async def test_a_server_that_closes_the_connection_in_the_middle_of_something_el
 @pytest_twisted.ensureDeferred
 async def test_a_broker_without_our_versions_is_incompatible_and_says_which(ranges, what):
     async with listening(FakeBroker(ranges=TODAY | ranges)) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble.sentence == f"127.0.0.1:{port} {what}"
-    assert trouble.incompatible
-    assert trouble.lasting
+        reason = await Connecting(port).reason()
+    assert reason.sentence == f"127.0.0.1:{port} {what}"
+    assert reason.incompatible
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_controllers_own_listener_is_not_one_for_clients():
     controller = {key: ends for key, ends in TODAY.items() if key not in {0, 3}}
     async with listening(FakeBroker(ranges=controller)) as port:
-        trouble = await Connecting(port).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} does not take Metadata requests: give a listener of a broker, not of a KRaft "
         "controller."
     )
-    assert trouble.incompatible
+    assert reason.incompatible
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_does_not_say_its_versions():
     async with listening(FakeBroker(versions_error=35)) as port:
-        trouble = await Connecting(port).trouble()
-    assert "UNSUPPORTED_VERSION" in trouble.sentence
-    assert trouble.incompatible
+        reason = await Connecting(port).reason()
+    assert "UNSUPPORTED_VERSION" in reason.sentence
+    assert reason.incompatible
 
 
 # --- TLS -----------------------------------------------------------------------------------------------
@@ -607,35 +607,31 @@ async def test_the_protocol_gets_the_real_tls_transport_and_its_end(authority):
 async def test_a_certificate_for_another_name(authority):
     issued = authority.server(dns=["a.example", "b.example"], ip=["10.0.0.1"])
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-        assert trouble == Trouble(
+        reason = await Connecting(port, trusting(authority)).reason()
+        assert reason == FailureReason(
             f"The certificate of 127.0.0.1:{port} is for a.example, b.example and 10.0.0.1, not for "
             "127.0.0.1: connect to a name that it has, or give the broker a certificate that has this one.",
             "The connection to Kafka cannot be made secure.",
             lasting=True,
         )
         elsewhere = Connecting(port, trusting(authority), host="c.example", names=Names("127.0.0.1"))
-        assert "not for c.example" in (await elsewhere.trouble()).sentence
+        assert "not for c.example" in (await elsewhere.reason()).sentence
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_for_many_other_names(authority):
     issued = authority.server(dns=[f"{i}.example" for i in range(100)], ip=())
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert (
-        " is for 0.example, 1.example, 2.example, 3.example, 4.example and others, not " in trouble.sentence
-    )
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert " is for 0.example, 1.example, 2.example, 3.example, 4.example and others, not " in reason.sentence
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_with_a_name_that_is_not_allowed_is_not_accepted_for_its_others(authority):
     issued = authority.server(dns=["*.com"])
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence.startswith(
-        f"The certificate of 127.0.0.1:{port} has a name that is not allowed ("
-    )
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence.startswith(f"The certificate of 127.0.0.1:{port} has a name that is not allowed (")
 
 
 @pytest_twisted.ensureDeferred
@@ -643,8 +639,8 @@ async def test_a_certificate_without_any_name_is_not_accepted_for_its_common_nam
     issued = authority.server("localhost", dns=(), ip=())
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
         connecting = Connecting(port, trusting(authority), host="localhost", names=Names("127.0.0.1"))
-        trouble = await connecting.trouble()
-    assert trouble.sentence.startswith(
+        reason = await connecting.reason()
+    assert reason.sentence.startswith(
         f"The certificate of localhost:{port} names no host: it needs localhost as a"
     )
 
@@ -653,14 +649,14 @@ async def test_a_certificate_without_any_name_is_not_accepted_for_its_common_nam
 async def test_a_certificate_of_another_authority(authority, tmp_path):
     other = Authority(tmp_path, "other")
     async with listening(FakeBroker(), tls=ServerTLS(other.server())) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-        assert trouble.sentence == (
+        reason = await Connecting(port, trusting(authority)).reason()
+        assert reason.sentence == (
             f"The certificate of 127.0.0.1:{port} is not signed by a trusted authority: check that the file "
             "given with ca= has the authority that signed it."
         )
-        assert trouble.lasting
-        trouble = await Connecting(port, "kafka+tls://").trouble()
-        assert trouble.sentence == (
+        assert reason.lasting
+        reason = await Connecting(port, "kafka+tls://").reason()
+        assert reason.sentence == (
             f"The certificate of 127.0.0.1:{port} is not signed by a trusted authority: give the authority's "
             "certificate with ca=."
         )
@@ -669,33 +665,33 @@ async def test_a_certificate_of_another_authority(authority, tmp_path):
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_has_expired(authority):
     async with listening(FakeBroker(), tls=ServerTLS(authority.expired())) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence == (
         f"The certificate of 127.0.0.1:{port} has expired: renew it, or set this machine's clock."
     )
-    assert trouble.lasting
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_is_not_valid_yet(authority):
     issued = authority.server(start=dt.timedelta(hours=1))
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence.startswith(f"The certificate of 127.0.0.1:{port} is not valid yet: ")
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence.startswith(f"The certificate of 127.0.0.1:{port} is not valid yet: ")
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_clients_certificate_is_not_one_for_a_broker(authority):
     async with listening(FakeBroker(), tls=ServerTLS(authority.client())) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence.startswith(f"The certificate of 127.0.0.1:{port} cannot be used (OpenSSL's ")
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence.startswith(f"The certificate of 127.0.0.1:{port} cannot be used (OpenSSL's ")
 
 
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_asked_of_a_broker_whose_certificate_is_not_right(authority, tmp_path):
     broker = FakeBroker(mechanisms=["PLAIN"], users={USER: SECRET})
     async with listening(broker, tls=ServerTLS(authority.server(dns=["a.example"], ip=()))) as port:
-        await Connecting(port, trusting(authority, "sasl=PLAIN")).trouble()
+        await Connecting(port, trusting(authority, "sasl=PLAIN")).reason()
         await eventually(lambda: broker.lost)
     assert broker.requests == []
 
@@ -707,22 +703,22 @@ async def test_a_broker_that_requires_a_client_certificate(authority, tmp_path, 
     async with listening(FakeBroker(), tls=tls) as port:
         async with connected(port, trusting(authority, *as_client(authority.client()))) as inner:
             assert inner.known == TODAY
-        trouble = await Connecting(port, trusting(authority)).trouble()
+        reason = await Connecting(port, trusting(authority)).reason()
         if newest == SSL.TLS1_3_VERSION:
-            assert trouble.sentence == (
+            assert reason.sentence == (
                 f"127.0.0.1:{port} requires a client certificate: give certificate= and key=."
             )
         else:
             # TLS 1.2 has no alert for this alone.
-            assert "whether it requires a client certificate" in trouble.sentence
-        assert trouble.lasting
+            assert "whether it requires a client certificate" in reason.sentence
+        assert reason.lasting
         stranger = Authority(tmp_path, "stranger").client("strange")
-        trouble = await Connecting(port, trusting(authority, *as_client(stranger))).trouble()
-        assert trouble.sentence == (
+        reason = await Connecting(port, trusting(authority, *as_client(stranger))).reason()
+        assert reason.sentence == (
             f"127.0.0.1:{port} refused the client certificate (unknown ca): check that the broker trusts its "
             "authority, and that it has not expired."
         )
-        assert trouble.lasting
+        assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
@@ -737,12 +733,12 @@ async def test_a_client_certificate_with_the_chain_to_its_authority(authority, t
 @pytest_twisted.ensureDeferred
 async def test_a_plain_text_port_that_is_spoken_to_in_tls(authority):
     async with listening(FakeBroker()) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} closed the connection during the TLS handshake: if it is a plain-text port, use "
         "kafka:// for it."
     )
-    assert not trouble.lasting
+    assert not reason.lasting
 
 
 @pytest.mark.parametrize(
@@ -757,20 +753,20 @@ async def test_a_plain_text_port_that_is_spoken_to_in_tls(authority):
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_answers_tls_in_plain_text(authority, words):
     async with listening(saying(words)) as port:
-        trouble = await Connecting(port, trusting(authority)).trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, trusting(authority)).reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} does not speak TLS: use kafka:// for this port, or give the port of a TLS "
         "listener."
     )
-    assert trouble.lasting
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_tls(authority):
     async with listening(serving(Silent)) as port:
-        trouble = await Connecting(port, trusting(authority), timeout_s=0.1).trouble()
-    assert "accepted the connection but did not answer the TLS handshake in time" in trouble.sentence
-    assert not trouble.lasting
+        reason = await Connecting(port, trusting(authority), timeout_s=0.1).reason()
+    assert "accepted the connection but did not answer the TLS handshake in time" in reason.sentence
+    assert not reason.lasting
 
 
 @pytest.mark.parametrize(
@@ -790,16 +786,16 @@ async def test_a_server_that_does_not_answer_tls(authority):
 async def test_tls_works_but_nothing_behind_it_does(authority, options, what):
     behind = serving(Silent if options else Closing)
     async with listening(behind, tls=ServerTLS(authority.server())) as port:
-        trouble = await Connecting(port, trusting(authority), **options).trouble()
-        assert what in trouble.sentence
-        assert "kafka+tls" not in trouble.sentence
+        reason = await Connecting(port, trusting(authority), **options).reason()
+        assert what in reason.sentence
+        assert "kafka+tls" not in reason.sentence
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_closes_the_connection_on_the_client_certificate_without_a_word(authority):
     async with listening(serving(Closing), tls=ServerTLS(authority.server())) as port:
-        trouble = await Connecting(port, trusting(authority, *as_client(authority.client()))).trouble()
-    assert "check that the broker trusts the client certificate" in trouble.sentence
+        reason = await Connecting(port, trusting(authority, *as_client(authority.client()))).reason()
+    assert "check that the broker trusts the client certificate" in reason.sentence
 
 
 # --- SASL ----------------------------------------------------------------------------------------------
@@ -829,9 +825,9 @@ async def test_wrong_credentials(mechanism, users):
     # A broker's own callback may say anything, also what must not be repeated.
     broker = FakeBroker(mechanisms=[mechanism], users=users, refusal=f"{USER} has not {SECRET}")
     async with listening(broker) as port:
-        trouble = await Connecting(port, f"kafka://?sasl={mechanism}").trouble()
+        reason = await Connecting(port, f"kafka://?sasl={mechanism}").reason()
         await eventually(lambda: broker.lost)
-    assert trouble == Trouble(
+    assert reason == FailureReason(
         f"127.0.0.1:{port} refused the credentials for {mechanism}: check the user name and the password, "
         f"and that the broker has them for {mechanism}.",
         "Kafka does not let this service in.",
@@ -843,22 +839,22 @@ async def test_wrong_credentials(mechanism, users):
 async def test_a_mechanism_that_is_not_offered():
     broker = FakeBroker(mechanisms=["SCRAM-SHA-512", "GSSAPI", "PLAIN"])
     async with listening(broker) as port:
-        trouble = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} does not offer SCRAM-SHA-256: it offers GSSAPI, PLAIN and SCRAM-SHA-512; use "
         "sasl= with what is offered there, or switch this mechanism on at the broker."
     )
-    assert trouble.lasting
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_listener_without_sasl():
     async with listening(FakeBroker(mechanisms=None)) as port:
-        trouble = await Connecting(port, "kafka://?sasl=PLAIN").trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} does not do SASL on this listener: leave out sasl=, or give the port of another."
     )
-    assert trouble.lasting
+    assert reason.lasting
 
 
 @pytest.mark.parametrize("key", [SASL_HANDSHAKE, SASL_AUTHENTICATE])
@@ -866,12 +862,12 @@ async def test_a_listener_without_sasl():
 async def test_a_broker_that_closes_the_connection_during_sasl(key):
     broker = FakeBroker(mechanisms=["PLAIN"], users={USER: SECRET}, closing_on={key})
     async with listening(broker) as port:
-        trouble = await Connecting(port, "kafka://?sasl=PLAIN").trouble()
-    assert trouble.sentence == (
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+    assert reason.sentence == (
         f"127.0.0.1:{port} closed the connection during SASL with PLAIN: check that the listener has SASL "
         "on, and the log of the broker."
     )
-    assert not trouble.lasting
+    assert not reason.lasting
 
 
 @pytest.mark.parametrize("key", [SASL_HANDSHAKE, SASL_AUTHENTICATE])
@@ -879,20 +875,20 @@ async def test_a_broker_that_closes_the_connection_during_sasl(key):
 async def test_a_broker_that_does_not_answer_during_sasl(key):
     broker = FakeBroker(mechanisms=["PLAIN"], silent_on={key})
     async with listening(broker) as port:
-        trouble = await Connecting(port, "kafka://?sasl=PLAIN", timeout_s=0.2).trouble()
-    assert f"127.0.0.1:{port} did not finish SASL with PLAIN in time" in trouble.sentence
-    assert not trouble.lasting
+        reason = await Connecting(port, "kafka://?sasl=PLAIN", timeout_s=0.2).reason()
+    assert f"127.0.0.1:{port} did not finish SASL with PLAIN in time" in reason.sentence
+    assert not reason.lasting
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_is_too_old_for_sasl():
     ranges = {key: ends for key, ends in TODAY.items() if key != SASL_AUTHENTICATE}
     async with listening(FakeBroker(ranges=ranges | {17: (0, 0)}, mechanisms=["PLAIN"])) as port:
-        trouble = await Connecting(port, "kafka://?sasl=PLAIN").trouble()
-        assert trouble.sentence == (
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+        assert reason.sentence == (
             f"127.0.0.1:{port} has no SaslAuthenticate requests: SASL needs Kafka 1.0 or newer."
         )
-        assert trouble.incompatible
+        assert reason.incompatible
         async with connected(port) as inner:
             assert inner.known == ranges | {17: (0, 0)}
 
@@ -918,10 +914,10 @@ async def test_a_broker_that_is_too_old_for_sasl():
 async def test_a_server_that_does_not_prove_itself_is_not_used(options, what):
     broker = FakeBroker(mechanisms=["SCRAM-SHA-256"], users={USER: SECRET}, **options)
     async with listening(broker) as port:
-        trouble = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").trouble()
+        reason = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").reason()
         await eventually(lambda: broker.lost)
-    assert f"127.0.0.1:{port} {what}" in trouble.sentence
-    assert trouble.lasting
+    assert f"127.0.0.1:{port} {what}" in reason.sentence
+    assert reason.lasting
 
 
 @pytest_twisted.ensureDeferred
@@ -986,6 +982,6 @@ async def test_a_failure_leaves_neither_a_connection_nor_a_delayed_call(authorit
     before = set(reactor.getDelayedCalls())
     broker = FakeBroker(ranges={})
     async with listening(broker, tls=ServerTLS(authority.server())) as port:
-        await Connecting(port, trusting(authority)).trouble()
+        await Connecting(port, trusting(authority)).reason()
         await eventually(lambda: broker.lost)
     await eventually(lambda: not set(reactor.getDelayedCalls()) - before)

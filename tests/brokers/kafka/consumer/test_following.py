@@ -18,15 +18,14 @@ from twisted.internet.task import Clock, deferLater
 from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
-from sampleapp.brokers.condition import Condition
-from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.batches import Codec, encode_batch
 from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.connections.trouble import Trouble
 from sampleapp.brokers.kafka.consumer import Followings
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     EARLIEST,
     AbortedTransaction,
@@ -35,6 +34,7 @@ from sampleapp.brokers.kafka.protocol import (
     ListedOffset,
     ListOffsetsRequest,
 )
+from sampleapp.brokers.shared.condition import Condition
 from sampleapp.interfaces import IFollowing
 from tests.support.brokers import Recorder, eventually, record, within
 from tests.support.kafka_log import log_of, produced
@@ -42,7 +42,9 @@ from tests.support.mock_cluster import DROP_CONNECTION, FETCH, LIST_OFFSETS, Moc
 
 TOPIC = "t"
 LATENCY_S = 0.002
-DOWN = Trouble(sentence="10.0.0.1:9092 refuses connections.", public="No broker answers.", lasting=False)
+DOWN = FailureReason(
+    sentence="10.0.0.1:9092 refuses connections.", public="No broker answers.", lasting=False
+)
 
 
 def batch(offset, values, *, codec=Codec.NONE, last_offset=None, attributes=0, producer_id=-1, keys=None):
@@ -125,7 +127,7 @@ class Log:
         if self.errors:
             return Fetched(TOPIC, number, self.errors.pop(0))
         if not self.start <= offset <= self.end:
-            return Fetched(TOPIC, number, codes.OFFSET_OUT_OF_RANGE)
+            return Fetched(TOPIC, number, ErrorCode.OFFSET_OUT_OF_RANGE)
         data = b""
         for _, last, each in self.batches:
             if offset <= last < self.readable_to():
@@ -294,16 +296,16 @@ class FakeClient:
             self.metadata = (cluster.topic_error, {})
         elif cluster.ignorant or not cluster.logs:
             cluster.ignorant = max(0, cluster.ignorant - 1)
-            self.metadata = (codes.UNKNOWN_TOPIC_OR_PARTITION, {})
+            self.metadata = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})
         else:
-            self.metadata = (codes.NONE, {number: log.leader for number, log in cluster.logs.items()})
+            self.metadata = (ErrorCode.NONE, {number: log.leader for number, log in cluster.logs.items()})
         return True
 
     def _log(self, node_id, number):
         log = self.cluster.logs.get(number)
         if log is None:
-            return codes.UNKNOWN_TOPIC_OR_PARTITION
-        return codes.NOT_LEADER_OR_FOLLOWER if log.leader != node_id else log
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if log.leader != node_id else log
 
     def _offsets(self, node_id, request):
         ((topic, partitions),) = request.topics
@@ -692,7 +694,7 @@ class TestCatchingUp:
 
     def test_a_name_that_no_topic_can_have_is_told(self, setup):
         cluster = Cluster()
-        cluster.topic_error = codes.INVALID_TOPIC_EXCEPTION
+        cluster.topic_error = ErrorCode.INVALID_TOPIC_EXCEPTION
         following = setup(cluster)
         following.catch_up()
         cluster.run(1)
@@ -719,14 +721,14 @@ class TestChanges:
     @pytest.mark.parametrize(
         "code",
         [
-            codes.NOT_LEADER_OR_FOLLOWER,
-            codes.UNKNOWN_TOPIC_OR_PARTITION,
-            codes.LEADER_NOT_AVAILABLE,
-            codes.KAFKA_STORAGE_ERROR,
-            codes.FENCED_LEADER_EPOCH,
-            codes.UNKNOWN_LEADER_EPOCH,
-            codes.OFFSET_NOT_AVAILABLE,
-            codes.UNKNOWN_SERVER_ERROR,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
         ],
     )
     def test_an_error_that_passes_is_survived(self, setup, code):
@@ -795,7 +797,7 @@ class TestChanges:
         cluster.logs[0].append(b"once")
         cluster.run(1)
         cluster.logs[0].leader = 2
-        cluster.logs[1].errors = [codes.NOT_LEADER_OR_FOLLOWER]
+        cluster.logs[1].errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         following.until(1)
         cluster.run(10)
         following.assert_each_exactly_once()
@@ -808,7 +810,7 @@ class TestChanges:
             cluster.clock.rightNow += 0.001
             if received.offset == 100:
                 cluster.logs[0].leader = 2
-                cluster.logs[1].errors = [codes.NOT_LEADER_OR_FOLLOWER]
+                cluster.logs[1].errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
         following = setup(cluster, on_record=move)
         following.until(1000)
@@ -828,7 +830,7 @@ class TestChanges:
         following = setup(cluster)
         following.catch_up()
         cluster.slow[1] = 4.0
-        cluster.logs[0].errors = [codes.KAFKA_STORAGE_ERROR]
+        cluster.logs[0].errors = [ErrorCode.KAFKA_STORAGE_ERROR]
         cluster.run(4.6)
         # Asked again, it has something, and the answer is on its way when the topic goes.
         cluster.logs[0].append(b"old")
@@ -845,7 +847,7 @@ class TestChanges:
         for broker in cluster.brokers:
             cluster.slow[broker] = 0.02 * broker
         for log in cluster.logs.values():
-            log.errors = [codes.NOT_LEADER_OR_FOLLOWER]
+            log.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         setup(cluster)
         cluster.run(3)
         assert 2 < len(cluster.loads) <= 31
@@ -890,7 +892,7 @@ class TestChanges:
     def test_a_topic_that_may_not_be_read_is_told_and_read_when_it_may(self, setup):
         cluster = Cluster()
         cluster.logs[0].append(b"a")
-        cluster.topic_error = codes.TOPIC_AUTHORIZATION_FAILED
+        cluster.topic_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         following = setup(cluster)
         cluster.run(30)
         assert following.reasons == (
@@ -898,7 +900,7 @@ class TestChanges:
         )
         assert not following.caught_up
         cluster.topic_error = None
-        cluster.logs[0].errors = [codes.TOPIC_AUTHORIZATION_FAILED]
+        cluster.logs[0].errors = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         cluster.until(lambda: following.reasons and "READ" in following.reasons[0], within_s=6)
         assert following.catch_up() == [b"a"]
         assert following.reasons == ()
@@ -906,7 +908,7 @@ class TestChanges:
     def test_an_error_of_the_topic_that_passes_is_survived(self, setup):
         cluster = Cluster()
         cluster.logs[0].append(b"a")
-        cluster.topic_error = codes.LEADER_NOT_AVAILABLE
+        cluster.topic_error = ErrorCode.LEADER_NOT_AVAILABLE
         following = setup(cluster)
         cluster.run(0.05)
         assert following.reasons == ()
@@ -987,7 +989,7 @@ class TestChanges:
     def test_a_position_that_only_one_broker_did_not_have_is_kept(self, setup):
         cluster = Cluster()
         cluster.logs[0].append(b"a")
-        cluster.logs[0].errors = [codes.OFFSET_OUT_OF_RANGE] * 5
+        cluster.logs[0].errors = [ErrorCode.OFFSET_OUT_OF_RANGE] * 5
         following = setup(cluster)
         cluster.run(1)
         assert 2 < len(cluster.fetches) < 6
@@ -1212,7 +1214,7 @@ def unknown(cluster):
 
 
 def forbidden(cluster):
-    cluster.topic_error = codes.TOPIC_AUTHORIZATION_FAILED
+    cluster.topic_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def corrupt(cluster):
@@ -1312,7 +1314,15 @@ class FollowingMachine(RuleBasedStateMachine):
     @rule(
         partition=partitions,
         errors=st.lists(
-            st.sampled_from([*sorted(codes.STALE_METADATA), codes.OFFSET_OUT_OF_RANGE, -1, 29]), max_size=3
+            st.sampled_from(
+                [
+                    *(code for code in ErrorCode if code.has_stale_metadata),
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    -1,
+                    29,
+                ]
+            ),
+            max_size=3,
         ),
     )
     def refuse(self, partition, errors):
@@ -1447,12 +1457,12 @@ class TestOnTheMockCluster:
     async def test_it_survives_errors_and_lost_connections(self, mock):
         mock.create_topic("troubled", partitions=3)
         await write(mock, "troubled", 200)
-        mock.push_errors(LIST_OFFSETS, codes.NOT_LEADER_OR_FOLLOWER, DROP_CONNECTION)
+        mock.push_errors(LIST_OFFSETS, ErrorCode.NOT_LEADER_OR_FOLLOWER, DROP_CONNECTION)
         mock.push_errors(
             FETCH,
-            codes.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             DROP_CONNECTION,
-            codes.OFFSET_OUT_OF_RANGE,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
             DROP_CONNECTION,
         )
         async with following(mock, "troubled") as (recorder, condition):

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka import codes
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.errors import (
@@ -28,7 +28,7 @@ from sampleapp.errors import (
 )
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
-from tests.support.fake_kafka import FakeCluster, Fate, trouble
+from tests.support.fake_kafka import FakeCluster, Fate, reason
 
 TIMEOUT_S = 2.0
 
@@ -253,7 +253,7 @@ def test_a_record_that_may_be_stored_is_not_said_not_to_be_when_its_leader_canno
     unknown = world.publish(b"unknown")
     world.advance(0.02)
     world.cluster.connected = False
-    world.cluster.connect_trouble = trouble(lasting=True)
+    world.cluster.connect_failure = reason(lasting=True)
     behind = world.publish(b"behind")
     world.advance(0.5)
     assert type(behind[0].value) is BrokerUnavailable
@@ -308,11 +308,11 @@ def test_a_partition_whose_producer_id_is_not_taken_gets_a_new_one_and_the_other
 @pytest.mark.parametrize(
     "code",
     [
-        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.UNKNOWN_PRODUCER_ID,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.PRODUCER_FENCED,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
     ],
 )
 def test_an_epoch_or_sequence_error_after_an_unknown_outcome_is_not_taken_for_either(code):
@@ -339,7 +339,7 @@ def publish_now(world, value, **kwargs):
 
 def test_a_broker_that_does_not_give_producer_ids_is_published_to_without():
     world = World()
-    world.cluster.identity_error = codes.CLUSTER_AUTHORIZATION_FAILED
+    world.cluster.identity_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     [metadata] = publish_now(world, b"1")
     assert world.values()[metadata.partition] == [b"1"]
     fates = iter([Fate.ANSWER_LOST])
@@ -551,7 +551,7 @@ def test_what_can_never_fit_is_too_large_and_not_asked_to_come_again():
 
 def test_a_cluster_that_cannot_be_used_fails_those_who_wait_at_once():
     world = World()
-    world.cluster.metadata_trouble = trouble(lasting=True, incompatible=True)
+    world.cluster.metadata_failure = reason(lasting=True, incompatible=True)
     outcome = world.publish(b"1")
     world.advance(0.2)
     assert type(outcome[0].value) is BrokerIncompatible
@@ -560,7 +560,7 @@ def test_a_cluster_that_cannot_be_used_fails_those_who_wait_at_once():
 def test_a_leader_that_cannot_be_used_fails_its_records_at_once():
     world = warm()
     world.cluster.connected = False
-    world.cluster.connect_trouble = trouble(lasting=True)
+    world.cluster.connect_failure = reason(lasting=True)
     outcome = world.publish(b"1")
     world.advance(0.2)
     assert type(outcome[0].value) is BrokerUnavailable
@@ -569,11 +569,11 @@ def test_a_leader_that_cannot_be_used_fails_its_records_at_once():
 def test_records_wait_for_a_leader_that_cannot_be_reached_and_are_sent_when_it_can():
     world = warm()
     world.cluster.connected = False
-    world.cluster.connect_trouble = trouble()
+    world.cluster.connect_failure = reason()
     outcome = world.publish(b"1")
     world.advance(1)
     assert outcome == []
-    world.cluster.connect_trouble = None
+    world.cluster.connect_failure = None
     world.advance(0.9)
     assert isinstance(outcome[0], RecordMetadata)
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from sampleapp.brokers.kafka.client.connection import ApiRanges, Connection
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.connections.trouble import Trouble, address
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 from sampleapp.brokers.kafka.protocol import Request, negotiate, request_frame
 
 __all__ = ["Call"]
@@ -46,26 +46,26 @@ class Call(Generic[R]):
         """
         return self._request.decode(self._version, memoryview(answer)[4:])
 
-    def unanswered(self, broker: Connection) -> Trouble:
+    def unanswered(self, broker: Connection) -> FailureReason:
         """There was no answer in time."""
-        return Trouble(
+        return FailureReason(
             sentence=f"{address(broker.host, broker.port)} did not answer {self._request.api.name} in time.",
             public="The broker did not answer in time.",
             lasting=False,
         )
 
-    def not_understood(self, broker: Connection) -> Trouble:
+    def not_understood(self, broker: Connection) -> FailureReason:
         """The answer is not one."""
-        return Trouble(
+        return FailureReason(
             sentence=f"{address(broker.host, broker.port)} answered {self._request.api.name} with something "
             "that is not Kafka's.",
             public="The broker's answer could not be understood.",
             lasting=False,
         )
 
-    def _not_offered(self) -> Trouble:
+    def _not_offered(self) -> FailureReason:
         api = self._request.api
-        return Trouble(
+        return FailureReason(
             sentence=f"The broker does not offer {api.name} in a version from {api.lowest} to {api.highest}.",
             public="The broker does not speak a version of Kafka's protocol that this service speaks.",
             lasting=True,

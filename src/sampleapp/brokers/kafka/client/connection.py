@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.connections.trouble import ConnectionTrouble, Trouble, address
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
 
 _SHARE_OF_LIFETIME: Final = 0.8
 """
@@ -135,7 +135,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         if proto is not None:
             self._forget_protocol()
             proto.transport.abortConnection()
-            self._fail_all(self._trouble("had its connection dropped, since an answer did not come"))
+            self._fail_all(self._reason("had its connection dropped, since an answer did not come"))
 
     disconnect = abort
 
@@ -144,14 +144,14 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         if proto is self.proto:
             # First, since what fails now may ask again at once, which takes another connection.
             self._forget_protocol()
-            self._fail_all(self._trouble(_lost(proto, reason)))
+            self._fail_all(self._reason(_lost(proto, reason)))
         if self._dDown is not None and not self._dDown.called:
             self._dDown.callback(None)
         self.lost()
 
     def has_left(self) -> None:
         """The broker is not in the cluster any more: what is under way fails, for that reason."""
-        self._fail_all(self._trouble("is not among the brokers of the cluster any more"))
+        self._fail_all(self._reason("is not among the brokers of the cluster any more"))
 
     def close(self) -> Deferred[None]:
         """
@@ -240,11 +240,11 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             # afkak's `close` has put an errback of its own behind this.
             return failure
         self._failures += 1
-        if isinstance(failure.value, ConnectionTrouble):
-            trouble = failure.value.trouble
+        if isinstance(failure.value, ConnectionFailed):
+            reason = failure.value.reason
         else:
-            trouble = self._trouble(f"cannot be reached ({failure.getErrorMessage()})")
-        self._fail_all(trouble)
+            reason = self._reason(f"cannot be reached ({failure.getErrorMessage()})")
+        self._fail_all(reason)
         return None
 
     def _sendRequest(self, state: Any) -> None:  # noqa: N802 -- afkak's name
@@ -257,26 +257,26 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             return
         super()._sendRequest(state)
 
-    def _fail_all(self, trouble: Trouble) -> None:
+    def _fail_all(self, reason: FailureReason) -> None:
         states, waiters = list(self.requests.values()), self._connect_waiters
         self.requests.clear()
         self._connect_waiters = []
         for state in states:
             if state.cancelled is None:
-                state.d.errback(RequestFailed(trouble, sent=state.sent is not None))
+                state.d.errback(RequestFailed(reason, sent=state.sent is not None))
         for waiter in waiters:
             if not waiter.called:
-                waiter.errback(RequestFailed(trouble, sent=False))
+                waiter.errback(RequestFailed(reason, sent=False))
 
-    def _trouble(self, what: str) -> Trouble:
-        return Trouble(
+    def _reason(self, what: str) -> FailureReason:
+        return FailureReason(
             sentence=f"{address(self.host, self.port)} {what}.",
             public="The connection to the broker was lost.",
             lasting=False,
         )
 
-    def _closed(self) -> Trouble:
-        return Trouble(
+    def _closed(self) -> FailureReason:
+        return FailureReason(
             sentence=f"The connection to {address(self.host, self.port)} was closed by the service.",
             public="The connection to the broker was closed.",
             lasting=False,

@@ -10,14 +10,14 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 
 __all__ = ["ask_one_of"]
 
 _HEDGE_S: Final = 1.0
 """Who has not answered for so long has another one asked beside it."""
 
-_NOBODY: Final = Trouble(
+_NOBODY: Final = FailureReason(
     sentence="The cluster says that it has no brokers.", public="No broker is known.", lasting=False
 )
 
@@ -87,5 +87,5 @@ class _Hedged:
 
 
 def _says(failure: Failure) -> bool:
-    """A lasting trouble says more than that somebody could not be reached."""
-    return isinstance(failure.value, RequestFailed) and failure.value.trouble.lasting
+    """A lasting reason says more than that somebody could not be reached."""
+    return isinstance(failure.value, RequestFailed) and failure.value.reason.lasting

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.failures import RequestFailed, trouble_of
+from sampleapp.brokers.kafka.client.failures import RequestFailed, reason_of
 from sampleapp.brokers.kafka.client.hedging import ask_one_of
 
 __all__ = ["MetadataLoads"]
@@ -72,6 +72,6 @@ class MetadataLoads:
                 continue
             if isinstance(result, Failure):
                 # Each has an exception of its own, which it may raise and chain as it likes.
-                waiter.errback(RequestFailed(trouble_of(result), sent=False))
+                waiter.errback(RequestFailed(reason_of(result), sent=False))
             else:
                 waiter.callback(None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sampleapp.brokers.kafka import codes
-from sampleapp.brokers.kafka.connections.diagnosis import INCOMPATIBLE, NO_ANSWER, Peer, in_words
+from sampleapp.brokers.kafka.connections.diagnostics import INCOMPATIBLE, NO_ANSWER, Peer, in_words
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason
 from sampleapp.brokers.kafka.connections.handshake import Gate
 from sampleapp.brokers.kafka.connections.sasl import SaslError, SaslRefused, SaslSteps, ServerUnproven
-from sampleapp.brokers.kafka.connections.trouble import ConnectionTrouble, Trouble
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
@@ -30,29 +30,29 @@ async def authenticate(
 
     :param ranges: the lowest and highest version that the broker speaks, by API key.
     :return: milliseconds after which the broker will close the connection (KIP-368), 0 for never.
-    :raise ConnectionTrouble: the broker refuses, or does not keep to the mechanism.
+    :raise ConnectionFailed: the broker refuses, or does not keep to the mechanism.
     """
     handshake = negotiate(SaslHandshakeRequest.api, ranges)
     version = negotiate(SaslAuthenticateRequest.api, ranges)
     if handshake is None or version is None:
-        raise ConnectionTrouble(_too_old(peer))
+        raise ConnectionFailed(_too_old(peer))
     offered = await gate.ask(SaslHandshakeRequest(mechanism=mechanism), version=handshake)
     if offered.error:
-        raise ConnectionTrouble(_not_offered(peer, mechanism, offered))
+        raise ConnectionFailed(_not_offered(peer, mechanism, offered))
     lifetime_ms = 0
     token = _next(steps, None, peer, mechanism)
     while token is not None:
         answer = await gate.ask(SaslAuthenticateRequest(token=token), version=version)
         if answer.error:
-            raise ConnectionTrouble(_refused(peer, mechanism, answer.error))
+            raise ConnectionFailed(_refused(peer, mechanism, answer.error))
         lifetime_ms = answer.session_lifetime_ms
         token = _next(steps, answer.token, peer, mechanism)
     return lifetime_ms
 
 
-def closed_while_authenticating(peer: Peer) -> Trouble:
+def closed_while_authenticating(peer: Peer) -> FailureReason:
     """The broker closed the connection instead of answering."""
-    return Trouble(
+    return FailureReason(
         sentence=(
             f"{peer.at} closed the connection during SASL with {peer.mechanism}: check that the listener has "
             "SASL on, and the log of the broker."
@@ -62,9 +62,9 @@ def closed_while_authenticating(peer: Peer) -> Trouble:
     )
 
 
-def silent_while_authenticating(peer: Peer) -> Trouble:
+def silent_while_authenticating(peer: Peer) -> FailureReason:
     """The broker did not answer in time."""
-    return Trouble(
+    return FailureReason(
         sentence=(
             f"{peer.at} did not finish SASL with {peer.mechanism} in time: check that the broker is not "
             "overloaded, and can reach what it verifies credentials with."
@@ -81,26 +81,26 @@ def _next(steps: SaslSteps, answer: bytes | None, peer: Peer, mechanism: str) ->
     except StopIteration:
         return None
     except SaslRefused as error:
-        raise ConnectionTrouble(_refused(peer, mechanism, codes.SASL_AUTHENTICATION_FAILED)) from error
+        raise ConnectionFailed(_refused(peer, mechanism, ErrorCode.SASL_AUTHENTICATION_FAILED)) from error
     except ServerUnproven as error:
-        raise ConnectionTrouble(
+        raise ConnectionFailed(
             _lasting(
                 f"{peer.at} does not know the password for {mechanism} itself: it may only pretend to be "
                 "the broker; check the address, and what stands between."
             )
         ) from error
     except SaslError as error:
-        raise ConnectionTrouble(
+        raise ConnectionFailed(
             _lasting(f"{peer.at} does not keep to {mechanism} ({error}): check what answers there.")
         ) from error
 
 
-def _lasting(sentence: str) -> Trouble:
-    return Trouble(sentence=sentence, public=_PUBLIC, lasting=True)
+def _lasting(sentence: str) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True)
 
 
-def _too_old(peer: Peer) -> Trouble:
-    return Trouble(
+def _too_old(peer: Peer) -> FailureReason:
+    return FailureReason(
         sentence=f"{peer.at} has no SaslAuthenticate requests: SASL needs Kafka 1.0 or newer.",
         public=INCOMPATIBLE,
         lasting=True,
@@ -108,15 +108,15 @@ def _too_old(peer: Peer) -> Trouble:
     )
 
 
-def _not_offered(peer: Peer, mechanism: str, offered: SaslMechanisms) -> Trouble:
-    if offered.error == codes.UNSUPPORTED_SASL_MECHANISM:
+def _not_offered(peer: Peer, mechanism: str, offered: SaslMechanisms) -> FailureReason:
+    if offered.error == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         # Names of the broker's configuration, and so not to be printed as they come.
         names = [name if name.isprintable() else ascii(name) for name in sorted(offered.mechanisms)]
         return _lasting(
             f"{peer.at} does not offer {mechanism}: it offers {in_words(names) if names else 'nothing'}; use "
             "sasl= with what is offered there, or switch this mechanism on at the broker."
         )
-    if offered.error == codes.ILLEGAL_SASL_STATE:
+    if offered.error == ErrorCode.ILLEGAL_SASL_STATE:
         # A PLAINTEXT or SSL listener takes the request, to say no.
         return _lasting(
             f"{peer.at} does not do SASL on this listener: leave out sasl=, or give the port of another."
@@ -124,13 +124,13 @@ def _not_offered(peer: Peer, mechanism: str, offered: SaslMechanisms) -> Trouble
     return _refused(peer, mechanism, offered.error)
 
 
-def _refused(peer: Peer, mechanism: str, error: int) -> Trouble:
+def _refused(peer: Peer, mechanism: str, error: int) -> FailureReason:
     # What the broker says of it is not repeated: a broker's own callback may have put anything there.
-    if error == codes.SASL_AUTHENTICATION_FAILED:
+    if error == ErrorCode.SASL_AUTHENTICATION_FAILED:
         return _lasting(
             f"{peer.at} refused the credentials for {mechanism}: check the user name and the password, and "
             f"that the broker has them for {mechanism}."
         )
     return _lasting(
-        f"{peer.at} refused SASL with {mechanism} ({codes.name_of(error)}): check the log of the broker."
+        f"{peer.at} refused SASL with {mechanism} ({ErrorCode.name_of(error)}): check the log of the broker."
     )

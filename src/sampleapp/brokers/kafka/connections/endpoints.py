@@ -13,21 +13,21 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTim
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.brokers.kafka.connections import diagnosis
+from sampleapp.brokers.kafka.connections import diagnostics
 from sampleapp.brokers.kafka.connections.authentication import (
     authenticate,
     closed_while_authenticating,
     silent_while_authenticating,
 )
-from sampleapp.brokers.kafka.connections.diagnosis import Peer
+from sampleapp.brokers.kafka.connections.diagnostics import Peer
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason
 from sampleapp.brokers.kafka.connections.handshake import ConnectionClosed, Gate, GateFactory, NotKafka
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.connections.tls_diagnosis import (
+from sampleapp.brokers.kafka.connections.tls_diagnostics import (
     closed_while_securing,
     silent_while_securing,
     tls_failed,
 )
-from sampleapp.brokers.kafka.connections.trouble import ConnectionTrouble, Trouble
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
 
 __all__ = ["make_endpoint_factory"]
@@ -47,7 +47,7 @@ def make_endpoint_factory(
     security: Security,
     client_id: str,
     timeout_s: float,
-    on_failure: Callable[[str, int, Trouble], None],
+    on_failure: Callable[[str, int, FailureReason], None],
     on_success: Callable[[str, int], None],
 ) -> Callable[[Any, str, int], IStreamClientEndpoint]:
     """
@@ -60,7 +60,7 @@ def make_endpoint_factory(
 
     :param timeout_s: seconds for all of it, from looking up the name on.
     :param on_failure: is called with host, port and reason before ``connect()`` fails with that reason as a
-        `ConnectionTrouble`; not if it was cancelled.
+        `ConnectionFailed`; not if it was cancelled.
     :param on_success: is called with host and port before ``connect()`` fires.
     """
 
@@ -88,7 +88,7 @@ class _KafkaEndpoint:
         peer: Peer,
         client_id: bytes,
         timeout_s: float,
-        on_failure: Callable[[str, int, Trouble], None],
+        on_failure: Callable[[str, int, FailureReason], None],
         on_success: Callable[[str, int], None],
     ) -> None:
         self._clock = cast(IReactorTime, reactor)
@@ -112,7 +112,7 @@ class _KafkaEndpoint:
         """
         Connect, and get the connection ready for use.
 
-        :return: fires with the protocol that the factory built, or fails with `ConnectionTrouble`.
+        :return: fires with the protocol that the factory built, or fails with `ConnectionFailed`.
             Cancelling it closes the connection at once.
         """
         return Deferred.fromCoroutine(self._connect(protocolFactory))
@@ -125,8 +125,8 @@ class _KafkaEndpoint:
             protocol = await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
                 self._timeout_s, self._clock, attempt.timed_out
             )
-        except ConnectionTrouble as error:
-            self._on_failure(self._peer.host, self._peer.port, error.trouble)
+        except ConnectionFailed as error:
+            self._on_failure(self._peer.host, self._peer.port, error.reason)
             raise
         self._on_success(self._peer.host, self._peer.port)
         return protocol
@@ -155,7 +155,7 @@ class _Attempt:
         """
         Connect, shake hands, and hand over.
 
-        :raise ConnectionTrouble: that is not possible.
+        :raise ConnectionFailed: that is not possible.
         """
         gate = await self._connected()
         handed_over = False
@@ -176,18 +176,18 @@ class _Attempt:
         if not isinstance(result, Failure):
             return result
         silent = {
-            _Stage.CONNECTING: diagnosis.slow_to_connect,
+            _Stage.CONNECTING: diagnostics.slow_to_connect,
             _Stage.SECURING: silent_while_securing,
-            _Stage.ASKING: diagnosis.silent,
+            _Stage.ASKING: diagnostics.silent,
             _Stage.AUTHENTICATING: silent_while_authenticating,
         }
-        raise ConnectionTrouble(silent[self._stage](self._peer))
+        raise ConnectionFailed(silent[self._stage](self._peer))
 
     async def _connected(self) -> Gate:
         try:
             return cast(Gate, await _cancellable(self._endpoint.connect(self._gates)))
         except (ConnectError, DNSLookupError, ValueError) as error:
-            raise ConnectionTrouble(diagnosis.not_connected(self._peer, error)) from error
+            raise ConnectionFailed(diagnostics.not_connected(self._peer, error)) from error
 
     async def _handshake(self, gate: Gate) -> tuple[dict[int, tuple[int, int]], int]:
         try:
@@ -207,28 +207,28 @@ class _Attempt:
                 ranges=ranges,
             )
         except NotKafka as error:
-            raise ConnectionTrouble(diagnosis.not_kafka(self._peer, error.received)) from error
+            raise ConnectionFailed(diagnostics.not_kafka(self._peer, error.received)) from error
         except ConnectionClosed as error:
-            raise ConnectionTrouble(self._closed(error)) from error
+            raise ConnectionFailed(self._closed(error)) from error
 
     async def _versions(self, gate: Gate) -> dict[int, tuple[int, int]]:
         answer = await gate.ask(ApiVersionsRequest(), version=ApiVersionsRequest.api.highest)
         if answer.error:
-            raise ConnectionTrouble(diagnosis.refused_versions(self._peer, answer.error))
-        trouble = diagnosis.not_usable(self._peer, answer.ranges)
-        if trouble is not None:
-            raise ConnectionTrouble(trouble)
+            raise ConnectionFailed(diagnostics.refused_versions(self._peer, answer.error))
+        reason = diagnostics.not_usable(self._peer, answer.ranges)
+        if reason is not None:
+            raise ConnectionFailed(reason)
         return answer.ranges
 
-    def _closed(self, closed: ConnectionClosed) -> Trouble:
-        trouble = tls_failed(self._peer, closed.reason)
-        if trouble is not None:
-            return trouble
+    def _closed(self, closed: ConnectionClosed) -> FailureReason:
+        reason = tls_failed(self._peer, closed.reason)
+        if reason is not None:
+            return reason
         if self._stage is _Stage.SECURING:
             return closed_while_securing(self._peer)
         if self._stage is _Stage.AUTHENTICATING:
             return closed_while_authenticating(self._peer)
-        return diagnosis.closed(self._peer, closed.received)
+        return diagnostics.closed(self._peer, closed.received)
 
     def _built(self, factory: IProtocolFactory, gate: Gate) -> Any:
         protocol = factory.buildProtocol(gate.transport.getPeer())

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections import credentials
-from sampleapp.brokers.kafka.connections.diagnosis import Peer
+from sampleapp.brokers.kafka.connections.diagnostics import Peer
 from sampleapp.brokers.kafka.connections.files import read_file
 from sampleapp.brokers.kafka.connections.sasl import SaslSteps, mechanism_steps
 from sampleapp.brokers.kafka.connections.verification import VerifiedConnections

@@ -10,9 +10,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import Page, Transactions, decode_batches
-from sampleapp.brokers.kafka.consumer.pause import Pause
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
+from sampleapp.brokers.shared.pause import Pause
 from sampleapp.interfaces import IRecordObserver
 
 __all__ = ["Delivery"]

@@ -8,10 +8,10 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.client import Client, RequestFailed
-from sampleapp.brokers.kafka.consumer.pause import Pause, backoff_s
-from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.kafka.consumer.positions import RETRY, Positions
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.shared.pause import Pause
 
 __all__ = ["Discovery"]
 
@@ -41,7 +41,7 @@ class Discovery:
         :param interval_s: seconds from one look to the next while all is well.
         :param changed: is called after each look.
         """
-        self.trouble: str | None = None
+        self.reason: str | None = None
         """What is wrong with the topic as a whole, for an operator."""
         self._topic = topic
         self._client = client
@@ -90,27 +90,27 @@ class Discovery:
         try:
             await self._client.load_metadata([self._topic], auto_create=False)
         except RequestFailed as error:
-            return self._failed(f"The topic {self._topic} cannot be read: {error.trouble.sentence}")
+            return self._failed(f"The topic {self._topic} cannot be read: {error.reason.sentence}")
         if self._stopped:
             return 0
         code = self._client.topic_error(self._topic)
-        if code == codes.NONE:
+        if code == ErrorCode.NONE:
             return self._exists()
-        if code in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION):
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
             return self._is_missing(code)
-        if code == codes.TOPIC_AUTHORIZATION_FAILED:
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return self._failed(
                 f"The service is not allowed to read the topic {self._topic}; it needs the right DESCRIBE."
             )
-        answer = "nothing about it" if code is None else codes.name_of(code)
+        answer = "nothing about it" if code is None else ErrorCode.name_of(code)
         return self._failed(
             f"The topic {self._topic} cannot be read: Kafka answers {answer}.",
-            transient=code in codes.RETRIABLE,
+            transient=ErrorCode.is_transient(code),
         )
 
     def _exists(self) -> float:
         self._failures = 0
-        self.trouble = None
+        self.reason = None
         self._missing_since_s = None
         leaders = {
             number: self._client.leader_of(self._topic, number)
@@ -121,7 +121,7 @@ class Discovery:
             self._unsettled = 0
             return self._interval_s
         self._unsettled += 1
-        return min(backoff_s(self._unsettled), _UNSETTLED_POLL_S)
+        return min(RETRY.delay_s(self._unsettled), _UNSETTLED_POLL_S)
 
     def _is_missing(self, code: int | None) -> float:
         now_s = self._clock.seconds()
@@ -131,19 +131,19 @@ class Discovery:
         self._log_gone(self._positions.missing(now_s=now_s))
         if now_s - self._missing_since_s < _MISSING_AFTER_S:
             self._failures += 1
-            return backoff_s(self._failures)
+            return RETRY.delay_s(self._failures)
         self._positions.begin_empty()
-        self.trouble = None
-        if code == codes.INVALID_TOPIC_EXCEPTION:
-            self.trouble = f"No topic of Kafka can have the name {self._topic}."
+        self.reason = None
+        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            self.reason = f"No topic of Kafka can have the name {self._topic}."
         return _MISSING_POLL_S
 
     def _failed(self, sentence: str, *, transient: bool = False) -> float:
         self._missing_since_s = None
         self._failures += 1
         if self._failures > 1 or not transient:
-            self.trouble = sentence
-        return backoff_s(self._failures)
+            self.reason = sentence
+        return RETRY.delay_s(self._failures)
 
     def _log_gone(self, partitions: Sequence[int]) -> None:
         if partitions:

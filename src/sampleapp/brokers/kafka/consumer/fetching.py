@@ -8,14 +8,14 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.batches import CorruptBatch, UnsupportedCodec
 from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.listing import list_extents, locate
-from sampleapp.brokers.kafka.consumer.pause import Pause
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest
+from sampleapp.brokers.shared.pause import Pause
 
 __all__ = ["Fetching"]
 
@@ -119,7 +119,7 @@ class Fetching:
             if extent.error:
                 self._refused(partition, extent.error)
             elif not locate(partition, extent, topic=self._topic, now_s=now_s):
-                self._refused(partition, codes.OFFSET_OUT_OF_RANGE, transient=True)
+                self._refused(partition, ErrorCode.OFFSET_OUT_OF_RANGE, transient=True)
 
     async def _fetch(self, partitions: Sequence[Partition]) -> None:
         request = FetchRequest(
@@ -167,7 +167,7 @@ class Fetching:
         return said_something
 
     async def _take_one(self, partition: Partition, fetched: Fetched, *, nothing_before: bool) -> None:
-        if fetched.error == codes.OFFSET_OUT_OF_RANGE:
+        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             partition.suspect = True
         elif fetched.error:
             self._refused(partition, fetched.error)
@@ -188,33 +188,33 @@ class Fetching:
         try:
             await self._delivery.deliver(partition, fetched)
         except (CorruptBatch, UnsupportedCodec) as error:
-            trouble = str(error)
+            reason = str(error)
         else:
-            trouble = "Kafka has sent no whole batch." if partition.position == position else ""
+            reason = "Kafka has sent no whole batch." if partition.position == position else ""
         finally:
             partition.delivering = False
-        if trouble and not self._stopped:
+        if reason and not self._stopped:
             where = f"Partition {partition.number} of the topic {self._topic}"
-            self._failed([partition], f"{where} cannot be read on at offset {partition.position}: {trouble}")
+            self._failed([partition], f"{where} cannot be read on at offset {partition.position}: {reason}")
         else:
             partition.worked()
 
     def _unanswered(self, partitions: Sequence[Partition], error: RequestFailed) -> None:
         self._failed(
             partitions,
-            f"The topic {self._topic} cannot be read from broker {self._node_id}: {error.trouble.sentence}",
+            f"The topic {self._topic} cannot be read from broker {self._node_id}: {error.reason.sentence}",
             transient=True,
         )
 
     def _refused(self, partition: Partition, code: int, *, transient: bool = False) -> None:
-        if code == codes.TOPIC_AUTHORIZATION_FAILED:
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             sentence = f"The service is not allowed to read the topic {self._topic}; it needs the right READ."
         else:
             sentence = (
                 f"Partition {partition.number} of the topic {self._topic} cannot be read: broker "
-                f"{self._node_id} answers {codes.name_of(code)}."
+                f"{self._node_id} answers {ErrorCode.name_of(code)}."
             )
-        self._failed([partition], sentence, transient=transient or code in codes.RETRIABLE)
+        self._failed([partition], sentence, transient=transient or ErrorCode.is_transient(code))
 
     def _failed(self, partitions: Iterable[Partition], sentence: str, *, transient: bool = False) -> None:
         now_s = self._clock.seconds()

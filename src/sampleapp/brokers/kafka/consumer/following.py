@@ -9,13 +9,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.condition import Condition
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
 from sampleapp.brokers.kafka.consumer.fetching import Fetching
-from sampleapp.brokers.kafka.consumer.pause import Pause
 from sampleapp.brokers.kafka.consumer.positions import Positions
+from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.pause import Pause
 from sampleapp.interfaces import IFollowing, IRecordObserver
 
 __all__ = ["Following"]
@@ -165,7 +165,7 @@ class Following:
     def _report(self) -> None:
         if self._stopped or self._discovery is None:
             return
-        reason = self._discovery.trouble or self._positions.trouble
+        reason = self._discovery.reason or self._positions.reason
         if reason is not None:
             self._condition.bad(self, reason)
         elif self._positions.begun:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.brokers.condition import Condition
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.consumer.following import Following
+from sampleapp.brokers.shared.condition import Condition
 from sampleapp.interfaces import IFollowing, IRecordObserver
 
 __all__ = ["Followings"]

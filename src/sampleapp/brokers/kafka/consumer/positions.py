@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sampleapp.brokers.kafka.consumer.pause import backoff_s
 from sampleapp.brokers.kafka.protocol import Fetched
+from sampleapp.brokers.shared.backoff import Backoff
 
-__all__ = ["Partition", "Positions"]
+__all__ = ["RETRY", "Partition", "Positions"]
+
+RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
+"""Between attempts to read."""
 
 _GONE_AFTER_S: Final = 1.0
 """Brokers learn one by one of a change, so that one of them may not know a partition that is there."""
@@ -36,7 +39,7 @@ class Partition:
         self.turn = 0
         """Who was served longest ago is asked for first, so that none starves (KIP-74)."""
         self.failures = 0
-        self.trouble: str | None = None
+        self.reason: str | None = None
         """What is wrong, for an operator."""
         self.retry_at_s = 0.0
         self.missing_since_s: float | None = None
@@ -67,14 +70,14 @@ class Partition:
             broker takes the lead; that is worth telling only if it goes on.
         """
         self.failures += 1
-        self.retry_at_s = now_s + backoff_s(self.failures)
+        self.retry_at_s = now_s + RETRY.delay_s(self.failures)
         if self.failures > 1 or not transient:
-            self.trouble = sentence
+            self.reason = sentence
 
     def worked(self) -> None:
         """It was read from without an error."""
         self.failures = 0
-        self.trouble = None
+        self.reason = None
         self.missing_since_s = None
 
     def found_nothing(self, fetched: Fetched, *, now_s: float) -> None:
@@ -177,9 +180,9 @@ class Positions:
         return self._begun and not any(each.is_awaited() for each in self._partitions.values())
 
     @property
-    def trouble(self) -> str | None:
+    def reason(self) -> str | None:
         """What is wrong with one of them, if something is."""
-        return next((each.trouble for each in self._partitions.values() if each.trouble is not None), None)
+        return next((each.reason for each in self._partitions.values() if each.reason is not None), None)
 
     def _drop(self, numbers: list[int], now_s: float) -> list[int]:
         gone = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.answers import Answers
 from sampleapp.brokers.kafka.producer.numbering import Numbering
 from sampleapp.brokers.kafka.producer.pending import Pending
@@ -22,12 +22,12 @@ __all__ = ["Leaving", "unavailable"]
 _TIMED_OUT = "The broker did not say in time whether the record was stored."
 
 
-def unavailable(trouble: Trouble | None) -> PublishError:
+def unavailable(reason: FailureReason | None) -> PublishError:
     """The error for the caller of a record that was certainly not stored."""
-    if trouble is None:
+    if reason is None:
         return BrokerUnavailable("The record's turn did not come in time; it was not published.")
-    kind = BrokerIncompatible if trouble.incompatible else BrokerUnavailable
-    return kind(f"{trouble.public} The record was not published.")
+    kind = BrokerIncompatible if reason.incompatible else BrokerUnavailable
+    return kind(f"{reason.public} The record was not published.")
 
 
 class Leaving:
@@ -66,7 +66,7 @@ class Leaving:
             late.append(waiting.popleft())
         if late:
             self._report(queue)
-            self._fail_waiting(queue, late, unavailable(queue.trouble))
+            self._fail_waiting(queue, late, unavailable(queue.reason))
 
     def fail_unsent(self, queue: PartitionQueue, error: PublishError) -> None:
         """Answer the callers of everything that was certainly not stored."""
@@ -114,7 +114,7 @@ class Leaving:
                 "Records for partition {partition} of {topic} are not acknowledged in time: {reason}",
                 partition=queue.partition,
                 topic=queue.topic,
-                reason="the broker is slow." if queue.trouble is None else queue.trouble.sentence,
+                reason="the broker is slow." if queue.reason is None else queue.reason.sentence,
             )
 
     def _fail_waiting(self, queue: PartitionQueue, records: list[Pending], error: PublishError) -> None:

@@ -10,9 +10,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka import codes
-from sampleapp.brokers.kafka.client.failures import trouble_of
-from sampleapp.brokers.kafka.codes import name_of
+from sampleapp.brokers.kafka.client.failures import reason_of
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
 from sampleapp.brokers.kafka.producer.sequence import Sequence
 from sampleapp.brokers.kafka.protocol import ProducerIdentity
@@ -109,23 +108,23 @@ class Numbering:
 
     def _answered(self, identity: ProducerIdentity) -> None:
         self._asking = False
-        if identity.error == codes.NONE:
+        if identity.error == ErrorCode.NONE:
             self._failures = 0
             self._identity = identity
             self._resume_all()
         elif identity.error in (
-            codes.CLUSTER_AUTHORIZATION_FAILED,
-            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            codes.UNSUPPORTED_VERSION,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            ErrorCode.UNSUPPORTED_VERSION,
         ):
             # Before Kafka 2.8 it takes the right IdempotentWrite on the cluster (KIP-679).
-            self._go_without(f"the broker answers {name_of(identity.error)}")
+            self._go_without(f"the broker answers {ErrorCode.name_of(identity.error)}")
         else:
             self._try_again()
 
     def _failed(self, failure: Failure) -> None:
         self._asking = False
-        if trouble_of(failure).incompatible:
+        if reason_of(failure).incompatible:
             self._go_without("the broker does not offer it")
         else:
             self._try_again()

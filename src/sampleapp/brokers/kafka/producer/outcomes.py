@@ -8,15 +8,14 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka import codes
-from sampleapp.brokers.kafka.codes import name_of
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.answers import Answers
 from sampleapp.brokers.kafka.producer.leaving import Leaving, unavailable
 from sampleapp.brokers.kafka.producer.numbering import Numbering
 from sampleapp.brokers.kafka.producer.pending import Batch
 from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
-from sampleapp.brokers.kafka.producer.verdicts import Verdict, refusal, refused_trouble, verdict_on
+from sampleapp.brokers.kafka.producer.verdicts import Verdict, refusal, refusal_reason, verdict_on
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     OutcomeUnknown,
@@ -28,7 +27,7 @@ __all__ = ["Outcomes"]
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _SUSPECT_S: Final = 10.0
-_NO_LEADER: Final = Trouble(
+_NO_LEADER: Final = FailureReason(
     sentence="The partition has no leader.",
     public="The topic's partition has no leader at the moment.",
     lasting=False,
@@ -72,7 +71,7 @@ class Outcomes:
             # Given up meanwhile: at the end of the service, or with its topic.
             self._go_on(queue)
             return
-        if answer is not None and answer.error == codes.NONE and answer.offset >= 0:
+        if answer is not None and answer.error == ErrorCode.NONE and answer.offset >= 0:
             self._stored(queue, batch, offset=answer.offset)
             return
         if answer is None:
@@ -80,26 +79,26 @@ class Outcomes:
         else:
             self._not_stored(queue, batch, answer)
 
-    def unanswered(self, queue: PartitionQueue, trouble: Trouble) -> None:
+    def unanswered(self, queue: PartitionQueue, reason: FailureReason) -> None:
         """A batch was sent, and nobody knows what became of it."""
         if queue.batch is None:
             self._go_on(queue)
             return
-        queue.trouble = trouble
+        queue.reason = reason
         self._stale(queue.topic)
         self._unresolved(queue)
 
-    def not_sent(self, queue: PartitionQueue, trouble: Trouble) -> None:
+    def not_sent(self, queue: PartitionQueue, reason: FailureReason) -> None:
         """There is no connection to a queue's leader."""
-        queue.trouble = trouble
+        queue.reason = reason
         self._stale(queue.topic)
-        if trouble.lasting:
-            self._leaving.fail_unsent(queue, unavailable(trouble))
+        if reason.lasting:
+            self._leaving.fail_unsent(queue, unavailable(reason))
         self._again(queue)
 
     def leaderless(self, queue: PartitionQueue) -> None:
         """No leader is known."""
-        queue.trouble = _NO_LEADER
+        queue.reason = _NO_LEADER
         self._stale(queue.topic)
         self._park(queue)
 
@@ -120,7 +119,7 @@ class Outcomes:
         queue.held -= batch.held
         queue.attempts = 0
         queue.suspect_until_s = 0.0
-        queue.trouble = None
+        queue.reason = None
         if queue.reported:
             queue.reported = False
             self._log.info(
@@ -134,13 +133,13 @@ class Outcomes:
         self._answers.stored(batch, topic=queue.topic, partition=queue.partition, offset=offset)
 
     def _not_stored(self, queue: PartitionQueue, batch: Batch, answer: Produced) -> None:
-        if answer.error in codes.STALE_METADATA:
+        if ErrorCode.says_stale_metadata(answer.error):
             self._stale(queue.topic)
         verdict = verdict_on(answer)
         if batch.unresolved and verdict in (Verdict.SEARCH, Verdict.REFUSE, Verdict.RENUMBER):
             # That it is refused now does not say that it was not stored before.
             verdict = Verdict.UNKNOWN
-        queue.trouble = refused_trouble(answer)
+        queue.reason = refusal_reason(answer)
         if verdict is Verdict.TRY_AGAIN:
             self._again(queue)
         elif verdict is Verdict.UNRESOLVED:
@@ -157,7 +156,8 @@ class Outcomes:
                 self._numbering.renumber(queue)
             self._lost(
                 queue,
-                f"The broker's answer ({name_of(answer.error)}) does not tell whether the record was stored.",
+                f"The broker's answer ({ErrorCode.name_of(answer.error)}) does not tell whether the record "
+                "was stored.",
             )
 
     def _again(self, queue: PartitionQueue) -> None:
@@ -238,10 +238,10 @@ class Outcomes:
 
 _SEQUENCE_ERRORS: Final = frozenset(
     {
-        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.UNKNOWN_PRODUCER_ID,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.PRODUCER_FENCED,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
     }
 )

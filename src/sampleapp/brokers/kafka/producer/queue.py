@@ -6,7 +6,7 @@ from collections import deque
 from enum import Enum
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.pending import Batch, Pending
 from sampleapp.brokers.kafka.producer.sequence import Sequence
 
@@ -32,13 +32,13 @@ class PartitionQueue:
         "held",
         "not_before_s",
         "partition",
+        "reason",
         "reported",
         "sequence",
         "state",
         "suspect_until_s",
         "topic",
         "tried",
-        "trouble",
         "waiting",
     )
 
@@ -64,7 +64,7 @@ class PartitionQueue:
         """Whether the log says that it does not take records."""
         self.suspect_until_s = 0.0
         """Until when what may go elsewhere should, since the leader was of no use, by the reactor's clock."""
-        self.trouble: Trouble | None = None
+        self.reason: FailureReason | None = None
         """Why the last attempt failed."""
 
     def __bool__(self) -> bool:

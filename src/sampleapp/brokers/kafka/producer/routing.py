@@ -8,11 +8,10 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.brokers.kafka import codes
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.client.failures import RequestFailed
-from sampleapp.brokers.kafka.codes import name_of
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.answers import Answers
 from sampleapp.brokers.kafka.producer.leaving import Leaving, unavailable
 from sampleapp.brokers.kafka.producer.pending import Pending
@@ -71,7 +70,7 @@ class Routing:
         self._learning = Repeating(
             step=self._load, is_needed=self._has_to_learn, interval_s=_ASK_AGAIN_S, clock=clock
         )
-        self._trouble: Trouble | None = None
+        self._reason: FailureReason | None = None
         self._stopped = False
 
     def topic(self, name: str) -> Topic:
@@ -122,7 +121,7 @@ class Routing:
             late = []
             while topic.waiting and topic.waiting[0].deadline_s <= now_s:
                 late.append(topic.waiting.popleft())
-            self._fail_waiting(topic, late, unavailable(self._trouble))
+            self._fail_waiting(topic, late, unavailable(self._reason))
 
     def fail_all(self, error: PublishError) -> None:
         """Answer everybody who waits for a topic's partitions."""
@@ -165,11 +164,11 @@ class Routing:
             try:
                 await load
             except RequestFailed as error:
-                self._trouble = error.trouble
-                if error.trouble.lasting:
-                    self.fail_all(unavailable(error.trouble))
+                self._reason = error.reason
+                if error.reason.lasting:
+                    self.fail_all(unavailable(error.reason))
                 continue
-            self._trouble = None
+            self._reason = None
             for name in names:
                 topic = self.topics.get(name)
                 if topic is None:
@@ -181,18 +180,18 @@ class Routing:
         error = self._client.topic_error(topic.name)
         if self._adopt(topic):
             return
-        if error == codes.TOPIC_AUTHORIZATION_FAILED:
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             self._fail(
                 topic, TopicNotAuthorized("The broker does not let this service publish to the topic.")
             )
-        elif error == codes.INVALID_TOPIC_EXCEPTION:
+        elif error == ErrorCode.INVALID_TOPIC_EXCEPTION:
             self._fail(topic, IllegalTopic("The broker does not allow a topic of this name."))
-        elif error == codes.UNKNOWN_TOPIC_OR_PARTITION:
+        elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._missing(topic)
-        elif error is not None and error != codes.NONE:
-            self._trouble = Trouble(
-                sentence=f"The topic {topic.name} cannot be used now: {name_of(error)}.",
-                public=f"The topic cannot be used now ({name_of(error)}).",
+        elif error is not None and error != ErrorCode.NONE:
+            self._reason = FailureReason(
+                sentence=f"The topic {topic.name} cannot be used now: {ErrorCode.name_of(error)}.",
+                public=f"The topic cannot be used now ({ErrorCode.name_of(error)}).",
                 lasting=False,
             )
 

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import Client
-from sampleapp.brokers.kafka.client.failures import trouble_of
+from sampleapp.brokers.kafka.client.failures import reason_of
 from sampleapp.brokers.kafka.producer.numbering import Numbering
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.pending import Batch
@@ -152,12 +152,12 @@ class Sender:
 
         def failed(failure: Failure) -> None:
             node.connecting = False
-            trouble = trouble_of(failure)
+            reason = reason_of(failure)
             queues, node.ready = node.ready, deque()
             if node.in_flight == 0:
                 self._nodes.pop(node.node_id, None)
             for queue in queues:
-                self._outcomes.not_sent(queue, trouble)
+                self._outcomes.not_sent(queue, reason)
 
         self._client.when_connected(node.node_id).addCallbacks(connected, failed)
 
@@ -216,12 +216,12 @@ class Sender:
 
     def _failed(self, failure: Failure, node: _Node, taken: list[_Taken]) -> None:
         node.in_flight -= 1
-        trouble = trouble_of(failure)
-        sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as trouble_of has found
+        reason = reason_of(failure)
+        sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as reason_of has found
         for queue, _, _ in taken:
             if sent:
-                self._outcomes.unanswered(queue, trouble)
+                self._outcomes.unanswered(queue, reason)
             else:
-                self._outcomes.not_sent(queue, trouble)
+                self._outcomes.not_sent(queue, reason)
         if node.ready:
             self._wake()

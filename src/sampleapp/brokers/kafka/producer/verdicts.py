@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from sampleapp.brokers.kafka import codes
-from sampleapp.brokers.kafka.codes import name_of
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     BrokerIncompatible,
@@ -18,7 +17,7 @@ from sampleapp.errors import (
     TopicNotAuthorized,
 )
 
-__all__ = ["Verdict", "refusal", "refused_trouble", "verdict_on"]
+__all__ = ["Verdict", "refusal", "refusal_reason", "verdict_on"]
 
 
 class Verdict(Enum):
@@ -33,75 +32,78 @@ class Verdict(Enum):
 
 
 _TRY_AGAIN: Final = {
-    codes.UNKNOWN_TOPIC_OR_PARTITION,
-    codes.LEADER_NOT_AVAILABLE,
-    codes.NOT_LEADER_OR_FOLLOWER,
-    codes.BROKER_NOT_AVAILABLE,
-    codes.REPLICA_NOT_AVAILABLE,
-    codes.NOT_ENOUGH_REPLICAS,
-    codes.FENCED_LEADER_EPOCH,
-    codes.UNKNOWN_LEADER_EPOCH,
-    codes.LISTENER_NOT_FOUND,
-    codes.THROTTLING_QUOTA_EXCEEDED,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.LISTENER_NOT_FOUND,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
 _UNRESOLVED: Final = {
-    codes.REQUEST_TIMED_OUT,
-    codes.NETWORK_EXCEPTION,
-    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     # The write itself has failed, perhaps in the middle.
-    codes.KAFKA_STORAGE_ERROR,
+    ErrorCode.KAFKA_STORAGE_ERROR,
 }
 _SEARCH: Final = {
     # Before Kafka 2.4 also for a record without a key in a compacted topic, which no second attempt changes.
-    codes.CORRUPT_MESSAGE,
-    codes.MESSAGE_TOO_LARGE,
-    codes.RECORD_LIST_TOO_LARGE,
-    codes.INVALID_TIMESTAMP,
-    codes.INVALID_RECORD,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_RECORD,
 }
 _RENUMBER: Final = {
-    codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    codes.INVALID_PRODUCER_EPOCH,
-    codes.UNKNOWN_PRODUCER_ID,
-    codes.INVALID_PRODUCER_ID_MAPPING,
-    codes.PRODUCER_FENCED,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.PRODUCER_FENCED,
 }
 _REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
-    codes.INVALID_TOPIC_EXCEPTION: (IllegalTopic, "The broker does not allow a topic of this name."),
-    codes.TOPIC_AUTHORIZATION_FAILED: (
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (IllegalTopic, "The broker does not allow a topic of this name."),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         TopicNotAuthorized,
         "The broker does not let this service publish to the topic.",
     ),
-    codes.CLUSTER_AUTHORIZATION_FAILED: (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
         TopicNotAuthorized,
         "The broker does not let this service publish.",
     ),
-    codes.MESSAGE_TOO_LARGE: (RecordTooLarge, "The record is larger than the topic takes."),
-    codes.RECORD_LIST_TOO_LARGE: (RecordTooLarge, "The record is larger than the broker takes."),
-    codes.INVALID_TIMESTAMP: (
+    ErrorCode.MESSAGE_TOO_LARGE: (RecordTooLarge, "The record is larger than the topic takes."),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (RecordTooLarge, "The record is larger than the broker takes."),
+    ErrorCode.INVALID_TIMESTAMP: (
         RecordRefused,
         "The broker does not take the record's time, which is too far from its own.",
     ),
-    codes.INVALID_RECORD: (RecordRefused, "The broker does not take this record."),
-    codes.CORRUPT_MESSAGE: (
+    ErrorCode.INVALID_RECORD: (RecordRefused, "The broker does not take this record."),
+    ErrorCode.CORRUPT_MESSAGE: (
         RecordRefused,
         "The broker does not take this record; it may be that the topic takes only records with a key.",
     ),
-    codes.POLICY_VIOLATION: (RecordRefused, "A policy of the broker forbids the record."),
-    codes.UNSUPPORTED_COMPRESSION_TYPE: (
+    ErrorCode.POLICY_VIOLATION: (RecordRefused, "A policy of the broker forbids the record."),
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: (
         BrokerIncompatible,
         "The broker does not take the compression that this service uses.",
     ),
-    codes.UNSUPPORTED_VERSION: (
+    ErrorCode.UNSUPPORTED_VERSION: (
         BrokerIncompatible,
         "The broker does not take requests in the version that it offers.",
     ),
-    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
         BrokerIncompatible,
         "The topic is kept in a format of messages that is too old for this service.",
     ),
-    codes.INVALID_REQUIRED_ACKS: (BrokerIncompatible, "The broker does not take acks=all."),
-    codes.INVALID_REQUEST: (BrokerIncompatible, "The broker takes this service's request for a wrong one."),
+    ErrorCode.INVALID_REQUIRED_ACKS: (BrokerIncompatible, "The broker does not take acks=all."),
+    ErrorCode.INVALID_REQUEST: (
+        BrokerIncompatible,
+        "The broker takes this service's request for a wrong one.",
+    ),
 }
 
 
@@ -131,26 +133,26 @@ def refusal(code: int, message: str | None = None) -> PublishError:
     :param message: what the broker says of this record, if it does.
     """
     kind, sentence = _REFUSALS.get(
-        code, (RecordRefused, f"The broker does not take this record ({name_of(code)}).")
+        code, (RecordRefused, f"The broker does not take this record ({ErrorCode.name_of(code)}).")
     )
     return kind(f"{sentence} It says: {message}" if message else sentence)
 
 
-def refused_trouble(answer: Produced) -> Trouble:
+def refusal_reason(answer: Produced) -> FailureReason:
     """Why a batch was not stored, or is not known to be, for those whose time is over."""
-    name = name_of(answer.error)
-    return Trouble(
+    name = ErrorCode.name_of(answer.error)
+    return FailureReason(
         sentence=f"Partition {answer.partition} of {answer.topic} does not take records: {name}.",
         public=_PUBLIC.get(answer.error, f"The broker did not take the record ({name})."),
         lasting=False,
     )
 
 
-_PUBLIC: Final = {
-    codes.NOT_ENOUGH_REPLICAS: "Too few replicas of the topic's partition are in sync.",
-    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Too few replicas of the topic's partition are in sync.",
-    codes.REQUEST_TIMED_OUT: "The replicas of the topic's partition did not get the record in time.",
-    codes.NOT_LEADER_OR_FOLLOWER: "The topic's partition has no leader at the moment.",
-    codes.LEADER_NOT_AVAILABLE: "The topic's partition has no leader at the moment.",
-    codes.KAFKA_STORAGE_ERROR: "The broker cannot write to its disk.",
+_PUBLIC: Final[dict[int, str]] = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: "Too few replicas of the topic's partition are in sync.",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Too few replicas of the topic's partition are in sync.",
+    ErrorCode.REQUEST_TIMED_OUT: "The replicas of the topic's partition did not get the record in time.",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "The topic's partition has no leader at the moment.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "The topic's partition has no leader at the moment.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The broker cannot write to its disk.",
 }

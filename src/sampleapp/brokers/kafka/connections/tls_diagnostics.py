@@ -6,8 +6,8 @@ from typing import Final
 
 from OpenSSL import SSL
 
-from sampleapp.brokers.kafka.connections.diagnosis import NO_ANSWER, Peer, in_words
-from sampleapp.brokers.kafka.connections.trouble import Trouble
+from sampleapp.brokers.kafka.connections.diagnostics import NO_ANSWER, Peer, in_words
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.connections.verification import CertificateRejected, WrongHost
 
 __all__ = ["closed_while_securing", "silent_while_securing", "tls_failed"]
@@ -43,7 +43,7 @@ _NOT_TLS: Final = (
 _SHOWN_NAMES: Final = 5
 
 
-def tls_failed(peer: Peer, reason: BaseException | None) -> Trouble | None:
+def tls_failed(peer: Peer, reason: BaseException | None) -> FailureReason | None:
     """
     Why TLS failed, in its handshake or later; ``None`` if it was not TLS that failed.
 
@@ -63,13 +63,13 @@ def tls_failed(peer: Peer, reason: BaseException | None) -> Trouble | None:
     return _lasting(_refused(peer, said))
 
 
-def closed_while_securing(peer: Peer) -> Trouble:
+def closed_while_securing(peer: Peer) -> FailureReason:
     """
     The connection was closed before the TLS handshake was over, without an alert.
 
     So does a plain-text listener of Kafka's, which reads the length of a request in the first bytes.
     """
-    return Trouble(
+    return FailureReason(
         sentence=(
             f"{peer.at} closed the connection during the TLS handshake: if it is a plain-text port, use "
             "kafka:// for it."
@@ -79,9 +79,9 @@ def closed_while_securing(peer: Peer) -> Trouble:
     )
 
 
-def silent_while_securing(peer: Peer) -> Trouble:
+def silent_while_securing(peer: Peer) -> FailureReason:
     """There is a connection, but the TLS handshake was not over in time."""
-    return Trouble(
+    return FailureReason(
         sentence=(
             f"{peer.at} accepted the connection but did not answer the TLS handshake in time: check that "
             "this is the port of a TLS listener of Kafka, and that the broker is not overloaded."
@@ -91,8 +91,8 @@ def silent_while_securing(peer: Peer) -> Trouble:
     )
 
 
-def _lasting(sentence: str) -> Trouble:
-    return Trouble(sentence=sentence, public=_PUBLIC, lasting=True)
+def _lasting(sentence: str) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True)
 
 
 def _rejected(peer: Peer, rejected: CertificateRejected) -> str:

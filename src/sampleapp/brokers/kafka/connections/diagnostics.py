@@ -17,8 +17,8 @@ from twisted.internet.error import (
     TimeoutError,  # noqa: A004 -- as above
 )
 
-from sampleapp.brokers.kafka import codes
-from sampleapp.brokers.kafka.connections.trouble import Trouble, address
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import REQUIRED, Api, negotiate
 
 __all__ = [
@@ -66,7 +66,7 @@ def in_words(things: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def not_connected(peer: Peer, error: Exception) -> Trouble:
+def not_connected(peer: Peer, error: Exception) -> FailureReason:
     """There is no connection at all."""
     at = peer.at
     if isinstance(error, TimeoutError):
@@ -80,31 +80,31 @@ def not_connected(peer: Peer, error: Exception) -> Trouble:
         said = error.osError if isinstance(error, ConnectError) else None
         reason = (said.strerror if isinstance(said, OSError) else None) or "no reason is known"
         sentence = f"{at} cannot be reached ({reason}): check the address, and the network to it."
-    return Trouble(sentence=sentence, public=UNREACHABLE, lasting=False)
+    return FailureReason(sentence=sentence, public=UNREACHABLE, lasting=False)
 
 
-def slow_to_connect(peer: Peer) -> Trouble:
+def slow_to_connect(peer: Peer) -> FailureReason:
     """Neither a connection nor a refusal came in time."""
-    return Trouble(
+    return FailureReason(
         sentence=f"{peer.at} did not accept a connection in time: check the address, the DNS, and firewalls.",
         public=UNREACHABLE,
         lasting=False,
     )
 
 
-def silent(peer: Peer) -> Trouble:
+def silent(peer: Peer) -> FailureReason:
     """There is a connection, but no answer to the first question came in time."""
     check = "check that this is the port of a Kafka listener, and that the broker is not overloaded"
     if not peer.tls:
         check += "; if it is a TLS port, use kafka+tls://"
-    return Trouble(
+    return FailureReason(
         sentence=f"{peer.at} accepted the connection but did not answer in time: {check}.",
         public=NO_ANSWER,
         lasting=False,
     )
 
 
-def closed(peer: Peer, received: bytes) -> Trouble:
+def closed(peer: Peer, received: bytes) -> FailureReason:
     """
     The connection was closed instead of the first question being answered.
 
@@ -125,14 +125,14 @@ def closed(peer: Peer, received: bytes) -> Trouble:
             "Kafka older than 0.10 does the same"
         )
     # It may as well be a broker that is just stopping.
-    return Trouble(
+    return FailureReason(
         sentence=f"{peer.at} closed the connection without an answer: {check}.",
         public=NO_ANSWER,
         lasting=False,
     )
 
 
-def not_kafka(peer: Peer, received: bytes) -> Trouble:
+def not_kafka(peer: Peer, received: bytes) -> FailureReason:
     """
     What came cannot be an answer of Kafka's.
 
@@ -140,22 +140,22 @@ def not_kafka(peer: Peer, received: bytes) -> Trouble:
     """
     # A TLS record: a handshake (0x16) or an alert (0x15) of version 3.x (RFC 8446, section 5.1).
     if received[:2] in {b"\x15\x03", b"\x16\x03"} and not peer.tls:
-        return Trouble(
+        return FailureReason(
             sentence=f"{peer.at} speaks TLS: use kafka+tls:// for this port.", public=NO_ANSWER, lasting=True
         )
     if received.startswith(b"HTTP/"):
         sentence = f"{peer.at} answers in HTTP, so it is not a port of Kafka: check the host and the port."
     else:
         sentence = f"{peer.at} does not answer in Kafka's protocol: check the host and the port."
-    return Trouble(sentence=sentence, public=NOT_KAFKA, lasting=True)
+    return FailureReason(sentence=sentence, public=NOT_KAFKA, lasting=True)
 
 
-def refused_versions(peer: Peer, error: int) -> Trouble:
+def refused_versions(peer: Peer, error: int) -> FailureReason:
     """ApiVersions was answered with an error."""
-    return Trouble(
+    return FailureReason(
         sentence=(
-            f"{peer.at} does not say which versions it speaks ({codes.name_of(error)}): Kafka 0.11 or newer "
-            "is needed, and a listener for clients."
+            f"{peer.at} does not say which versions it speaks ({ErrorCode.name_of(error)}): Kafka 0.11 or "
+            "newer is needed, and a listener for clients."
         ),
         public=INCOMPATIBLE,
         lasting=True,
@@ -163,7 +163,7 @@ def refused_versions(peer: Peer, error: int) -> Trouble:
     )
 
 
-def not_usable(peer: Peer, ranges: Mapping[int, tuple[int, int]]) -> Trouble | None:
+def not_usable(peer: Peer, ranges: Mapping[int, tuple[int, int]]) -> FailureReason | None:
     """
     What is missing of the requests that nothing works without; ``None`` if nothing is.
 
@@ -171,7 +171,7 @@ def not_usable(peer: Peer, ranges: Mapping[int, tuple[int, int]]) -> Trouble | N
     """
     for api in REQUIRED:
         if negotiate(api, ranges) is None:
-            return Trouble(
+            return FailureReason(
                 sentence=f"{peer.at} {_lacks(api, ranges.get(api.key))}.",
                 public=INCOMPATIBLE,
                 lasting=True,

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-__all__ = ["Pause", "backoff_s"]
-
-_BACKOFF_S: Final = 0.1
-_MAX_BACKOFF_S: Final = 5.0
-
-
-def backoff_s(failures: int) -> float:
-    """How long to wait, in seconds, after so many failures in a row, of which there is one at least."""
-    # The exponent is bounded because failures are not, and a float is.
-    return min(_BACKOFF_S * 2.0 ** min(failures - 1, 10), _MAX_BACKOFF_S)
+__all__ = ["Pause"]
 
 
 class Pause:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["ConnectionTrouble", "Trouble", "address"]
+__all__ = ["ConnectionFailed", "FailureReason", "address"]
 
 
-class Trouble(Struct, frozen=True):
+class FailureReason(Struct, frozen=True):
     """One thing that keeps a broker from being used."""
 
     sentence: str
@@ -20,13 +20,13 @@ class Trouble(Struct, frozen=True):
     """Whether the broker is too old, or too new, for this service."""
 
 
-class ConnectionTrouble(Exception):
+class ConnectionFailed(Exception):
     """A connection to a broker could not be made ready for use."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        """:param trouble: why not."""
-        super().__init__(trouble.sentence)
-        self.trouble = trouble
+    def __init__(self, reason: FailureReason) -> None:
+        """:param reason: why not."""
+        super().__init__(reason.sentence)
+        self.reason = reason
 
 
 def address(host: str, port: int) -> str:
