@@ -8,14 +8,18 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+from zope.interface import implementer
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.follower import ReadingsFollower
-from sampleapp.model import Record
+from sampleapp.interfaces import IFollowing
+from sampleapp.model import ConsumerRecord, Record
 from tests.support import strategies
+from tests.support.in_memory import ManualBroker
 
 
 class Setup:
@@ -152,3 +156,89 @@ def test_a_flood_of_junk_is_logged_in_few_lines_that_count_it():
     assert "not the text of a number" in warnings[0]["reason"]
     assert "no key" in warnings[2]["reason"]
     assert setup.follower.skipped == 101
+
+
+@implementer(IFollowing)
+class ManualFollowing:
+    """A reading that goes on as the test says."""
+
+    said = None
+
+    def __init__(self, observer):
+        self.observer = observer
+
+    def stop(self):
+        return succeed(None)
+
+    def obstacle(self):
+        return self.said
+
+    def deliver(self, *values, start=0):
+        for offset, (key, value) in enumerate(values, start):
+            self.observer.record_received(
+                ConsumerRecord(
+                    topic="readings", partition=0, offset=offset, timestamp_ms=offset, key=key, value=value
+                )
+            )
+
+
+class FollowedBroker(ManualBroker):
+    """A broker of which one topic is followed."""
+
+    def follow(self, *, topic, observer):
+        self.following = ManualFollowing(observer)
+        return self.following
+
+
+@pytest.fixture
+def broker():
+    return FollowedBroker()
+
+
+@pytest.fixture
+def follower(broker):
+    follower = ReadingsFollower(broker=broker, topic="readings", clock=Clock())
+    follower.start()
+    return follower
+
+
+def why_not(follower):
+    with pytest.raises(ReadingsNotReady) as raised:
+        follower.representation(1)
+    return str(raised.value)
+
+
+def test_what_keeps_the_readings_from_being_read_is_said_for_as_long_as_it_does(broker, follower):
+    assert why_not(follower) == "The stored readings are still being read; ask again."
+    broker.following.said = "The stored records are damaged and cannot be read."
+    assert why_not(follower) == (
+        "The stored records are damaged and cannot be read. "
+        "The readings are served once all of them have been read."
+    )
+    broker.following.said = None
+    assert "still being read" in why_not(follower)
+
+
+def test_readings_that_were_read_once_are_served_whatever_keeps_further_ones_from_being_read(
+    broker, follower
+):
+    broker.following.deliver((b"a", b"1"))
+    follower.caught_up()
+    broker.following.said = "Kafka cannot be reached."
+    assert follower.representation(1).body == b"[1.0]"
+
+
+def test_nothing_of_a_deleted_topic_is_served_and_all_of_the_one_made_again(broker, follower):
+    broker.following.deliver((b"a", b"1"), (b"b", b"2"))
+    follower.caught_up()
+    with capturedLogs() as events:
+        follower.reset()
+    (event,) = events
+    assert formatEvent(event) == (
+        "The topic readings was deleted: its 2 readings are gone. If it was made again, it is read from its "
+        "first record on."
+    )
+    broker.following.deliver((b"c", b"3"))
+    assert "still being read" in why_not(follower)
+    follower.caught_up()
+    assert follower.representation(1).body == b"[3.0]"

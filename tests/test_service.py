@@ -29,6 +29,9 @@ class EndlessFollowing:
     def stop(self):
         return Deferred()
 
+    def obstacle(self):
+        return None
+
 
 class LoggingBroker(ManualBroker):
     """A broker that fails what it has when it is stopped, and writes down what it is told."""

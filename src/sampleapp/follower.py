@@ -61,12 +61,14 @@ class ReadingsFollower:
         """
         The collection as it is now.
 
-        :raise ReadingsNotReady: not all that was in the topic at the start has been read.
+        :raise ReadingsNotReady: not all that was in the topic at the start, or when it was made again, has
+            been read; says what keeps it from being read, if something does.
         """
         if not self._caught_up:
-            raise ReadingsNotReady(
-                "The readings that were stored before the service started are still being read; ask again."
-            )
+            obstacle = None if self._following is None else self._following.obstacle()
+            if obstacle is not None:
+                raise ReadingsNotReady(f"{obstacle} The readings are served once all of them have been read.")
+            raise ReadingsNotReady("The stored readings are still being read; ask again.")
         return self._readings.representation(version)
 
     def record_received(self, record: ConsumerRecord) -> None:
@@ -82,6 +84,17 @@ class ReadingsFollower:
         self._log.info(
             "Serving {count} readings of the topic {topic}.", count=len(self._readings), topic=self._topic
         )
+
+    def reset(self) -> None:
+        """Begin anew, with no readings; see `IRecordObserver`."""
+        self._log.warn(
+            "The topic {topic} was deleted: its {count} readings are gone. If it was made again, it is read "
+            "from its first record on.",
+            topic=self._topic,
+            count=len(self._readings),
+        )
+        self._readings = Readings()
+        self._caught_up = False
 
     def _skip(self, record: ConsumerRecord, reason: NotAReading) -> None:
         self.skipped += 1

@@ -29,7 +29,16 @@ class IRecordObserver(Interface):
         """
         Every record that was in the topic when following began has been delivered.
 
-        Called exactly once, also for a topic that was empty or did not exist.
+        Called exactly once, also for a topic that was empty or did not exist; and once more after each
+        `reset`, when every record that was then in the new topic has been delivered.
+        """
+
+    def reset() -> None:
+        """
+        The topic was deleted, and perhaps made again: everything that was delivered so far is void.
+
+        The records of the new topic follow, from its first one on, and then `caught_up` once more, also
+        for a new topic that is empty or does not exist. Only brokers whose topics can be deleted call it.
         """
 
 
@@ -42,6 +51,16 @@ class IFollowing(Interface):
 
         :return: fires with ``None`` once nothing of the following is left running. Never fails, and may
             be called more than once.
+        """
+
+    def obstacle() -> str | None:
+        """
+        What keeps it from reading on.
+
+        Answers at once from what is known, without asking the broker.
+
+        :return: one or more sentences that may be shown to any caller: no path, address or secret is in
+            them. ``None`` when nothing keeps it.
         """
 
 

@@ -112,6 +112,15 @@ class BrokerContract:
             following = broker.follow(topic=new_topic(), observer=Recorder())
             assert verifyObject(IFollowing, following)
 
+    async def test_nothing_keeps_a_broker_that_works_from_reading_on(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            recorder = Recorder()
+            following = broker.follow(topic=topic, observer=recorder)
+            await settled(broker, [record(topic)])
+            await recorder.until(1)
+            assert following.obstacle() is None
+
     async def test_concurrent_publishes_get_offsets_of_their_own_without_gaps(self):
         topic = new_topic()
         async with self.running() as broker:

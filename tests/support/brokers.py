@@ -51,11 +51,13 @@ async def settled(broker, records):
 class Recorder:
     """Keeps everything that it is told, in order."""
 
-    def __init__(self, *, on_record=None, on_caught_up=None):
+    def __init__(self, *, on_record=None, on_caught_up=None, on_reset=None):
         self.records = []
         self.caught_up_at = []
+        self.reset_at = []
         self._on_record = on_record
         self._on_caught_up = on_caught_up
+        self._on_reset = on_reset
 
     def record_received(self, record):
         self.records.append(record)
@@ -66,6 +68,11 @@ class Recorder:
         self.caught_up_at.append(len(self.records))
         if self._on_caught_up is not None:
             self._on_caught_up()
+
+    def reset(self):
+        self.reset_at.append(len(self.records))
+        if self._on_reset is not None:
+            self._on_reset()
 
     async def until(self, count):
         """Wait until that many records have come, and it has caught up."""

@@ -165,3 +165,7 @@ class _Following:
             self._next = None
         self._ended(self)
         return succeed(None)
+
+    def obstacle(self) -> str | None:
+        """See `IFollowing.obstacle`: there is none to what is in memory."""
+        return None

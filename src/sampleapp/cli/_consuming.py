@@ -134,6 +134,9 @@ class _Printer:
         except (click.exceptions.Exit, click.ClickException) as error:
             self.done.errback(error)
 
+    def reset(self) -> None:
+        """Go on with the records of the new topic: what is printed is printed."""
+
 
 class _Complaint:
     """Says on stderr, once for each cause, why a broker cannot be read."""

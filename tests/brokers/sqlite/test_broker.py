@@ -814,9 +814,10 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
             file.seek(size // 3 // 4096 * 4096)
             file.write(b"\xff" * (size // 3))
         with logged(LogLevel.error) as errors:
-            broker.follow(topic="t", observer=recorder)
+            following = broker.follow(topic="t", observer=recorder)
             await eventually(lambda: not broker.health().ready)
             assert "is damaged" in broker.health().reasons[0]
+            assert following.obstacle() == "The stored records are damaged and cannot be read."
             assert recorder.caught_up_at == []
             # The back-off makes it try some more times.
             await eventually(lambda: broker._followings._all[0]._timer is None)
@@ -826,6 +827,7 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
             file.write(original)
         await recorder.until(300)
         await eventually(lambda: broker.health().ready)
+        assert following.obstacle() is None
         assert recorder.values() == values
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
-__all__ = ["Code", "LogError", "from_sqlite", "primary_code"]
+__all__ = ["CANNOT_BE_READ", "Code", "LogError", "from_sqlite", "primary_code"]
 
 
 class Code(IntEnum):
@@ -44,6 +44,15 @@ class _Meaning(Struct, frozen=True):
 
 
 _UNAVAILABLE = "The broker cannot store records at the moment; this one was not stored."
+
+CANNOT_BE_READ = "The stored records cannot be read at the moment."
+"""What keeps a following from reading on, for callers, where nothing more exact may be said."""
+
+_OBSTACLES: dict[Code | None, str] = {
+    Code.BUSY: "The stored records are in use by another program, and cannot be read until it ends.",
+    Code.CORRUPT: "The stored records are damaged and cannot be read.",
+    Code.NOTADB: "The stored records are damaged and cannot be read.",
+}
 
 _MEANINGS: dict[Code, _Meaning] = {
     Code.BUSY: _Meaning(
@@ -125,6 +134,11 @@ class LogError(Exception):
         self.reopen = reopen
         self._error = error
         self._detail = detail
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps a following from reading on, for callers; see `IFollowing.obstacle`."""
+        return _OBSTACLES.get(self.code, CANNOT_BE_READ)
 
     def publish_error(self) -> PublishError:
         """Make the error for one waiting caller: each needs its own, since tracebacks grow on it."""

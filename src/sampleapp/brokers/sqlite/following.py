@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import Condition
-from sampleapp.brokers.sqlite.faults import LogError
+from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, LogError
 from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.rows import Page
 from sampleapp.brokers.sqlite.thread import PrivateThread
@@ -59,6 +59,7 @@ class Following:
         self._caught_up = False
         self._more = False
         self._stopped = False
+        self._obstacle: str | None = None
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
@@ -90,6 +91,10 @@ class Following:
         self._go_on()
         return waiter
 
+    def obstacle(self) -> str | None:
+        """See `IFollowing.obstacle`."""
+        return self._obstacle
+
     async def _run(self) -> None:
         # The first page must not arrive while `follow` is still running: reading takes a thread hop.
         backoff_s = _BACKOFF_S
@@ -98,19 +103,21 @@ class Following:
             try:
                 page = await self._read(self.topic, self._position)
             except LogError as error:
-                reason = error.reason
+                reason, obstacle = error.reason, error.obstacle
             except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
                 self._log.failure("Reading topic {topic} failed unexpectedly", topic=self.topic)
-                reason = f"The topic {self.topic} could not be read; see the log."
+                reason, obstacle = f"The topic {self.topic} could not be read; see the log.", CANNOT_BE_READ
             else:
                 backoff_s = _BACKOFF_S
                 await self._page_read(page)
                 continue
             if not self._stopped:
                 self._condition.bad(self, reason)
+                self._obstacle = obstacle
                 await self._sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
         self._condition.forget(self)
+        self._obstacle = None
         self._running = None
         self._ended(self)
         waiters, self._stop_waiters = self._stop_waiters, []
@@ -121,6 +128,7 @@ class Following:
         if self._stopped:
             return
         self._condition.good(self)
+        self._obstacle = None
         self._deliver(page)
         if self._position >= page.end and not self._more:
             await self._sleep(None)

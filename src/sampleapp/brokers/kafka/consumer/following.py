@@ -93,6 +93,10 @@ class Following:
             self._end()
         return waiter
 
+    def obstacle(self) -> str | None:
+        """See `IFollowing.obstacle`."""
+        return None
+
     def _end(self) -> None:
         self._delivery.stop()
         self._pause.end()
