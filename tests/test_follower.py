@@ -17,9 +17,10 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IFollowing
-from sampleapp.model import ConsumerRecord, Record
+from sampleapp.model import Record
 from tests.support import strategies
 from tests.support.in_memory import ManualBroker
+from tests.support.readings import reading_record
 
 
 class Setup:
@@ -175,11 +176,7 @@ class ManualFollowing:
 
     def deliver(self, *values, start=0):
         for offset, (key, value) in enumerate(values, start):
-            self.observer.record_received(
-                ConsumerRecord(
-                    topic="readings", partition=0, offset=offset, timestamp_ms=offset, key=key, value=value
-                )
-            )
+            self.observer.record_received(reading_record(key, value, offset=offset, timestamp_ms=offset))
 
 
 class FollowedBroker(ManualBroker):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sampleapp.readings import NotAReading, Readings
 from tests.support import strategies
+from tests.support.readings import apply_next, reading_record
 
 
 def collection_of(values):
     readings = Readings()
     for reading_id, value in values.items():
-        readings.apply(key=reading_id.encode(), value=repr(value).encode())
+        apply_next(readings, reading_id.encode(), repr(value).encode())
     return readings
 
 
@@ -50,7 +53,7 @@ def test_equal_states_have_equal_tags_and_the_versions_never_share_one(values):
 def test_a_tag_changes_exactly_when_the_bytes_do(values, reading_id, value):
     readings = collection_of(values)
     before = [readings.representation(version) for version in (1, 2)]
-    readings.apply(key=reading_id.encode(), value=repr(value).encode())
+    apply_next(readings, reading_id.encode(), repr(value).encode())
     after = [readings.representation(version) for version in (1, 2)]
     for old, new in zip(before, after, strict=True):
         assert (old.etag == new.etag) == (old.body == new.body)
@@ -59,14 +62,14 @@ def test_a_tag_changes_exactly_when_the_bytes_do(values, reading_id, value):
 def test_a_state_is_encoded_once():
     readings = collection_of({"kitchen": 21.5})
     first = readings.representation(1)
-    readings.apply(key=b"kitchen", value=b" 21.50\n")
-    readings.apply(key=b"cellar", value=None)
+    apply_next(readings, b"kitchen", b" 21.50\n")
+    apply_next(readings, b"cellar", None)
     assert readings.representation(1) is first
 
 
 def test_zero_and_minus_zero_are_different_readings():
     readings = collection_of({"a": 0.0})
-    readings.apply(key=b"a", value=b"-0")
+    apply_next(readings, b"a", b"-0")
     assert readings.representation(1).body == b"[-0.0]"
 
 
@@ -76,12 +79,122 @@ def test_a_whole_number_is_sent_as_a_floating_point_number():
 
 def test_an_update_keeps_the_place_and_a_removed_reading_comes_back_last():
     readings = collection_of({"a": 1.0, "b": 2.0})
-    readings.apply(key=b"a", value=b"3")
+    apply_next(readings, b"a", b"3")
     assert readings.representation(1).body == b"[3.0,2.0]"
-    readings.apply(key=b"a", value=None)
+    apply_next(readings, b"a", None)
     assert readings.representation(1).body == b"[2.0]"
-    readings.apply(key=b"a", value=b"4")
+    apply_next(readings, b"a", b"4")
     assert readings.representation(1).body == b"[2.0,4.0]"
+
+
+def test_ids_stand_in_the_order_of_their_first_records_however_these_come_in():
+    readings = Readings()
+    for key, timestamp_ms, partition, offset in [
+        (b"fifth", 7, 1, 4),
+        (b"first", 5, 1, 9),
+        (b"fourth", 7, 1, 3),
+        (b"second", 6, 1, 8),
+        (b"third", 7, 0, 5),
+        (b"first", 9, 1, 11),
+    ]:
+        readings.apply(
+            reading_record(key, b"1", timestamp_ms=timestamp_ms, partition=partition, offset=offset)
+        )
+        readings.representation(2)
+    assert ids_of(readings) == ["first", "second", "third", "fourth", "fifth"]
+
+
+def ids_of(readings):
+    return [item["id"] for item in json.loads(readings.representation(2).body)]
+
+
+def follow(records, *, look=False):
+    """What a process serves that reads the records in this order, whether or not it is asked meanwhile."""
+    readings = Readings()
+    for record in records:
+        with suppress(NotAReading):
+            readings.apply(record)
+        if look:
+            readings.representation(1)
+    return [readings.representation(version) for version in (1, 2)]
+
+
+def last_values_in_order_of_first_records(log):
+    """The contract, for keys that stay in their partition: slowly, and with the whole log at hand."""
+    found = {}
+    for records in log:
+        for record in records:
+            if record.value is None:
+                found.pop(record.key, None)
+            elif record.value != b"warm":
+                place = (record.timestamp_ms, record.partition, record.offset)
+                found[record.key] = found.get(record.key, (place,))[0], float(record.value)
+    return [(key.decode(), value) for key, (_, value) in sorted(found.items(), key=lambda item: item[1][0])]
+
+
+@given(st.data(), strategies.logs_of_readings(keys_stay=True))
+def test_processes_that_follow_one_log_serve_the_same_bytes_however_its_partitions_are_interleaved(data, log):
+    one, other = data.draw(strategies.interleavings(log)), data.draw(strategies.interleavings(log))
+    served = follow(one, look=True)
+    assert served == follow(other)
+    items = json.loads(served[1].body)
+    assert [(item["id"], item["value"]) for item in items] == last_values_in_order_of_first_records(log)
+
+
+@given(st.data(), strategies.logs_of_readings(keys_stay=False))
+def test_that_is_so_too_when_the_records_of_a_key_are_in_several_partitions(data, log):
+    one, other = data.draw(strategies.interleavings(log)), data.draw(strategies.interleavings(log))
+    assert follow(one, look=True) == follow(other)
+
+
+def test_in_one_partition_the_last_record_is_the_latest_whatever_its_timestamp():
+    readings = Readings()
+    readings.apply(reading_record(b"a", b"1", offset=0, timestamp_ms=200))
+    readings.apply(reading_record(b"a", b"2", offset=1, timestamp_ms=100))
+    assert readings.representation(1).body == b"[2.0]"
+
+
+@pytest.mark.parametrize("value", [b"9", None])
+def test_an_older_record_of_another_partition_changes_nothing(value):
+    readings = Readings()
+    readings.apply(reading_record(b"a", b"1", partition=0, timestamp_ms=200))
+    readings.apply(reading_record(b"a", value, partition=1, timestamp_ms=100))
+    assert readings.representation(1).body == b"[1.0]"
+
+
+def test_an_older_record_of_another_partition_does_not_bring_a_removed_reading_back():
+    readings = Readings()
+    readings.apply(reading_record(b"a", None, partition=0, timestamp_ms=200))
+    readings.apply(reading_record(b"a", b"1", partition=1, timestamp_ms=100))
+    assert readings.representation(1).body == b"[]"
+    readings.apply(reading_record(b"a", b"2", partition=1, timestamp_ms=300))
+    assert readings.representation(1).body == b"[2.0]"
+
+
+def test_an_id_of_several_partitions_has_the_place_of_its_earliest_record():
+    readings = Readings()
+    readings.apply(reading_record(b"b", b"2", partition=0, timestamp_ms=200))
+    readings.apply(reading_record(b"a", b"3", partition=1, timestamp_ms=300))
+    readings.apply(reading_record(b"a", b"1", partition=2, timestamp_ms=100))
+    assert readings.representation(2).body == b'[{"id":"a","value":3.0},{"id":"b","value":2.0}]'
+
+
+def test_what_is_remembered_of_removed_ids_is_bounded():
+    readings = Readings()
+    for n in range(20_001):
+        readings.apply(reading_record(b"%d" % n, None, partition=0, offset=n, timestamp_ms=200))
+    for key in (b"1", b"0"):
+        readings.apply(reading_record(key, key, partition=1, timestamp_ms=100))
+    assert ids_of(readings) == ["0"]
+
+
+def test_ids_that_come_and_go_leave_the_others_in_their_order():
+    readings = Readings()
+    for n in range(100):
+        readings.apply(reading_record(b"%d" % n, b"1", offset=2 * n, timestamp_ms=100 - n))
+        if n % 10:
+            readings.apply(reading_record(b"%d" % n, None, offset=2 * n + 1, timestamp_ms=100 - n))
+    assert ids_of(readings) == ["90", "80", "70", "60", "50", "40", "30", "20", "10", "0"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +211,7 @@ def test_an_update_keeps_the_place_and_a_removed_reading_comes_back_last():
 )
 def test_a_number_may_be_written_as_people_and_programs_do(text, number):
     readings = Readings()
-    readings.apply(key=b"a", value=text)
+    apply_next(readings, b"a", text)
     assert json.loads(readings.representation(1).body) == [number]
 
 
@@ -130,7 +243,7 @@ def test_a_number_may_be_written_as_people_and_programs_do(text, number):
 def test_what_is_no_finite_number_never_becomes_a_reading(text):
     readings = collection_of({"a": 1.0})
     with pytest.raises(NotAReading, match="value"):
-        readings.apply(key=b"a", value=text)
+        apply_next(readings, b"a", text)
     assert readings.representation(1).body == b"[1.0]"
 
 
@@ -139,7 +252,7 @@ def test_a_record_without_a_usable_key_is_no_reading(key, why):
     readings = Readings()
     for value in (b"1", None):
         with pytest.raises(NotAReading, match=why):
-            readings.apply(key=key, value=value)
+            apply_next(readings, key, value)
     assert len(readings) == 0
 
 

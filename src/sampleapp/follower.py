@@ -74,7 +74,7 @@ class ReadingsFollower:
     def record_received(self, record: ConsumerRecord) -> None:
         """Take one record into the collection, or skip it; see `IRecordObserver`."""
         try:
-            self._readings.apply(key=record.key, value=record.value)
+            self._readings.apply(record)
         except NotAReading as reason:
             self._skip(record, reason)
 

@@ -19,6 +19,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
 from sampleapp.web import FrontDoor, FrontDoorSite
+from tests.support.readings import apply_next
 
 
 @implementer(IBroker)
@@ -176,6 +177,10 @@ class InMemoryService:
         self.not_ready = None
         front_door = FrontDoor(broker=self.broker, get_representation=self._representation, clock=self.clock)
         self.site = FrontDoorSite(front_door.resource(), reactor=self.clock, max_body=max_body)
+
+    def read(self, key: bytes, value: bytes | None) -> None:
+        """One more record of the readings was read."""
+        apply_next(self.readings, key, value)
 
     def _representation(self, version):
         if self.not_ready is not None:

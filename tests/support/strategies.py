@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from sampleapp.negotiation import MEDIA_TYPES
+from tests.support.readings import reading_record
 
 # A string with a lone surrogate has no UTF-8 form, so it is no text at all here.
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -32,6 +33,44 @@ json_values = st.recursive(
 
 # Header fields are bytes, without those that end a line or a field (RFC 9110, section 5.5).
 field_bytes = st.binary(max_size=60).map(lambda value: value.translate(None, b"\x00\r\n"))
+
+
+@st.composite
+def logs_of_readings(draw, *, keys_stay):
+    """
+    The records of a topic: a list for each partition, in the order of offsets.
+
+    Few ids, so that each is removed and comes back; few timestamps, so that many are equal and some go back.
+
+    :param keys_stay: whether all records of a key are in one partition.
+    """
+    partitions = st.integers(0, 2)
+    of_keys = {key: draw(partitions) for key in _READING_KEYS}
+    log = [[], [], []]
+    for key, value, timestamp_ms in draw(st.lists(_reading_records, max_size=30)):
+        partition = of_keys[key] if keys_stay else draw(partitions)
+        offset = len(log[partition])
+        log[partition].append(
+            reading_record(key, value, partition=partition, offset=offset, timestamp_ms=timestamp_ms)
+        )
+    return log
+
+
+_READING_KEYS = (b"a", b"b", b"c", b"d")
+_reading_records = st.tuples(
+    st.sampled_from(_READING_KEYS),
+    st.sampled_from([b"1", b"2", b"3", None, b"warm"]),
+    # -1 is the timestamp of a record that has none, in Kafka's oldest format.
+    st.integers(-1, 6),
+)
+
+
+@st.composite
+def interleavings(draw, log):
+    """All records of a log, in an order that keeps that of each partition."""
+    partitions = draw(st.permutations([n for n, records in enumerate(log) for _ in records]))
+    records = [iter(each) for each in log]
+    return [next(records[partition]) for partition in partitions]
 
 
 def _any_case(name: str) -> st.SearchStrategy[str]:

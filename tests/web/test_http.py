@@ -320,7 +320,7 @@ class NarrowTransport(MemoryTransport):
 
 def test_a_client_that_does_not_read_its_answers_gets_no_further_ones_prepared(service):
     for n in range(100):
-        service.readings.apply(key=b"%d" % n, value=b"1.5")
+        service.read(b"%d" % n, b"1.5")
     size = len(service.request("GET").body)
     connection = service.connect(NarrowTransport)
     requests = 100
@@ -361,7 +361,7 @@ def test_a_client_that_closes_its_side_before_its_request_is_whole_is_not_waited
 
 def test_a_client_that_closes_its_side_gets_what_it_has_not_read_yet(service):
     for n in range(100):
-        service.readings.apply(key=b"%d" % n, value=b"1.5")
+        service.read(b"%d" % n, b"1.5")
     connection = service.connect(NarrowTransport)
     connection.send(request_bytes("GET") * 20)
     connection.channel.readConnectionLost()
@@ -472,7 +472,7 @@ def test_requests_are_answered_alike_whole_byte_by_byte_and_cut_anywhere(exchang
     answers, records = [], []
     for pieces in ways:
         service = InMemoryService(broker=PromptBroker())
-        service.readings.apply(key=b"a", value=b"1")
+        service.read(b"a", b"1")
         connection = service.connect()
         connection.send(*[piece for piece in pieces if piece])
         answers.append(without_dates(connection.sent))

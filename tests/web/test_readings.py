@@ -18,8 +18,8 @@ V2 = b"application/vnd.sampleApp.v2+json"
 @pytest.fixture
 def service():
     service = InMemoryService()
-    service.readings.apply(key=b"kitchen", value=b"21.5")
-    service.readings.apply(key=b"hall", value=b"19.0")
+    service.read(b"kitchen", b"21.5")
+    service.read(b"hall", b"19.0")
     return service
 
 
@@ -96,7 +96,7 @@ def test_all_lines_of_if_none_match_count(service):
 def test_a_tag_of_another_state_or_version_gets_the_whole(service):
     tags = [service.request("GET", headers=[(b"Accept", accept)]).headers[b"etag"] for accept in (V1, V2)]
     assert service.request("GET", headers=[(b"If-None-Match", tags[1])]).status == 200
-    service.readings.apply(key=b"hall", value=b"20")
+    service.read(b"hall", b"20")
     assert service.request("GET", headers=[(b"If-None-Match", tags[0])]).status == 200
     tag = service.request("GET").headers[b"etag"]
     for nonsense in (b"nonsense", b'"a, %b b"', b"w/%b", b"%b%b", b'"*"', tag.strip(b'"')):
