@@ -109,16 +109,54 @@ def test_what_is_json_but_no_message_has_every_fault_named(body, pointers):
     assert sorted(pointers) == sorted(faults_of(body))
 
 
-def test_the_faults_of_a_huge_body_are_told_briefly():
-    pointers = faults_of(encoded({"topic": "t", "content": "c", **{f"m{n}": n for n in range(1000)}}))
-    assert len(pointers) == 51
+@pytest.mark.parametrize("unknown", [98, 99, 1000])
+def test_of_many_faults_100_are_told(unknown):
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(encoded({"key": 1, **{f"m{n}": n for n in range(unknown)}, "content": "c"}))
+    faults = caught.value.faults
+    assert len(faults) == 100
+    assert [fault.pointer for fault in faults[2:99]] == [f"/m{n}" for n in range(97)]
+    if unknown == 98:
+        assert faults[-1].pointer == "/m97"
+    else:
+        assert faults[-1].detail == f"{unknown - 97} further members are not of a message either."
+    assert str(caught.value).endswith("90 more faults are listed.")
+
+
+@pytest.mark.parametrize("character", ["/", "~", "\x1b", "\ud800", "\N{GRINNING FACE}", '"'])
+def test_names_of_any_length_are_told_briefly(character):
+    body = encoded({f"{n}{character * 20_000}": n for n in range(50)})
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(body)
+    said = "".join(fault.pointer + fault.detail for fault in caught.value.faults)
+    assert len(json.dumps(said)) < 200_000
+    for fault in caught.value.faults:
+        assert fault.detail.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("Key", "key"), ("kye", "key"), ("TOPIC", "topic"), (" content", "content"), ("value", "content")],
+)
+def test_a_member_that_is_misspelt_is_named_with_the_one_that_was_meant(name, meant):
+    body = encoded({**{m: "x" for m in ("topic", "key", "content") if m != meant}, name: "x"})
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(body)
+    assert f'"{name}" is not a member of a message; did you mean "{meant}"?' in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Key", "colour", ""])
+def test_no_member_is_proposed_that_is_there_or_that_is_not_alike(name):
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(encoded({"topic": "t", "key": "k", "content": "c", name: "x"}))
+    assert str(caught.value) == (
+        f'"{name}" is not a member of a message; it has "topic", "content" and, if wanted, "key".'
+    )
 
 
 def test_a_fault_says_what_would_be_right():
     with pytest.raises(InvalidMessage, match='"content" has to be a string, not a number'):
         parse_message(b'{"topic":"t","content":21.5}')
-    with pytest.raises(InvalidMessage, match='it has "topic", "content" and, if wanted, "key"'):
-        parse_message(b'{"topic":"t","content":"c","Key":"k"}')
 
 
 members = st.fixed_dictionaries(

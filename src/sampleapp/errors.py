@@ -35,6 +35,9 @@ __all__ = [
     "UnknownTopic",
 ]
 
+_MOST_DETAILS = 10
+"""So many faults are told in the message of an `InvalidMessage`; all of them are in its ``faults``."""
+
 
 class SampleAppError(Exception):
     """The root of every error that sampleapp raises on purpose."""
@@ -74,7 +77,10 @@ class InvalidMessage(MessageError):
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         """:param faults: all that is wrong, not only the first."""
-        super().__init__(" ".join(fault.detail for fault in faults))
+        details = [fault.detail for fault in faults[:_MOST_DETAILS]]
+        if len(faults) > _MOST_DETAILS:
+            details.append(f"{len(faults) - _MOST_DETAILS} more faults are listed.")
+        super().__init__(" ".join(details))
         self.faults = tuple(faults)
 
 

@@ -12,10 +12,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.model import Message
@@ -24,14 +26,21 @@ __all__ = ["is_legal_topic", "parse_message"]
 
 _MEMBERS: Final = ("topic", "key", "content")
 _REQUIRED: Final = ("topic", "content")
-# A body of the greatest size has room for a hundred thousand unknown members; the answer has not.
-_MOST_UNKNOWN_MEMBERS: Final = 50
+_OTHER_WORDS: Final = {"value": "content"}
+"""What Kafka's users call a member."""
+
+# A body of the greatest size has room for a hundred thousand unknown members, or for one with a name of a
+# megabyte; the answer has not.
+_MOST_FAULTS: Final = 100
+_LONGEST_POINTER: Final = 200
+_LONGEST_NAME: Final = 40
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Body(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    # UNSET is the default of whatever may be absent: _may_repeat_a_member counts every other value.
     topic: str
     content: str
     key: str | UnsetType | None = UNSET
@@ -67,15 +76,19 @@ def _may_repeat_a_member(body: bytes, decoded: _Body) -> bool:
     """
     Whether a member may be there twice, of which the decoder keeps the last without a word.
 
-    A body that holds each member once has two quotation marks for each name, two for each string, and
-    one for each that a string contains, unless that one is written as a number. A further member would
-    have further ones.
+    A body that holds each member once has two quotation marks for each name, two for each string, and one
+    for each that a string contains, unless the body has that one as a number. A repeated member has further
+    ones: at least the two of its name. A member of another type than string is not counted here yet, so
+    that a body with one is read slowly, which is always right.
     """
-    quotes = 8 + decoded.content.count('"')
-    if decoded.key is None:
-        quotes += 2
-    elif decoded.key is not UNSET:
-        quotes += 4 + decoded.key.count('"')
+    quotes = 0
+    for value in astuple(decoded):
+        if isinstance(value, str):
+            quotes += 4 + value.count('"')
+        elif value is None:
+            quotes += 2
+        elif value is not UNSET:
+            return True
     return body.count(b'"') != quotes or b"\\u0022" in body
 
 
@@ -87,10 +100,15 @@ def _parse_slowly(body: bytes) -> Message:
     document = _parse_json(body)
     if not isinstance(document, _Object):
         raise InvalidMessage([Fault("", f"A message is a JSON object, not {_type_name(document)}.")])
-    faults = list(_faults(document))
+    values = dict(document)
+    faults = _bounded(
+        list(_faults(document, values)),
+        unknown=[name for name in values if name not in _MEMBERS],
+        absent=[name for name in _MEMBERS if name not in values],
+    )
     if faults:
         raise InvalidMessage(faults)
-    return Message(**dict(document))
+    return Message(**values)
 
 
 def _parse_json(body: bytes) -> Any:
@@ -124,8 +142,7 @@ def _refuse_constant(name: str) -> None:
     raise MalformedMessage(f"The body is not JSON: {name} is not a JSON value.")
 
 
-def _faults(members: _Object) -> Iterator[Fault]:
-    values = dict(members)
+def _faults(members: _Object, values: dict[str, Any]) -> Iterator[Fault]:
     for name, count in Counter(name for name, _ in members).items():
         if count > 1 and name in _MEMBERS:
             yield Fault(f"/{name}", f'"{name}" is there {count} times; a message has it once.')
@@ -135,7 +152,16 @@ def _faults(members: _Object) -> Iterator[Fault]:
     for name in _MEMBERS:
         if name in values and not (name == "key" and values[name] is None):
             yield from _value_faults(name, values[name])
-    yield from _unknown_member_faults([name for name in values if name not in _MEMBERS])
+
+
+def _bounded(faults: list[Fault], unknown: list[str], absent: list[str]) -> list[Fault]:
+    """Add the unknown members, or as many of them as there is room for."""
+    room = _MOST_FAULTS - len(faults)
+    named = unknown if len(unknown) <= room else unknown[: room - 1]
+    faults += [_unknown_member_fault(name, absent) for name in named]
+    if len(named) < len(unknown):
+        faults.append(Fault("", f"{len(unknown) - len(named)} further members are not of a message either."))
+    return faults
 
 
 def _value_faults(name: str, value: Any) -> Iterator[Fault]:
@@ -154,18 +180,37 @@ def _value_faults(name: str, value: Any) -> Iterator[Fault]:
         )
 
 
-def _unknown_member_faults(names: list[str]) -> Iterator[Fault]:
-    for name in names[:_MOST_UNKNOWN_MEMBERS]:
-        yield Fault(
-            f"/{_pointer_token(name)}",
-            'A message has no such member; it has "topic", "content" and, if wanted, "key".',
+def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
+    meant = _meant(name, absent)
+    if meant is not None:
+        detail = f'"{_printable(name)}" is not a member of a message; did you mean "{meant}"?'
+    else:
+        detail = (
+            f'"{_printable(name)}" is not a member of a message; it has "topic", "content" and, if wanted, '
+            '"key".'
         )
-    if len(names) > _MOST_UNKNOWN_MEMBERS:
-        yield Fault("", f"{len(names) - _MOST_UNKNOWN_MEMBERS} further members are not of a message either.")
+    return Fault(f"/{_pointer_token(name)}", detail)
+
+
+def _meant(name: str, absent: list[str]) -> str | None:
+    if len(name) > _LONGEST_NAME:
+        return None
+    lower = name.strip().lower()
+    matches = get_close_matches(_OTHER_WORDS.get(lower, lower), absent, n=1)
+    return matches[0] if matches else None
+
+
+def _printable(name: str) -> str:
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown
+    )
 
 
 def _pointer_token(name: str) -> str:
-    escaped = name.replace("~", "~0").replace("/", "~1")
+    # The pointer to a name of this length points to nothing; it says where to look all the same.
+    shown = name if len(name) <= _LONGEST_POINTER else f"{name[:_LONGEST_POINTER]}…"
+    escaped = shown.replace("~", "~0").replace("/", "~1")
     return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", escaped)
 
 

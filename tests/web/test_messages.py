@@ -130,6 +130,25 @@ def test_another_or_no_content_type_or_a_coding_is_refused(service, headers):
     assert service.broker.records == []
 
 
+@pytest.mark.parametrize(
+    ("content_types", "came"),
+    [
+        ([b"application/x-www-form-urlencoded"], "not application/x-www-form-urlencoded."),
+        ([b"text/plain; charset=utf-8"], "not text/plain; charset=utf-8."),
+        ([b""], "not empty."),
+        ([], "and this request has none."),
+        ([b"application/json", b"text/plain"], "once; this request has 2 of them."),
+        ([b"a\x1b[31m\x9b\xff\x7f"], "not a\ufffd[31m\ufffd\ufffd\ufffd."),
+        ([b"a" * 5000], f"not {'a' * 100}…."),
+    ],
+)
+def test_a_refused_content_type_is_told_in_what_can_be_printed(service, content_types, came):
+    response = service.post(b"{}", [(b"Content-Type", value) for value in content_types])
+    assert json.loads(response.body)["detail"] == (
+        f"The Content-Type of a message has to be application/json, {came}"
+    )
+
+
 def domain_errors(cls=errors.SampleAppError):
     for subclass in cls.__subclasses__():
         yield subclass

@@ -55,7 +55,7 @@ class FrontDoor:
         """Publish one message, and answer where its record is once the broker has it."""
         content_types = request.requestHeaders.getRawHeaders(b"Content-Type", [])
         if len(content_types) != 1 or not is_json(content_types[0]):
-            raise request_errors.UnsupportedContentType
+            raise request_errors.UnsupportedContentType(content_types)
         message = parse_message(request.content.read())
         metadata = await self._broker.publish(
             Record(

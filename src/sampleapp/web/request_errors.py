@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Headers
@@ -18,6 +18,9 @@ __all__ = [
     "UnsupportedContentCoding",
     "UnsupportedContentType",
 ]
+
+_LONGEST_FIELD = 100
+"""So many bytes of a header field are repeated in a refusal."""
 
 
 class RequestError(SampleAppError):
@@ -65,8 +68,22 @@ class UnsupportedContentType(RequestError):
 
     headers = ((b"Accept", b"application/json"),)
 
-    def __init__(self) -> None:
-        super().__init__("The Content-Type of a message has to be application/json.")
+    def __init__(self, content_types: Sequence[bytes]) -> None:
+        """:param content_types: the values of the fields that the request has."""
+        if len(content_types) == 1:
+            came = f"not {_shown(content_types[0])}"
+        elif content_types:
+            came = f"once; this request has {len(content_types)} of them"
+        else:
+            came = "and this request has none"
+        super().__init__(f"The Content-Type of a message has to be application/json, {came}.")
+
+
+def _shown(field: bytes) -> str:
+    # RFC 9110, section 5.5: what is not ASCII has no defined meaning.
+    text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
 
 
 class UnsupportedContentCoding(RequestError):
