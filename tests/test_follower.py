@@ -112,10 +112,11 @@ def test_nothing_is_served_before_what_was_there_at_the_start_has_been_read():
     for n in range(2000):
         setup.publish(b"a", b"%d" % n)
     setup.follower.start()
-    while not setup.follower.is_caught_up:
-        with pytest.raises(ReadingsNotReady):
-            setup.follower.representation(1)
-        setup.clock.advance(0)
+    seen = []
+    setup.clock.callLater(0, lambda: seen.append(why_not(setup.follower)))
+    assert why_not(setup.follower)
+    setup.settle()
+    assert "still being read" in seen[0]
     assert setup.follower.representation(1).body == b"[1999.0]"
 
 
@@ -157,6 +158,20 @@ def test_a_flood_of_junk_is_logged_in_few_lines_that_count_it():
     assert "not the text of a number" in warnings[0]["reason"]
     assert "no key" in warnings[2]["reason"]
     assert setup.follower.skipped == 101
+
+
+def test_what_was_skipped_since_the_last_line_is_logged_at_the_stop():
+    setup = Setup()
+    setup.follower.start()
+    with capturedLogs() as events:
+        for _ in range(25):
+            setup.publish(b"a", b"warm")
+        setup.turn()
+        setup.follower.stop()
+        setup.follower.stop()
+    counts = [event["count"] for event in events if event["log_level"] is LogLevel.warn]
+    assert counts == [1, 24]
+    assert setup.clock.getDelayedCalls() == []
 
 
 @implementer(IFollowing)

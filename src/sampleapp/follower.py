@@ -39,12 +39,7 @@ class ReadingsFollower:
         self._log_again: IDelayedCall | None = None
         self._skipped_since_logged = 0
         self.skipped = 0
-        """How many records said nothing about a reading, since the start."""
-
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether the records that were in the topic at the start have all been read."""
-        return self._caught_up
+        """How many records said nothing about a reading, since the start: for metrics."""
 
     def start(self) -> None:
         """Begin to follow the topic."""
@@ -55,6 +50,8 @@ class ReadingsFollower:
         if self._log_again is not None:
             self._log_again.cancel()
             self._log_again = None
+            if self._skipped_since_logged > 0:
+                self._log_skipped()
         return succeed(None) if self._following is None else self._following.stop()
 
     def representation(self, version: Version) -> Representation:
@@ -101,12 +98,15 @@ class ReadingsFollower:
         self._skipped_since_logged += 1
         self._last_skipped = record, str(reason)
         if self._log_again is None:
+            self._log_skipped_and_wait()
+
+    def _log_skipped_and_wait(self) -> None:
+        self._log_again = None
+        if self._skipped_since_logged > 0:
             self._log_skipped()
+            self._log_again = self._clock.callLater(_LOG_INTERVAL_S, self._log_skipped_and_wait)
 
     def _log_skipped(self) -> None:
-        self._log_again = None
-        if self._skipped_since_logged == 0:
-            return
         record, reason = self._last_skipped
         self._log.warn(
             "Skipped {count} record(s) of the topic {topic} that are no readings; the last one at partition "
@@ -118,4 +118,3 @@ class ReadingsFollower:
             reason=reason,
         )
         self._skipped_since_logged = 0
-        self._log_again = self._clock.callLater(_LOG_INTERVAL_S, self._log_skipped)

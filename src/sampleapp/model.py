@@ -31,11 +31,6 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """When the record was made: milliseconds since the epoch."""
     headers: tuple[tuple[str, bytes], ...] = ()
 
-    @property
-    def size(self) -> int:
-        """The bytes of key and value: what a record weighs in a buffer."""
-        return len(self.key or b"") + len(self.value or b"")
-
 
 class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
     """Where an acknowledged record is: the topic, the partition, and that record's own offset."""

@@ -99,9 +99,7 @@ class Writer:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if self._hanging:
             return fail(BrokerUnavailable("The broker does not answer; the record was not published."))
-        weight = record.size + RECORD_OVERHEAD_BYTES
-        if record.headers:
-            weight += sum(len(name) + len(value) for name, value in record.headers)
+        weight = _weight(record)
         if self._waiting_bytes + weight > self._buffer_bytes:
             if weight > self._buffer_bytes:
                 # It would not fit into an empty buffer either: no use in trying again.
@@ -257,3 +255,11 @@ class Writer:
             self._log.failure("Looking at {path} failed unexpectedly", path=str(self._file.path))
         else:
             self._works()
+
+
+def _weight(record: Record) -> int:
+    """What a record that waits takes of the buffer, in bytes; nearly, where a name is not ASCII."""
+    weight = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        weight += len(name) + len(value)
+    return weight
