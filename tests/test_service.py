@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
-import pytest
-from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import CannotListenError
 from zope.interface import implementer
 
-from sampleapp.errors import BrokerStopped, StartUpError
+from sampleapp.errors import BrokerStopped
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IFollowing
 from sampleapp.listener import Listener
@@ -151,38 +147,3 @@ def test_a_port_that_cannot_be_closed_does_not_keep_the_broker_from_being_stoppe
     (failure,) = no_failure_is_lost
     assert failure.check(OSError)
     no_failure_is_lost.clear()
-
-
-@pytest.mark.parametrize(
-    ("description", "address", "url"),
-    [
-        ("tcp:0", IPv4Address("TCP", "0.0.0.0", 4711), "http://0.0.0.0:4711/"),
-        ("ssl:0", IPv4Address("TCP", "127.0.0.1", 4711), "https://127.0.0.1:4711/"),
-        ("tcp6:0", IPv6Address("TCP", "::1", 4711), "http://[::1]:4711/"),
-        ("unix:/run/http.sock", UNIXAddress(b"/run/http.sock"), "unix:/run/http.sock"),
-        ("systemd:domain=INET:index=0", object(), "systemd:domain=INET:index=0"),
-    ],
-)
-def test_a_listener_says_where_the_service_is_reached(description, address, url):
-    endpoint = Endpoint([], succeed(Port([], address=address)))
-    listener = Listener(endpoint=endpoint, description=description)
-    listener.listen(InMemoryService().site)
-    assert listener.url == url
-
-
-ELSEWHERE = "Give another endpoint with --listen"
-
-
-@pytest.mark.parametrize(
-    ("error", "reason", "advice"),
-    [
-        (OSError(errno.EADDRINUSE, "In use"), "In use", f"{ELSEWHERE}, or stop what uses this one"),
-        (OSError(errno.EACCES, "Not allowed"), "Not allowed", ELSEWHERE),
-        (OverflowError("Port must be 0-65535."), "Port must be 0-65535", ELSEWHERE),
-    ],
-)
-def test_a_port_that_cannot_be_had_is_told_in_a_sentence(error, reason, advice):
-    failing = Endpoint([], fail(CannotListenError("127.0.0.1", 80, error)))
-    with pytest.raises(StartUpError) as caught:
-        Listener(endpoint=failing, description="tcp:80").listen(InMemoryService().site)
-    assert str(caught.value) == f"Cannot listen on tcp:80: {reason}. {advice}."

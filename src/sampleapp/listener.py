@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
+from OpenSSL import SSL, crypto
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, VerifyError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
+from sampleapp.tls_endpoint import require_callbacks, require_pem_files
 
 __all__ = ["Listener"]
+
+_TLS: Final = ("ssl:", "tls:")
+_WITH_QUEUE: Final = ("tcp:", "tcp6:", "ssl:", "tls:", "unix:")
+_LONGEST_QUEUE: Final = 2**31 - 1
+"""Of connections that are not accepted yet. The system shortens it to somaxconn (listen(2))."""
+_FIRST_FREE_PORT: Final = 1024
 
 
 class Listener:
@@ -37,10 +46,21 @@ class Listener:
         :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
         """
         try:
-            endpoint = serverFromString(reactor, description)
+            if description.startswith(_TLS):
+                require_callbacks(description)
+            if description.startswith("ssl:"):
+                require_pem_files(description)
+            endpoint = _endpoint(description, reactor)
+        except StartUpError:
+            raise
         except OSError as error:
             raise StartUpError(
                 f"--listen {description}: cannot read {error.filename}: {error.strerror}."
+            ) from error
+        except (SSL.Error, crypto.Error, VerifyError) as error:
+            raise StartUpError(
+                f"--listen {description}: the private key and the certificates cannot be used: "
+                f"{str(error).rstrip('.')}."
             ) from error
         except Exception as error:
             # What the parser of an endpoint raises is up to the plugin that brings it.
@@ -68,9 +88,16 @@ class Listener:
     def _explain(self, error: BaseException | None) -> str:
         reason = error.socketError if isinstance(error, CannotListenError) else error
         words = str(getattr(reason, "strerror", None) or reason).rstrip(".")
+        number = getattr(reason, "errno", None)
+        port = error.port if isinstance(error, CannotListenError) else None
         advice = "Give another endpoint with --listen"
-        if getattr(reason, "errno", None) == errno.EADDRINUSE:
+        if number == errno.EADDRINUSE:
             advice += ", or stop what uses this one"
+        elif number in {errno.EACCES, errno.EPERM} and isinstance(port, int) and port < _FIRST_FREE_PORT:
+            advice += (
+                f" with a port from {_FIRST_FREE_PORT}, or run the service with the capability "
+                "CAP_NET_BIND_SERVICE, which lower ports need"
+            )
         return f"Cannot listen on {self._description}: {words}. {advice}."
 
     def stop(self) -> Deferred[None]:
@@ -90,7 +117,7 @@ class Listener:
     def url(self) -> str:
         """Where to reach the service, for people; it has the port that was really taken."""
         address: Any = None if self._port is None else self._port.getHost()
-        scheme = "https" if self._description.startswith("ssl:") else "http"
+        scheme = "https" if self._description.startswith(_TLS) else "http"
         if isinstance(address, IPv6Address):
             return f"{scheme}://[{address.host}]:{address.port}/"
         if isinstance(address, IPv4Address):
@@ -98,3 +125,15 @@ class Listener:
         if isinstance(address, UNIXAddress) and address.name is not None:
             return f"unix:{address.name.decode(errors='replace')}"
         return self._description
+
+
+def _endpoint(description: str, reactor: Any) -> IStreamServerEndpoint:
+    """Make the endpoint, with a queue as long as can be unless it says how long."""
+    endpoint: IStreamServerEndpoint | None = None
+    if description.startswith(_WITH_QUEUE) and ":backlog=" not in description:
+        # It may say so by the place of the argument, or be wrong, which is seen without this one too.
+        with suppress(TypeError):
+            endpoint = serverFromString(reactor, f"{description}:backlog={_LONGEST_QUEUE}")
+    if endpoint is None:
+        endpoint = serverFromString(reactor, description)
+    return endpoint

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
@@ -17,6 +19,10 @@ from sampleapp.messages import is_legal_topic
 __all__ = ["Config", "Options"]
 
 _DEFAULT_LISTEN: Final = "tcp:8080:interface=127.0.0.1"
+
+# How `getopt`, and so Twisted, says it.
+_UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
+_PORT_OPTIONS: Final = ("--port", "-p")
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -125,6 +131,28 @@ class Options(TwistedOptions):
     def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
         """Return what ``--help`` shows; the examples are kept from being wrapped."""
         return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES}"
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
+        """
+        Parse what follows ``twistd sampleapp``.
+
+        :raise UsageError: something is wrong with it; says what would be right.
+        """
+        try:
+            super().parseOptions(options)
+        except UsageError as error:
+            hint = self._hint(str(error))
+            raise UsageError(f"{error}{hint}") from error
+
+    def _hint(self, sentence: str) -> str:
+        match = _UNKNOWN_OPTION.fullmatch(sentence)
+        if match is None:
+            return ""
+        if match["name"] in _PORT_OPTIONS:
+            return "; give the port with --listen, such as --listen tcp:9090:interface=127.0.0.1"
+        names = [name.rstrip("=") for name in self.longOpt]
+        close = get_close_matches(match["name"].lstrip("-"), names, n=1)
+        return f"; did you mean --{close[0]}?" if close else ""
 
     @property
     def config(self) -> Config:

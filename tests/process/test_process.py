@@ -382,6 +382,8 @@ def test_tls_works_beside_plain_http(start, certificate):
         # A client that does not answer the end of TLS is not waited for.
         assert service.stop() == -15
     assert "still running" not in service.output
+    # Nobody who reads the log knows the names of classes.
+    assert "FrontDoorSite" not in service.output
 
 
 def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_no_http(start, certificate):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import ILoggingContext, IReactorTime
 from twisted.web.http import datetimeToString
 from twisted.web.server import Site
+from zope.interface import implementer
 
 from sampleapp.web.channel import FrontDoorChannel
 from sampleapp.web.request import FrontDoorRequest
@@ -14,6 +15,7 @@ from sampleapp.web.routing import RouteTable
 __all__ = ["FrontDoorSite"]
 
 
+@implementer(ILoggingContext)
 class FrontDoorSite(Site):
     """Makes the connections, knows which are open, and can wait until none is."""
 
@@ -32,6 +34,10 @@ class FrontDoorSite(Site):
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._dated_s = -1
+
+    def logPrefix(self) -> str:
+        """What Twisted calls it in the log, when it begins to listen."""
+        return "sampleapp"
 
     def startFactory(self) -> None:
         """Do without the access log: its line costs more than a small request."""
