@@ -48,6 +48,8 @@ setup(
         "click >= 8.1",
         # What aiokafka compresses with: snappy, lz4 and zstd.
         "cramjam >= 2.8",
+        # URLs in the form that treq takes them in.
+        "hyperlink >= 21.0",
         "klein >= 24.8",
         "msgspec >= 0.19",
         "treq >= 24.9",

@@ -10,7 +10,8 @@ import treq.testing
 from hypothesis import given
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
+from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.web.client import Agent
@@ -24,9 +25,11 @@ from sampleapp.client import (
     ProblemError,
     RequestTimedOut,
     ServiceUnreachable,
+    TLSFailed,
     UnexpectedAnswer,
     parse_base_url,
 )
+from sampleapp.client._tls import TLSPolicy
 from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import Reading, RecordMetadata
 from tests.support import strategies
@@ -400,6 +403,63 @@ async def test_a_refused_connection_is_an_unreachable_service_and_nothing_was_pu
         await Client(base_url=url, reactor=reactor).publish(topic="t", content="c")
     assert caught.value.__cause__ is not None
     assert (caught.value.retriable, caught.value.possibly_published) == (True, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_service_at_an_ipv6_address_is_reached():
+    service = ContractResource()
+    try:
+        port = await TCP6ServerEndpoint(reactor, 0, interface="::1").listen(Site(service))
+    except CannotListenError:
+        pytest.skip("this machine has no IPv6")
+    client = Client(base_url=f"http://[::1]:{port.getHost().port}", reactor=reactor)
+    try:
+        assert await client.readings() == [21.5, -5.0]
+        await client.publish(topic="t", content="c")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert service.records == [{"topic": "t", "content": "c"}]
+
+
+class Listener(Protocol):
+    """Waits for the end of a line, as a server of plain HTTP does."""
+
+    def dataReceived(self, data):
+        if not self.factory.heard.called:
+            self.factory.heard.callback(data)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_speak_tls_is_told_apart_before_the_request_times_out():
+    factory = Factory.forProtocol(Listener)
+    factory.heard = Deferred()
+    port, url = await listening(factory)
+    clock = Clock()
+    agent = Agent(reactor, contextFactory=TLSPolicy(reactor=clock, timeout_s=5.0))
+    try:
+        client = Client(base_url=url.replace("http:", "https:"), reactor=Clock(), agent=agent)
+        published = client.publish(topic="t", content="c")
+        await factory.heard
+        clock.advance(5.0)
+        with pytest.raises(TLSFailed, match=r"does not speak TLS: .* use http://") as caught:
+            await published
+    finally:
+        await port.stopListening()
+    assert (caught.value.retriable, caught.value.possibly_published) == (True, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_without_tls_is_told_in_words_and_not_as_openssl_has_them():
+    factory = Factory.forProtocol(Talker)
+    factory.answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    port, url = await listening(factory)
+    try:
+        with pytest.raises(TLSFailed, match="does not speak TLS") as caught:
+            await Client(base_url=url.replace("http:", "https:"), reactor=reactor).readings()
+    finally:
+        await port.stopListening()
+    assert "SSL routines" not in str(caught.value)
 
 
 class Talker(Protocol):

@@ -391,7 +391,8 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_
     tls = f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
     service = start(options=["--listen", tls])
     port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
-    for host in ("localhost", "127.0.0.1"):
+    reasons = {"localhost": "it has expired, or no authority", "127.0.0.1": "it is for another host name"}
+    for host, reason in reasons.items():
         done = subprocess.run(
             [Path(sys.executable).with_name("sampleapp"), "publish", "t", "c"],
             check=False,
@@ -401,7 +402,11 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_
             timeout=DEADLINE_S,
         )
         assert done.returncode == 1
-        assert f"The certificate of https://{host}:{port}/messages is not one to trust" in done.stderr
+        sentence = f"The certificate of https://{host}:{port}/messages is not one to trust: {reason}"
+        assert sentence in done.stderr
+        assert ("SSL_CERT_FILE" in done.stderr) == (host == "localhost")
+        assert "SSL routines" not in done.stderr
+        assert "Is the service running?" not in done.stderr
         assert "may have been published" not in done.stderr
 
 

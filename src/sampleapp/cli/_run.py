@@ -74,9 +74,9 @@ def explained(error: ClientError, *, outcome: str = "") -> click.ClickException:
 
     :param outcome: a sentence about what the request may have done in spite of the error.
     """
-    from sampleapp.client import ServiceUnreachable
+    from sampleapp.client import ServiceUnreachable, TLSFailed
 
     sentences = [str(error), *([outcome] if outcome else [])]
-    if isinstance(error, ServiceUnreachable):
+    if isinstance(error, ServiceUnreachable) and not isinstance(error, TLSFailed):
         sentences.append("Is the service running? Start it with: twistd -n sampleapp")
     return click.ClickException(" ".join(sentences))

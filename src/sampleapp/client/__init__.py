@@ -9,7 +9,7 @@ Every error is a `ClientError`, and says whether the same request is worth anoth
 message may have been published in spite of it.
 """
 
-from sampleapp.client._client import Client, Snapshot, Version
+from sampleapp.client._client import Client, Snapshot
 from sampleapp.client._errors import (
     AnswerLost,
     ClientError,
@@ -17,9 +17,11 @@ from sampleapp.client._errors import (
     ProblemError,
     RequestTimedOut,
     ServiceUnreachable,
+    TLSFailed,
     UnexpectedAnswer,
 )
 from sampleapp.client._urls import parse_base_url
+from sampleapp.negotiation import Version
 
 __all__ = [
     "AnswerLost",
@@ -30,6 +32,7 @@ __all__ = [
     "RequestTimedOut",
     "ServiceUnreachable",
     "Snapshot",
+    "TLSFailed",
     "UnexpectedAnswer",
     "Version",
     "parse_base_url",

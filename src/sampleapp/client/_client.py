@@ -14,15 +14,14 @@ from twisted.web.iweb import IAgent
 
 from sampleapp.client._errors import Problem, ProblemError, UnexpectedAnswer
 from sampleapp.client._exchange import Answer, Exchanger
+from sampleapp.client._tls import TLSPolicy
 from sampleapp.client._urls import parse_base_url
 from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import Reading, RecordMetadata
+from sampleapp.negotiation import MEDIA_TYPES, Version
 
-__all__ = ["Client", "Snapshot", "Version"]
+__all__ = ["Client", "Snapshot"]
 
-Version = Literal[1, 2]
-
-V2_MEDIA_TYPE = b"application/vnd.sampleApp.v2+json"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 OK = 200
 NOT_MODIFIED = 304
@@ -30,7 +29,8 @@ NOT_MODIFIED = 304
 # Shorter than servers keep idle connections, ours (60 s) included: a message written to a connection
 # that is just being closed would be neither published nor known not to be.
 IDLE_CONNECTION_S = 30
-# A host that does not answer at all is reported while it is still certain that nothing was sent.
+# A host that does not answer at all, or not in TLS, is reported while it is still certain that nothing was
+# sent.
 CONNECT_TIMEOUT_S = 10.0
 
 _T = TypeVar("_T")
@@ -87,7 +87,12 @@ class Client:
             pool.maxPersistentPerHost = max_idle_connections
             pool.cachedConnectionTimeout = IDLE_CONNECTION_S
             connect_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
-            agent = Agent(reactor, connectTimeout=connect_timeout_s, pool=pool)
+            agent = Agent(
+                reactor,
+                contextFactory=TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s),
+                connectTimeout=connect_timeout_s,
+                pool=pool,
+            )
             self._pool = pool
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s)
 
@@ -151,7 +156,7 @@ class Client:
         if version == 2:  # noqa: PLR2004 -- the name of the representation
             entries = cast("Snapshot[list[Reading]] | None", after)
             return Deferred.fromCoroutine(
-                self._poll(Headers({b"Accept": [V2_MEDIA_TYPE]}), list[Reading], entries)
+                self._poll(Headers({"Accept": [MEDIA_TYPES[2]]}), list[Reading], entries)
             )
         raise ValueError(f"There are versions 1 and 2 of the readings, and no {version!r}.")
 

@@ -13,8 +13,13 @@ __all__ = [
     "ProblemError",
     "RequestTimedOut",
     "ServiceUnreachable",
+    "TLSFailed",
     "UnexpectedAnswer",
 ]
+
+MULTIPLE_CHOICES = 300
+INTERNAL_SERVER_ERROR = 500
+SERVICE_UNAVAILABLE = 503
 
 # What RFC 9110 and RFC 6585 define as an answer to this attempt rather than to this request.
 RETRIABLE = frozenset({408, 429, 500, 502, 503, 504})
@@ -38,6 +43,15 @@ class ServiceUnreachable(ClientError):
 
     retriable = True
     possibly_published = False
+
+
+class TLSFailed(ServiceUnreachable):
+    """There is something, but no secure connection to it: it is not trusted, or does not speak TLS."""
+
+    def __init__(self, message: str, *, retriable: bool) -> None:
+        """:param retriable: whether it may be only a matter of time."""
+        super().__init__(message)
+        self.retriable = retriable
 
 
 class RequestTimedOut(ClientError):
@@ -64,7 +78,7 @@ class UnexpectedAnswer(ClientError):
         self.retriable = status in RETRIABLE
         # By 3xx and 4xx a request is refused, whoever says so. A 5xx of a proxy can hide anything, and so
         # can a success that does not say which record it is about.
-        self.possibly_published = status is None or not 300 <= status < 500  # noqa: PLR2004 -- bounds of classes
+        self.possibly_published = status is None or not MULTIPLE_CHOICES <= status < INTERNAL_SERVER_ERROR
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -90,4 +104,6 @@ class ProblemError(ClientError):
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
         # The service promises it for 503 and for what it refuses; of a fault of its own it knows nothing.
-        self.possibly_published = problem.status >= 500 and problem.status != 503  # noqa: PLR2004
+        self.possibly_published = (
+            problem.status >= INTERNAL_SERVER_ERROR and problem.status != SERVICE_UNAVAILABLE
+        )

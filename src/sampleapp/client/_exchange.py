@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn, TypeVar, cast
 
+from hyperlink import URL
 from msgspec import Struct
 from OpenSSL.SSL import Error as SSLError
 from service_identity import VerificationError
@@ -22,11 +23,21 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from sampleapp.client._errors import AnswerLost, RequestTimedOut, ServiceUnreachable, UnexpectedAnswer
+from sampleapp.client._errors import (
+    AnswerLost,
+    RequestTimedOut,
+    ServiceUnreachable,
+    TLSFailed,
+    UnexpectedAnswer,
+)
+from sampleapp.client._tls import HandshakeTimedOut
 
 __all__ = ["Answer", "Exchanger"]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+_NOT_TLS = ("wrong version number", "packet length too long")
+"""What OpenSSL says of bytes that are no TLS."""
 
 _Result = TypeVar("_Result")
 
@@ -99,7 +110,7 @@ class Exchanger:
         try:
             response = await self._http.request(
                 method,
-                url,
+                _ASCIIURL.from_text(url),
                 headers=headers,
                 data=body,
                 # The interface has no redirects: to follow one would be to publish somewhere else.
@@ -123,19 +134,43 @@ def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> 
     causes = [reason.value for reason in error.reasons]
     if any(isinstance(cause, ConnectionClosed) for cause in causes):
         raise AnswerLost(f"{url} closed the connection before it had answered.") from error
-    if any(_is_untrusted(cause) for cause in causes):
-        raise ServiceUnreachable(
-            f"The certificate of {url} is not one to trust: {', '.join(map(str, causes))}. Nothing was sent."
-        ) from error
-    lost = ", ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+    for cause in causes:
+        failed = _tls_failed(url, cause)
+        if failed is not None:
+            raise failed from error
+    lost = ", ".join(_words(cause) for cause in causes)
     raise UnexpectedAnswer(f"What answers at {url} cannot be understood as HTTP ({lost}).") from error
 
 
-def _is_untrusted(cause: BaseException | None) -> bool:
-    """Whether a certificate was refused, which is before anything is sent."""
-    return isinstance(cause, VerificationError) or (
-        isinstance(cause, SSLError) and "certificate verify failed" in str(cause)
-    )
+def _tls_failed(url: str, cause: BaseException | None) -> TLSFailed | None:
+    """Make an error of what ended a TLS handshake, which is before anything is sent."""
+    if isinstance(cause, VerificationError):
+        return TLSFailed(
+            f"The certificate of {url} is not one to trust: it is for another host name. Nothing was sent.",
+            retriable=False,
+        )
+    words = _words(cause)
+    if "certificate verify failed" in words:
+        return TLSFailed(
+            f"The certificate of {url} is not one to trust: it has expired, or no authority that this "
+            "machine trusts has signed it. Nothing was sent. To trust one more authority, name the file of "
+            "its certificate in the environment variable SSL_CERT_FILE.",
+            retriable=False,
+        )
+    if isinstance(cause, HandshakeTimedOut) or any(reason in words for reason in _NOT_TLS):
+        return TLSFailed(
+            f"What answers at {url} does not speak TLS: if it is a port for plain HTTP, use http:// instead. "
+            "Nothing was sent.",
+            retriable=True,
+        )
+    return None
+
+
+def _words(cause: BaseException | None) -> str:
+    """Say what an exception says; OpenSSL's has a list of (library, function, reason)."""
+    if isinstance(cause, SSLError) and cause.args and isinstance(cause.args[0], list):
+        return ", ".join(str(reason) for _, _, reason in cause.args[0])
+    return f"{type(cause).__name__}: {cause}"
 
 
 def _sentence(error: ConnectError | DNSLookupError) -> str:
@@ -185,6 +220,17 @@ class _BodyReader(Protocol):
         # Not abortConnection, as readBody does it: the transport that Twisted gives to a body has none.
         if self.transport is not None:
             self.transport.loseConnection()
+
+
+class _ASCIIURL(URL):
+    """
+    A URL that is in ASCII already (`sampleapp.client.parse_base_url`).
+
+    Hyperlink's own conversion takes the colons of an IPv6 address for characters of a host name.
+    """
+
+    def to_uri(self) -> URL:
+        return self
 
 
 @implementer(IBodyProducer)

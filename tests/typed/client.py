@@ -1,0 +1,40 @@
+"""How the client is typed, for mypy, which checks this file; nothing runs it."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from typing_extensions import assert_type
+
+from sampleapp.client import Client, Snapshot, Version
+from sampleapp.model import Reading, RecordMetadata
+
+
+def operations(reactor: IReactorTime) -> None:
+    client = Client(base_url="http://127.0.0.1:8080/", reactor=reactor)
+    assert_type(client.publish(topic="t", content="c"), Deferred[RecordMetadata])
+    assert_type(client.publish(topic="t", content="c", key=None), Deferred[RecordMetadata])
+    assert_type(client.close(), Deferred[None])
+    client.publish(topic="t", content=b"c")  # type: ignore[arg-type]  # contents are text
+
+
+def versions_have_types_of_their_own(client: Client) -> None:
+    assert_type(client.readings(), Deferred[list[float]])
+    assert_type(client.readings(version=1), Deferred[list[float]])
+    assert_type(client.readings(version=2), Deferred[list[Reading]])
+    client.readings(version=3)  # type: ignore[call-overload]  # there are two
+    client.readings(2)  # type: ignore[call-overload]  # keywords only
+
+
+async def polling(client: Client) -> None:
+    values = await client.poll(version=1)
+    assert_type(values, Snapshot[list[float]])
+    assert_type(values.readings, list[float])
+    entries = await client.poll(version=2, after=None)
+    assert_type(entries, Snapshot[list[Reading]])
+    assert_type(await client.poll(version=2, after=entries), Snapshot[list[Reading]])
+    await client.poll(version=2, after=values)  # type: ignore[call-overload]  # a snapshot of version 1
+
+
+def a_version_that_is_known_only_when_it_runs(version: Version) -> Version:
+    return 2 if version == 1 else 1
