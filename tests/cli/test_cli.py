@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
 from sampleapp.cli import main
-from sampleapp.cli._consuming import printable
+from sampleapp.cli._file_publisher import publish_lines
 from sampleapp.cli._lines import LineSource, LineSplitter
-from sampleapp.cli._publishing import publish_lines
+from sampleapp.cli._printer import printable
 from sampleapp.client import RequestTimedOut, ServiceUnreachable
 from sampleapp.model import ConsumerRecord, RecordMetadata
 from tests.support import strategies

@@ -40,7 +40,7 @@ def consume(*, topic: str, broker: str, follow: bool) -> None:
     """
 
     async def command(reactor: Any) -> None:
-        from sampleapp.cli._consuming import consume_topic
+        from sampleapp.cli._printer import consume_topic
 
         if not await consume_topic(broker_url=broker, topic=topic, follow=follow, reactor=reactor):
             note(f"There are no records in {topic!r}.")

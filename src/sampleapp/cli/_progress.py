@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.cli._publishing import Report
+from sampleapp.cli._file_publisher import Report
 
 __all__ = ["progress_of"]
 

@@ -125,10 +125,10 @@ def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None
 
 def _publish_lines(*, topic: str, key: str | None, path: str, in_flight: int, url: str) -> None:
     async def command(reactor: Any) -> None:
+        from sampleapp.cli._chunks import ChunkReader
+        from sampleapp.cli._file_publisher import publish_lines
         from sampleapp.cli._lines import LineSource
         from sampleapp.cli._progress import progress_of
-        from sampleapp.cli._publishing import publish_lines
-        from sampleapp.cli._reading import ChunkReader
         from sampleapp.client import Client
 
         client = Client(base_url=url, reactor=reactor, max_idle_connections=in_flight)
