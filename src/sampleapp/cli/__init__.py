@@ -6,11 +6,16 @@ What can be parsed is parsed before anything heavier than click is imported: ``-
 
 from __future__ import annotations
 
+import errno
+import sys
+from typing import Any
+
 import click
 
 from sampleapp.cli._consume import consume
 from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
+from sampleapp.cli._streams import discard_stdout, open_standard_streams
 
 __all__ = ["main"]
 
@@ -21,11 +26,33 @@ Examples:
   sampleapp readings --version 2
   sampleapp consume readings
 
-Exit codes: 0 for success, 1 for failure, 2 for a command line that makes no sense.
+\b
+Exit codes:
+  0    success
+  1    failure
+  2    a command line that makes no sense
+  3    the message was published, but the answer could not be printed
+  130  interrupted
 """
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class _Main(click.Group):
+    """The command as a whole, with standard streams of any kind."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it, and end the process."""
+        open_standard_streams()
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            # Help goes to stdout without a detour.
+            if error.errno not in {errno.EBADF, errno.ENOSPC, errno.EIO}:
+                raise
+            discard_stdout()
+            sys.exit(0 if error.errno == errno.EBADF else 1)
+
+
+@click.group(cls=_Main, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sampleapp", prog_name="sampleapp")
 def main() -> None:
     """

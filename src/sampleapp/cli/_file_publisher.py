@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
 from sampleapp.cli._lines import MAX_LINE_BYTES, Line, LineSource
+from sampleapp.cli._run import START_IT
 from sampleapp.client import Client, ClientError, ServiceUnreachable
 
 __all__ = ["Report", "publish_lines"]
@@ -23,6 +24,8 @@ class Report:
         """Of the file, in lines whose outcome is known."""
         self.unreachable = False
         """Whether the service could not be reached, so that no more lines are begun."""
+        self.unreadable: str | None = None
+        """Why the file could not be read to its end; ``None`` if it could."""
         self.interrupted = False
         """Whether the publishing was cancelled, so that no more lines are begun."""
         # Reasons are few, lines many: eight bytes each, where a str or even an int would be dozens.
@@ -31,7 +34,7 @@ class Report:
     @property
     def complete(self) -> bool:
         """Whether every line has been published."""
-        return not (self.failed or self.unreachable or self.interrupted)
+        return not (self.failed or self.unreachable or self.unreadable or self.interrupted)
 
     def fail(self, line: Line, reason: str) -> None:
         """Account for a line that could not be published."""
@@ -46,8 +49,10 @@ class Report:
         if self.unreachable:
             yield (
                 f"Stopped after line {self.published + self.failed}: what follows was not sent. "
-                "Is the service running? Start it with: twistd -n sampleapp"
+                f"Is the service running? {START_IT}"
             )
+        elif self.unreadable is not None:
+            yield f"Stopped after line {self.published + self.failed}: reading failed ({self.unreadable})."
         elif self.interrupted:
             yield f"Interrupted after line {self.published + self.failed}: what follows was not sent."
         lines = "line" if self.published == 1 else "lines"
@@ -76,11 +81,14 @@ async def publish_lines(
     report = Report()
 
     async def work() -> None:
-        while not (report.unreachable or report.interrupted):
+        while not (report.unreachable or report.unreadable or report.interrupted):
             try:
                 line = await source.next()
             except CancelledError:
                 report.interrupted = True
+                return
+            except OSError as error:
+                report.unreadable = error.strerror or str(error)
                 return
             if line is None:
                 return

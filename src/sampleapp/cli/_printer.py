@@ -11,7 +11,7 @@ from twisted.internet.task import LoopingCall
 from zope.interface import implementer
 
 from sampleapp.brokers import BrokerURLError, from_url
-from sampleapp.cli._output import flush_results, note, print_result
+from sampleapp.cli._output import CommandFailed, flush_results, note, print_result
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IBroker, IRecordObserver
 from sampleapp.model import ConsumerRecord
@@ -37,7 +37,7 @@ async def consume_topic(*, broker_url: str, topic: str, follow: bool, reactor: A
     except BrokerURLError as error:
         raise click.UsageError(f"--broker: {error}") from error
     except StartUpError as error:
-        raise click.ClickException(str(error)) from error
+        raise CommandFailed(str(error)) from error
     broker.start()
     try:
         return await follow_topic(broker=broker, topic=topic, follow=follow, reactor=reactor)

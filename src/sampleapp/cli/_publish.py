@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from sampleapp.cli._options import url_option
-from sampleapp.cli._output import note, print_result
-from sampleapp.cli._run import INTERRUPTED, explained, run
+from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, note, print_result
+from sampleapp.cli._run import explained, run
 
 __all__ = ["publish"]
 
@@ -40,14 +40,32 @@ def _text(_context: click.Context, parameter: click.Parameter, value: str | None
     return value
 
 
+class _AnswerLost(CommandFailed):
+    """Published, but the answer could not be printed: who takes that for a failure publishes it twice."""
+
+    exit_code = 3
+
+
 class _TakesNegativeNumbers(click.Command):
     """A command to which -5.5 is no option: readings are often below zero."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take unknown options for arguments if one of them is a number."""
+        """
+        Take unknown options for arguments if one of them is a number.
+
+        :raise click.NoSuchOption: there is one; the message says what to do if it is meant to be content.
+        """
         if any(NEGATIVE_NUMBER.fullmatch(argument) for argument in args):
             ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            message = (
+                f'{error.message} Content that begins with a dash has to follow "--", after all options.'
+            )
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
 @click.command(cls=_TakesNegativeNumbers, epilog=EPILOG)
@@ -101,7 +119,9 @@ def _stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise click.ClickException("What stdin contains is not UTF-8; nothing was published.") from error
+        raise CommandFailed("What stdin contains is not UTF-8; nothing was published.") from error
+    except OSError as error:
+        raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
 
 def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None:
@@ -112,13 +132,20 @@ def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None
 
         client = Client(base_url=url, reactor=reactor)
         try:
-            print_result(await client.publish(topic=topic, content=content, key=key))
+            metadata = await client.publish(topic=topic, content=content, key=key)
         except ClientError as error:
             outcome = "The message may have been published." if error.possibly_published else ""
             raise explained(error, outcome=outcome) from error
         except CancelledError:
             note("Interrupted. The message may have been published.")
             raise
+        try:
+            print_result(metadata)
+        except OutputLost as error:
+            raise _AnswerLost(
+                f"The message was published (partition {metadata.partition}, offset {metadata.offset}). "
+                f"{error.message}"
+            ) from error
 
     run(command)
 

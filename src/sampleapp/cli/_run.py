@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sampleapp.cli._output import INTERRUPTED, CommandFailed, interrupt_output
+
 if TYPE_CHECKING:
     from sampleapp.client import ClientError
 
-__all__ = ["explained", "run"]
+__all__ = ["START_IT", "explained", "run"]
 
-INTERRUPTED = 130
-"""By the shells' convention: 128 and the number of SIGINT."""
+START_IT = "Start it with: sampleapp serve"
 
 
 def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
@@ -42,10 +43,13 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
 
         def interrupted(_number: int, _frame: object) -> None:
             reactor.callFromThread(running.cancel)
+            interrupt_output()
 
         # Twisted leaves SIGINT alone if somebody else handles it. Its own handler stops the reactor, and
         # complains in the log if that happens to be stopping already.
         signal.signal(signal.SIGINT, interrupted)
+        # It takes SIGTERM in any case, when the reactor starts.
+        reactor.callWhenRunning(signal.signal, signal.SIGTERM, interrupted)
 
         def terminated() -> Deferred[None]:
             running.cancel()
@@ -68,7 +72,7 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     failures[0].raiseException()
 
 
-def explained(error: ClientError, *, outcome: str = "") -> click.ClickException:
+def explained(error: ClientError, *, outcome: str = "") -> CommandFailed:
     """
     Make of a client's error the sentences that tell a person what to do.
 
@@ -78,5 +82,5 @@ def explained(error: ClientError, *, outcome: str = "") -> click.ClickException:
 
     sentences = [str(error), *([outcome] if outcome else [])]
     if isinstance(error, ServiceUnreachable) and not isinstance(error, TLSFailed):
-        sentences.append("Is the service running? Start it with: twistd -n sampleapp")
-    return click.ClickException(" ".join(sentences))
+        sentences.append(f"Is the service running? {START_IT}")
+    return CommandFailed(" ".join(sentences))

@@ -1,0 +1,56 @@
+"""What the command makes of its arguments, before it does anything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from sampleapp.cli import main
+
+
+@pytest.mark.parametrize("arguments", [[], ["publish"], ["readings"], ["consume"]])
+def test_every_command_has_help_with_examples(arguments):
+    shown = CliRunner().invoke(main, [*arguments, "--help"])
+    assert shown.exit_code == 0
+    assert "Examples:" in shown.output
+
+
+def test_the_command_line_itself_needs_no_twisted():
+    script = "import sys, sampleapp.cli; print(sorted({'twisted', 'treq', 'klein'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
+
+
+def test_the_version_is_that_of_the_distribution():
+    version = importlib.metadata.version("sampleapp")
+    assert CliRunner().invoke(main, ["--version"]).output == f"sampleapp, version {version}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["publish", "t"], "either CONTENT"),
+        (["publish", "t", "c", "--lines", "-"], "either CONTENT"),
+        (["publish", "t", "--lines", "no-such-file"], "does not exist"),
+        (["publish", "t", "--lines", "-", "--in-flight", "0"], "not in the range"),
+        (["publish", "t", "\udcff"], "it is not UTF-8."),
+        (["publish", "t", "--kye", "k", "c"], "No such option"),
+        (["publish", "t", "--kye", "k", "-5.5"], "unexpected extra argument"),
+        (["publish", "t", "--- attention ---"], 'Content that begins with a dash has to follow "--"'),
+        (["publish", "t", "c", "--url", "localhost:8080"], "is not a URL such as"),
+        (["readings", "--version", "3"], "is not one of"),
+        (["consume", "t", "--broker", "sqlite:no-such-file"], "there is no file 'no-such-file'"),
+        (["consume", "t", "--broker", "memory:"], "only in the service itself"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_reason(
+    arguments, reason, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,97 @@
+"""``sampleapp publish`` against a live service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+
+from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
+
+
+def test_a_published_message_is_answered_and_consumed(service):
+    stdout, stderr = sampleapp(service, "publish", "one", "--key", "k", "ä")
+    assert (json.loads(stdout), stderr) == ({"topic": "one", "partition": 0, "offset": 0}, "")
+    sampleapp(service, "publish", "one", "-", stdin=b"no key\n")
+    sampleapp(service, "publish", "one", "--key", "", "--", "--dashes")
+    sampleapp(service, "publish", "one", "-5.5", "--key", "cellar")
+    found = [(record["key"], record["value"]) for record in consumed(service, "one")]
+    assert found == [("k", "ä"), (None, "no key\n"), ("", "--dashes"), ("cellar", "-5.5")]
+    assert [record["offset"] for record in consumed(service, "one")] == [0, 1, 2, 3]
+
+
+def test_each_line_of_a_file_is_published_once_and_those_that_cannot_be_are_named(service):
+    file = service.directory / "lines.txt"
+    file.write_bytes(b"".join(b"%d\n" % n for n in range(300)) + b"\xff\n\n" + b"last")
+    _, stderr = sampleapp(service, "publish", "many", "--lines", str(file), code=1)
+    assert stderr == "Line 301: not UTF-8.\nPublished 302 lines, 1 failed.\n"
+    expected = sorted([*map(str, range(300)), "", "last"])
+    assert sorted(record["value"] for record in consumed(service, "many")) == expected
+
+
+def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):
+    arguments = ["publish", "ordered", "--key", "k", "--lines", "-", "--in-flight", "1"]
+    _, stderr = sampleapp(service, *arguments, stdin=b"3\n1\n2\n")
+    assert stderr == "Published 3 lines, 0 failed.\n"
+    found = [(record["key"], record["value"]) for record in consumed(service, "ordered")]
+    assert found == [("k", "3"), ("k", "1"), ("k", "2")]
+
+
+def test_the_lines_of_a_file_keep_their_order_if_they_have_a_key(service):
+    lines = [f"line {n}" for n in range(50)]
+    stdin = "\n".join(lines).encode()
+    sampleapp(service, "publish", "keyed", "--key", "k", "--lines", "-", stdin=stdin)
+    assert [record["value"] for record in consumed(service, "keyed")] == lines
+
+
+def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):
+    stdout, stderr = sampleapp(service, "publish", "bad/topic", "c", code=1)
+    assert stdout == ""
+    assert stderr.startswith("Error: Body is not a message (422): ")
+    assert stderr.count("\n") == 1
+
+
+def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
+    with socket.socket() as unused:
+        # Bound, but not listening: nobody else can be there.
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+        for arguments in (["publish", "t", "c"], ["readings"]):
+            _, stderr = sampleapp(service, *arguments, url=url, code=1)
+            assert "Connection refused. Is the service running? Start it with: sampleapp serve" in stderr
+
+
+def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
+    with Watched(service, "publish", "typed", "--lines", "-") as publish:
+        publish.process.stdin.write("a\nb\n")
+        publish.process.stdin.flush()
+        until = time.monotonic() + DEADLINE_S
+        while len(consumed(service, "typed")) < 2 and time.monotonic() < until:
+            pass
+        code, lines = publish.interrupt()
+    assert (code, lines[-2:]) == (
+        130,
+        ["Interrupted after line 2: what follows was not sent.", "Published 2 lines, 0 failed."],
+    )
+
+
+def test_a_progress_bar_is_drawn_on_a_terminal(service):
+    controller, terminal = os.openpty()
+    file = service.directory / "progress.txt"
+    file.write_text("line\n" * 200)
+    with subprocess.Popen(
+        [COMMAND, "publish", "progress", "--lines", str(file), "--url", service.url], stderr=terminal
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        # EIO: this is how the end of a terminal is read.
+        with contextlib.suppress(OSError):
+            while data := os.read(controller, 65536):
+                shown += data
+        os.close(controller)
+    assert process.returncode == 0
+    assert b"100%" in shown
+    assert b"200 published, 0 failed" in shown

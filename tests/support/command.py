@@ -1,0 +1,86 @@
+"""The ``sampleapp`` command as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).with_name("sampleapp"))
+
+
+DEADLINE_S = 20.0
+
+
+def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
+    """Run a command to its end, and return what it printed: stdout, stderr."""
+    ended = subprocess.run(
+        [COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        cwd=service.directory,
+        env={**os.environ, "SAMPLEAPP_URL": url or service.url},
+        timeout=30,
+    )
+    assert ended.returncode == code, ended
+    return ended.stdout.decode(), ended.stderr.decode()
+
+
+def consumed(service, topic):
+    stdout, _ = sampleapp(service, "consume", topic, "--broker", service.broker)
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+class Watched:
+    """A command that goes on, and what it has printed so far, stdout and stderr in one."""
+
+    def __init__(self, service, *arguments):
+        self.process = subprocess.Popen(
+            [COMMAND, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=service.directory,
+            env={**os.environ, "SAMPLEAPP_URL": service.url},
+            text=True,
+        )
+        self._lines = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._news:
+                self._lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+
+    def wait_for(self, wanted):
+        with self._news:
+            seen = self._news.wait_for(lambda: any(wanted in line for line in self._lines), DEADLINE_S)
+            assert seen, (wanted, self._lines)
+
+    def interrupt(self):
+        """Press Ctrl-C; return the exit code and all that was printed."""
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self):
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join()
+        return code, self._lines
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stdin.close()
+        self.process.stdout.close()
