@@ -44,23 +44,23 @@ _DEFAULTS: Final = Config()
 _EXAMPLES: Final = """
 Try it:
 
-  twistd -n sampleapp
+  {command}
   curl -H 'Content-Type: application/json' \\
-       -d '{"topic": "readings", "key": "kitchen", "content": "21.5"}' \\
+       -d '{{"topic": "readings", "key": "kitchen", "content": "21.5"}}' \\
        http://127.0.0.1:8080/messages
   curl http://127.0.0.1:8080/
   curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
 
 For everybody, with TLS beside plain HTTP, and the records in a directory of their own:
 
-  twistd -n --pidfile= sampleapp \\
+  {command} \\
       --listen tcp:8080 \\
       --listen ssl:8443:privateKey=/etc/sampleapp/key.pem:certKey=/etc/sampleapp/cert.pem \\
       --broker sqlite:/var/lib/sampleapp/records.sqlite3
 
 On Apache Kafka, with TLS and a password (the reference has all options of such a URL):
 
-  twistd -n --pidfile= sampleapp --broker \\
+  {command} --broker \\
       'kafka+tls://kafka1:9093?sasl=SCRAM-SHA-512&credentials=/etc/sampleapp/kafka-credentials'
 """
 
@@ -68,6 +68,8 @@ On Apache Kafka, with TLS and a password (the reference has all options of such 
 class Options(TwistedOptions):
     """What ``twistd sampleapp --help`` shows, and what follows the command."""
 
+    command = "twistd -n --pidfile= sampleapp"
+    """How the service is started, in examples."""
     synopsis = "[options]"
     longdesc = (
         "Takes messages over HTTP and publishes each as a record of a broker's topic; serves the latest "
@@ -130,7 +132,7 @@ class Options(TwistedOptions):
 
     def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
         """Return what ``--help`` shows; the examples are kept from being wrapped."""
-        return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES}"
+        return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES.format(command=self.command)}"
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
         """

@@ -22,6 +22,9 @@ __all__ = ["Options", "TwistdService", "makeService"]
 class Options(ServiceOptions):
     """The options, whose mistakes end the process with one sentence."""
 
+    help_command = "twistd sampleapp --help"
+    """Where they are explained."""
+
     def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
         """
         Parse what follows ``twistd sampleapp``.
@@ -33,7 +36,7 @@ class Options(ServiceOptions):
             super().parseOptions(options)
         except UsageError as error:
             sentence = str(error).rstrip(".")
-            raise SystemExit(f"sampleapp: {sentence}. See: twistd sampleapp --help") from error
+            raise SystemExit(f"sampleapp: {sentence}. See: {self.help_command}") from error
 
 
 class TwistdService(Service):

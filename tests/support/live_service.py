@@ -22,6 +22,13 @@ from typing_extensions import Self
 __all__ = ["LiveService"]
 
 START_DEADLINE_S = 30.0
+TWISTD_SAMPLEAPP = (
+    sys.executable,
+    str(Path(sys.executable).with_name("twistd")),
+    "-n",
+    "--pidfile=",
+    "sampleapp",
+)
 LISTENING = re.compile(r"Listening at (http://\S+)")
 
 
@@ -43,6 +50,7 @@ class LiveService:
         *,
         directory: Path,
         broker: str | None = None,
+        command: Sequence[str] = TWISTD_SAMPLEAPP,
         listen: str = "tcp:0:interface=127.0.0.1",
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
@@ -51,6 +59,7 @@ class LiveService:
         Start the service, and wait until it listens.
 
         :param directory: the working directory of the process.
+        :param command: what starts it, up to its options.
         :param broker: its ``--broker``; by default ``broker.sqlite3`` in the directory.
         :param listen: its ``--listen``, a Twisted endpoint; port 0 is any free one.
         :param options: more options, as on the command line.
@@ -64,11 +73,7 @@ class LiveService:
         self._news = threading.Condition()
         self.process = subprocess.Popen(
             [
-                sys.executable,
-                str(Path(sys.executable).with_name("twistd")),
-                "-n",
-                "--pidfile=",
-                "sampleapp",
+                *command,
                 "--listen",
                 listen,
                 "--broker",

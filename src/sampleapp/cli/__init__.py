@@ -1,5 +1,5 @@
 """
-The ``sampleapp`` command: publish messages, look at readings, read a topic.
+The ``sampleapp`` command: run the service, publish messages, look at readings, read a topic.
 
 What can be parsed is parsed before anything heavier than click is imported: ``--help`` answers at once.
 """
@@ -15,6 +15,7 @@ import click
 from sampleapp.cli._consume import consume
 from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
+from sampleapp.cli._serve import serve
 from sampleapp.cli._streams import discard_stdout, open_standard_streams
 
 __all__ = ["main"]
@@ -22,6 +23,7 @@ __all__ = ["main"]
 EPILOG = """
 \b
 Examples:
+  sampleapp serve
   sampleapp publish readings --key kitchen 21.5
   sampleapp readings --version 2
   sampleapp consume readings
@@ -55,13 +57,10 @@ class _Main(click.Group):
 @click.group(cls=_Main, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sampleapp", prog_name="sampleapp")
 def main() -> None:
-    """
-    Talk to a running sampleapp service, or look into its broker.
-
-    The service itself is started with: twistd -n sampleapp
-    """
+    """Run the sampleapp service, talk to a running one, or look into its broker."""
 
 
+main.add_command(serve)
 main.add_command(publish)
 main.add_command(readings)
 main.add_command(consume)

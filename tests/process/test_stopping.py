@@ -1,0 +1,76 @@
+"""How the service ends when it is asked to."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from tests.support.process import (
+    DEADLINE_S,
+    answer_on,
+    connect,
+    has_read_all_of,
+    locked,
+    publish,
+    records,
+    refuses,
+    send_message,
+    wait_until,
+)
+
+
+def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
+    service = start()
+    connections = [connect(service) for _ in range(20)]
+    idle = connect(service)
+    assert publish(idle, "first")[0] == 200
+    with ThreadPoolExecutor(len(connections)) as pool:
+        with locked(tmp_path):
+            for n, connection in enumerate(connections):
+                send_message(connection, f"m{n}")
+            answers = [pool.submit(answer_on, connection) for connection in connections]
+            wait_until(lambda: has_read_all_of(service, 21), "20 requests have come in")
+            service.process.terminate()
+            service.wait_for_output("Received SIGTERM")
+            # It takes nobody new,
+            wait_until(lambda: refuses(service), "the port is closed")
+            # but those that it has, it keeps.
+            assert not any(answer.done() for answer in answers)
+        outcomes = [answer.result(DEADLINE_S) for answer in answers]
+    assert {status for status, _ in outcomes} == {200}
+    assert service.stop() == -15
+    answered = sorted((answer["offset"], f"m{n}") for n, (_, answer) in enumerate(outcomes))
+    assert answered == records(tmp_path)[1:]
+    for connection in (*connections, idle):
+        connection.close()
+
+
+def test_what_still_runs_at_the_deadline_is_answered_with_what_is_known_of_it(start, tmp_path):
+    service = start(options=["--drain-timeout", "0.5"])
+    with closing(connect(service)) as connection, ThreadPoolExecutor(1) as pool:
+        assert publish(connection, "first")[0] == 200
+        with locked(tmp_path):
+            send_message(connection, "second")
+            answer = pool.submit(answer_on, connection)
+            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+            assert service.stop() == -15
+            status, problem = answer.result(DEADLINE_S)
+    assert status == 503, problem
+    assert records(tmp_path) == [(0, "first")]
+
+
+def test_a_second_signal_leaves_no_traceback_and_does_not_cut_the_drain_short(start, tmp_path):
+    service = start()
+    with closing(connect(service)) as connection:
+        assert publish(connection, "first")[0] == 200
+        with locked(tmp_path):
+            send_message(connection, "second")
+            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+            service.process.terminate()
+            wait_until(lambda: refuses(service), "the port is closed")
+            service.process.terminate()
+            service.process.send_signal(signal.SIGINT)
+        assert answer_on(connection)[0] == 200
+    assert service.stop() == -15
+    assert "Traceback" not in service.output
