@@ -10,7 +10,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from zope.interface import Interface
 
-from sampleapp.model import ConsumerRecord, Health, Record, RecordMetadata
+from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
 
 __all__ = ["IBroker", "IFollowing", "IRecordObserver"]
 
@@ -63,6 +63,16 @@ class IFollowing(Interface):
             them. ``None`` when nothing keeps it.
         """
 
+    def is_lasting() -> bool:
+        """Whether the obstacle stays until somebody repairs what is stored: trying again is of no use."""
+
+    def exists() -> bool | None:
+        """
+        Whether there is what is followed: the topic, and in it the partition, if it is only one.
+
+        :return: as of the last look; ``None`` while that is not known.
+        """
+
 
 class IBroker(Interface):
     """
@@ -98,7 +108,13 @@ class IBroker(Interface):
             stops the waiting only: the record may be published all the same.
         """
 
-    def follow(*, topic: str, observer: IRecordObserver) -> IFollowing:
+    def follow(
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        start: Start = EARLIEST,
+        partition: int | None = None,
+    ) -> IFollowing:
         """
         Read a topic from its first record on, and then every record that is added, as it is added.
 
@@ -108,6 +124,9 @@ class IBroker(Interface):
 
         :param topic: its name; a topic that does not exist is empty until it does, and is not created.
         :param observer: is called on the reactor's thread.
+        :param start: where to begin instead, in the partitions that there are; a topic that comes into being
+            later is read from its first record.
+        :param partition: the only one to read; all by default.
         """
 
     def health() -> Health:

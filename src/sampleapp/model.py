@@ -7,9 +7,23 @@ encoding. Every value is immutable, and every time is an integer of milliseconds
 
 from __future__ import annotations
 
+from typing import Final, TypeAlias
+
 from msgspec import Struct
 
-__all__ = ["ConsumerRecord", "Health", "Message", "Reading", "Record", "RecordMetadata"]
+__all__ = [
+    "EARLIEST",
+    "ConsumerRecord",
+    "FromEnd",
+    "FromOffset",
+    "FromTime",
+    "Health",
+    "Message",
+    "Reading",
+    "Record",
+    "RecordMetadata",
+    "Start",
+]
 
 
 class Message(Struct, frozen=True, kw_only=True, gc=False):
@@ -51,6 +65,32 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class FromOffset(Struct, frozen=True):
+    """Where to begin to read a partition: at an offset, or at the nearest one that the partition has."""
+
+    offset: int
+
+
+class FromEnd(Struct, frozen=True):
+    """Where to begin to read a partition: so many offsets before its end; 0 is with the next record."""
+
+    count: int
+
+
+class FromTime(Struct, frozen=True):
+    """Where to begin to read a partition: at the first record that is at least as late, or at its end."""
+
+    timestamp_ms: int
+    """Milliseconds since the epoch."""
+
+
+Start: TypeAlias = FromOffset | FromEnd | FromTime
+"""Where to begin to read; each partition that there is at the time begins there."""
+
+EARLIEST: Final = FromOffset(0)
+"""At the first record that there is."""
 
 
 class Reading(Struct, frozen=True, gc=False):

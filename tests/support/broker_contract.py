@@ -21,7 +21,7 @@ from zope.interface.verify import verifyObject
 
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
 from sampleapp.interfaces import IBroker, IFollowing
-from sampleapp.model import RecordMetadata
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, RecordMetadata
 from tests.support.brokers import (
     Recorder,
     content,
@@ -81,6 +81,8 @@ class BrokerContract:
     """Whether every topic of the broker has exactly one partition."""
     first_offset = None
     """The offset of the first record in a partition, where the broker promises one."""
+    finds_times = True
+    """Whether a place in a topic can be looked up by time."""
     durable = False
     """Whether records outlive the broker, so that another one, made by `again`, finds them."""
 
@@ -214,6 +216,68 @@ class BrokerContract:
             assert all(isinstance(each, RecordMetadata) for each in await outcomes(more))
         assert recorder.values() == [b"%d" % n for n in range(1212)]
         self.assert_in_order(recorder.records)
+
+    async def test_reading_may_begin_at_an_offset_before_the_end_or_at_a_time(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
+            first = (await settled(broker, sent))[0].offset
+            starts = [
+                (EARLIEST, 0),
+                (FromOffset(first + 3), 3),
+                (FromOffset(first + 10), 10),
+                (FromOffset(first + 99), 10),
+                (FromEnd(0), 10),
+                (FromEnd(2), 8),
+                (FromEnd(99), 0),
+            ]
+            if self.finds_times:
+                starts += [(FromTime(0), 0), (FromTime(4001), 5), (FromTime(5000), 5), (FromTime(9001), 10)]
+            recorders = [Recorder() for _ in starts]
+            for recorder, (start, _) in zip(recorders, starts, strict=True):
+                broker.follow(topic=topic, observer=recorder, start=start)
+            for recorder, (start, expected) in zip(recorders, starts, strict=True):
+                await recorder.until(0)
+                assert recorder.values() == [b"%d" % n for n in range(expected, 10)], start
+            await within(broker.publish(record(topic, b"10", key=b"k")))
+            for recorder, (start, expected) in zip(recorders, starts, strict=True):
+                await recorder.until(11 - expected)
+                assert recorder.values() == [b"%d" % n for n in range(expected, 11)], start
+
+    async def test_a_topic_that_comes_into_being_later_is_read_from_its_first_record(self):
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            broker.follow(topic=topic, observer=recorder, start=FromEnd(0))
+            await eventually(lambda: recorder.caught_up_at)
+            await within(broker.publish(record(topic, b"first")))
+            await recorder.until(1)
+        assert recorder.values() == [b"first"]
+
+    async def test_one_partition_alone_may_be_read(self):
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await settled(broker, [record(topic, b"%d" % n, key=b"%d" % n) for n in range(20)])
+            for number in {metadata.partition for metadata in found}:
+                recorder = Recorder()
+                broker.follow(topic=topic, observer=recorder, partition=number)
+                expected = [b"%d" % n for n, metadata in enumerate(found) if metadata.partition == number]
+                await recorder.until(len(expected))
+                assert sorted(recorder.values()) == sorted(expected)
+
+    async def test_a_following_knows_whether_there_is_what_it_follows(self):
+        topic, other = new_topic(), new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            followings = []
+            for name, partition in ((topic, None), (topic, 999), (other, None)):
+                recorder = Recorder()
+                followings.append(broker.follow(topic=name, observer=recorder, partition=partition))
+                await eventually(lambda recorder=recorder: recorder.caught_up_at)
+            assert [each.exists() for each in followings] == [True, False, False]
+            assert not any(each.is_lasting() for each in followings)
+            await within(broker.publish(record(other)))
+            await eventually(followings[-1].exists)
 
     async def test_nothing_is_delivered_before_follow_has_returned(self):
         topic = new_topic()

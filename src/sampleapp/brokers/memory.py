@@ -16,7 +16,16 @@ from zope.interface import implementer
 
 from sampleapp.errors import BrokerStopped
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
-from sampleapp.model import ConsumerRecord, Health, Record, RecordMetadata
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    FromEnd,
+    FromOffset,
+    Health,
+    Record,
+    RecordMetadata,
+    Start,
+)
 
 __all__ = ["MemoryBroker"]
 
@@ -68,13 +77,21 @@ class MemoryBroker:
                 following.wake()
         return succeed(RecordMetadata(topic=record.topic, partition=0, offset=offset))
 
-    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+    def follow(
+        self,
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        start: Start = EARLIEST,
+        partition: int | None = None,
+    ) -> IFollowing:
         """See `IBroker.follow`."""
         following = _Following(
             topic=topic,
             observer=observer,
+            start=start,
             clock=self._clock,
-            records=lambda: self._topics.get(topic, ()),
+            records=lambda: self._topics.get(topic) if partition in {None, 0} else None,
             ended=self._forget,
         )
         self._followings.append(following)
@@ -117,8 +134,9 @@ class _Following:
         *,
         topic: str,
         observer: IRecordObserver,
+        start: Start,
         clock: IReactorTime,
-        records: Callable[[], Sequence[ConsumerRecord]],
+        records: Callable[[], Sequence[ConsumerRecord] | None],
         ended: Callable[[_Following], None],
     ) -> None:
         self.topic = topic
@@ -126,8 +144,9 @@ class _Following:
         self._clock = clock
         self._records = records
         self._ended = ended
-        self._position = 0
-        self._end_at_start = len(records())
+        now = records() or ()
+        self._position = _first_offset(now, start)
+        self._end_at_start = len(now)
         self._caught_up = False
         self._stopped = False
         self._next: IDelayedCall | None = None
@@ -139,7 +158,7 @@ class _Following:
 
     def _turn(self) -> None:
         self._next = None
-        records = self._records()
+        records = self._records() or ()
         for record in records[self._position : self._position + _PAGE_RECORDS]:
             self._position += 1
             try:
@@ -169,3 +188,20 @@ class _Following:
     def obstacle(self) -> str | None:
         """See `IFollowing.obstacle`: there is none to what is in memory."""
         return None
+
+    def is_lasting(self) -> bool:
+        """See `IFollowing.is_lasting`."""
+        return False
+
+    def exists(self) -> bool:
+        """See `IFollowing.exists`."""
+        return self._records() is not None
+
+
+def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:
+    end = len(records)
+    if isinstance(start, FromOffset):
+        return min(start.offset, end)
+    if isinstance(start, FromEnd):
+        return max(0, end - start.count)
+    return next((each.offset for each in records if each.timestamp_ms >= start.timestamp_ms), end)

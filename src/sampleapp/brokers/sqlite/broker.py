@@ -15,7 +15,7 @@ from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
-from sampleapp.model import Health, Record, RecordMetadata
+from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
 __all__ = ["SQLiteBroker"]
 
@@ -97,9 +97,16 @@ class SQLiteBroker:
         """See `IBroker.publish`. A record that is published before the start waits for it."""
         return self._writer.publish(record)
 
-    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+    def follow(
+        self,
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        start: Start = EARLIEST,
+        partition: int | None = None,
+    ) -> IFollowing:
         """See `IBroker.follow`."""
-        return self._followings.follow(topic=topic, observer=observer)
+        return self._followings.follow(topic=topic, observer=observer, start=start, partition=partition)
 
     def health(self) -> Health:
         """See `IBroker.health`."""

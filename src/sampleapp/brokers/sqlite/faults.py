@@ -140,6 +140,11 @@ class LogError(Exception):
         """What keeps a following from reading on, for callers; see `IFollowing.obstacle`."""
         return _OBSTACLES.get(self.code, CANNOT_BE_READ)
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it stays until somebody repairs the file."""
+        return self.code in {Code.CORRUPT, Code.NOTADB}
+
     def publish_error(self) -> PublishError:
         """Make the error for one waiting caller: each needs its own, since tracebacks grow on it."""
         return self._error(self._detail)

@@ -15,7 +15,7 @@ from sampleapp.brokers.sqlite.log import Log
 from sampleapp.brokers.sqlite.rows import Page
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.interfaces import IFollowing, IRecordObserver
-from sampleapp.model import Record
+from sampleapp.model import EARLIEST, Record, Start
 
 __all__ = ["Following", "Followings"]
 
@@ -38,18 +38,26 @@ class Following:
         *,
         topic: str,
         observer: IRecordObserver,
+        start: Start,
+        partition: int | None,
+        find: Callable[[str, Start], Deferred[int]],
         read: Callable[[str, int], Deferred[Page]],
         clock: IReactorTime,
         condition: Condition,
         ended: Callable[[Following], None],
     ) -> None:
         """
+        :param find: finds the offset at which to begin.
         :param read: reads a page of the topic from an offset on.
         :param condition: learns of errors of reading; this following is the part it is told of.
         :param ended: is called when the following was stopped and nothing of it is left running.
         """
         self.topic = topic
         self._observer = observer
+        # A topic has one partition.
+        self._begins_at: Start | None = None if start == EARLIEST or partition not in {None, 0} else start
+        self._has_partition = partition in {None, 0}
+        self._find = find
         self._read = read
         self._clock = clock
         self._condition = condition
@@ -60,6 +68,8 @@ class Following:
         self._more = False
         self._stopped = False
         self._obstacle: str | None = None
+        self._is_lasting = False
+        self._exists: bool | None = None
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
@@ -95,17 +105,27 @@ class Following:
         """See `IFollowing.obstacle`."""
         return self._obstacle
 
+    def is_lasting(self) -> bool:
+        """See `IFollowing.is_lasting`."""
+        return self._obstacle is not None and self._is_lasting
+
+    def exists(self) -> bool | None:
+        """See `IFollowing.exists`."""
+        return self._exists
+
     async def _run(self) -> None:
         # The first page must not arrive while `follow` is still running: reading takes a thread hop.
         backoff_s = _BACKOFF_S
         while not self._stopped:
             self._more = False
             try:
-                page = await self._read(self.topic, self._position)
+                page = await self._next_page()
             except LogError as error:
                 reason, obstacle = error.reason, error.obstacle
+                self._is_lasting = error.is_lasting
             except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
                 self._log.failure("Reading topic {topic} failed unexpectedly", topic=self.topic)
+                self._is_lasting = False
                 reason, obstacle = f"The topic {self.topic} could not be read; see the log.", CANNOT_BE_READ
             else:
                 backoff_s = _BACKOFF_S
@@ -123,6 +143,14 @@ class Following:
         waiters, self._stop_waiters = self._stop_waiters, []
         for waiter in waiters:
             waiter.callback(None)
+
+    async def _next_page(self) -> Page:
+        if self._begins_at is not None:
+            self._position = await self._find(self.topic, self._begins_at)
+            self._begins_at = None
+        page = await self._read(self.topic, self._position)
+        self._exists = page.exists and self._has_partition
+        return page if self._has_partition else Page([], 0, 0)
 
     async def _page_read(self, page: Page) -> None:
         if self._stopped:
@@ -190,11 +218,16 @@ class Followings:
         self._poll: IDelayedCall | None = None
         self._polling: Deferred[None] | None = None
 
-    def follow(self, *, topic: str, observer: IRecordObserver) -> Following:
+    def follow(
+        self, *, topic: str, observer: IRecordObserver, start: Start, partition: int | None
+    ) -> Following:
         """See `IBroker.follow`."""
         following = Following(
             topic=topic,
             observer=observer,
+            start=start,
+            partition=partition,
+            find=lambda topic, start: self._thread.run(self._file.first_offset, topic, start),
             read=self._read,
             clock=self._clock,
             condition=self._condition,

@@ -10,9 +10,18 @@ from typing import TypeVar
 
 from sampleapp.brokers.sqlite.faults import Code, LogError, from_sqlite
 from sampleapp.brokers.sqlite.file import open_file, patiently, require_creatable
-from sampleapp.brokers.sqlite.rows import INSERT, Outcome, Page, RowRefused, insert, insert_singly, page
+from sampleapp.brokers.sqlite.rows import (
+    INSERT,
+    Outcome,
+    Page,
+    RowRefused,
+    first_offset,
+    insert,
+    insert_singly,
+    page,
+)
 from sampleapp.errors import StartUpError
-from sampleapp.model import Record
+from sampleapp.model import Record, Start
 
 __all__ = ["Log"]
 
@@ -88,6 +97,10 @@ class Log:
         return self._guarded(
             lambda connection: page(connection, topic, offset, max_records, max_bytes), self._patience_s
         )
+
+    def first_offset(self, topic: str, start: Start) -> int:
+        """Find the offset at which reading a topic begins; 0 for one that does not exist."""
+        return self._guarded(lambda connection: first_offset(connection, topic, start), self._patience_s)
 
     def changes(self) -> tuple[int, int]:
         """Something that differs from before if another program has written to the file since."""

@@ -8,11 +8,20 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from sampleapp.brokers.sqlite.faults import LogError
+from sampleapp.brokers.sqlite.faults import Code, LogError
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge
-from sampleapp.model import ConsumerRecord, Record, RecordMetadata
+from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, Record, RecordMetadata, Start
 
-__all__ = ["INSERT", "Outcome", "Page", "RowRefused", "insert", "insert_singly", "page"]
+__all__ = [
+    "INSERT",
+    "Outcome",
+    "Page",
+    "RowRefused",
+    "first_offset",
+    "insert",
+    "insert_singly",
+    "page",
+]
 
 INSERT = "INSERT INTO record (topic_id, offset, timestamp_ms, key, value, headers) VALUES (?, ?, ?, ?, ?, ?)"
 # A value that an operator has put in by hand may be text: CAST makes bytes of it.
@@ -20,6 +29,7 @@ _SELECT = (
     "SELECT offset, timestamp_ms, CAST(key AS BLOB), CAST(value AS BLOB), headers FROM record"
     " WHERE topic_id = ? AND offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
 )
+_FIRST_SINCE = "SELECT min(offset) FROM record WHERE topic_id = ? AND timestamp_ms >= ?"
 _INT64 = 2**63
 
 _encode_headers = msgspec.json.Encoder().encode
@@ -38,6 +48,8 @@ class Page(Struct, frozen=True):
     """Where to read on."""
     end: int
     """The offset that the topic's next record will get, as of this reading."""
+    exists: bool = True
+    """Whether there is such a topic."""
 
 
 class _Place(Struct):
@@ -127,16 +139,36 @@ def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
     )
 
 
+def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> int:
+    """Find where reading a topic begins; see `Log.first_offset`."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return 0
+    found: tuple[int, int] | None = connection.execute(
+        "SELECT id, next_offset FROM topic WHERE name = ?", (topic,)
+    ).fetchone()
+    if found is None:
+        return 0
+    topic_id, end = found
+    if isinstance(start, FromOffset):
+        return min(start.offset, end)
+    if isinstance(start, FromEnd):
+        return max(0, end - start.count)
+    row: tuple[int | None] = connection.execute(_FIRST_SINCE, (topic_id, start.timestamp_ms)).fetchone()
+    return end if row[0] is None else row[0]
+
+
 def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
     """Read a topic from an offset on; see `Log.read`."""
     try:
         topic.encode()
     except UnicodeEncodeError:
         # No such topic can be: it is empty, for ever.
-        return Page([], offset, offset)
+        return Page([], offset, offset, exists=False)
     found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
     if found is None:
-        return Page([], offset, 0)
+        return Page([], offset, 0, exists=False)
     topic_id, end = found
     cursor = connection.execute(_SELECT, (topic_id, offset, end, max_records))
     records: list[ConsumerRecord] = []
@@ -159,7 +191,7 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
                 break
     except msgspec.MsgspecError as error:
         raise LogError(
-            f"The headers of record {at} of topic {topic!r} are not as they were written."
+            f"The headers of record {at} of topic {topic!r} are not as they were written.", code=Code.CORRUPT
         ) from error
     finally:
         # A cursor that is not read to its end holds a snapshot, and the write-ahead log would grow.
