@@ -24,7 +24,7 @@ from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
-from sampleapp.model import Health, Record, RecordMetadata
+from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
 __all__ = ["KafkaBroker"]
 
@@ -123,9 +123,18 @@ class KafkaBroker:
             return fail(BrokerUnavailable("The service has not started; the record was not published."))
         return self._producer.publish(record)
 
-    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+    def follow(
+        self,
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        start: Start = EARLIEST,
+        partition: int | None = None,
+    ) -> IFollowing:
         """See `IBroker.follow`. Uncommitted and aborted records of transactions are not shown."""
-        following: IFollowing = self._followings.follow(topic=topic, observer=observer)
+        following: IFollowing = self._followings.follow(
+            topic=topic, observer=observer, start=start, partition=partition
+        )
         return following
 
     def health(self) -> Health:

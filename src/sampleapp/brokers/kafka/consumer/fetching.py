@@ -106,7 +106,11 @@ class Fetching:
             partition.request = mark
         try:
             extents = await list_extents(
-                self._client, self._node_id, topic=self._topic, partitions=partitions
+                self._client,
+                self._node_id,
+                topic=self._topic,
+                partitions=partitions,
+                start=self._positions.start,
             )
         except RequestFailed as error:
             self._unanswered([each for each in partitions if each.request is mark], error)
@@ -118,7 +122,7 @@ class Fetching:
                 continue
             if extent.error:
                 self._refused(partition, extent.error)
-            elif not locate(partition, extent, topic=self._topic, now_s=now_s):
+            elif not locate(partition, extent, topic=self._topic, now_s=now_s, start=self._positions.start):
                 self._refused(partition, ErrorCode.OFFSET_OUT_OF_RANGE, transient=True)
 
     async def _fetch(self, partitions: Sequence[Partition]) -> None:

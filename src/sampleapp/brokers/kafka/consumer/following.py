@@ -17,6 +17,7 @@ from sampleapp.brokers.kafka.consumer.positions import Positions
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.brokers.shared.pause import Pause
 from sampleapp.interfaces import IFollowing, IRecordObserver
+from sampleapp.model import EARLIEST, Start
 
 __all__ = ["Following"]
 
@@ -47,6 +48,8 @@ class Following:
         clock: IReactorTime,
         condition: Condition,
         metadata_interval_s: float,
+        start: Start = EARLIEST,
+        partition: int | None = None,
         ended: Callable[[Following], None],
     ) -> None:
         """
@@ -54,6 +57,8 @@ class Following:
         :param condition: learns whether reading works; this following is the part it is told of.
         :param metadata_interval_s: seconds until a change that hinders nothing, as a new partition, is
             looked for.
+        :param start: where to begin; see `IBroker.follow`.
+        :param partition: the only one to read.
         :param ended: is called when the following was stopped and nothing of it is left running.
         """
         self.topic = topic
@@ -62,7 +67,7 @@ class Following:
         self._condition = condition
         self._metadata_interval_s = metadata_interval_s
         self._ended = ended
-        self._positions = Positions()
+        self._positions = Positions(start=start, only=partition)
         self._delivery = Delivery(topic=topic, observer=observer, positions=self._positions, clock=clock)
         self._pause = Pause(clock)
         self._client: Client | None = None
@@ -96,6 +101,14 @@ class Following:
     def obstacle(self) -> str | None:
         """See `IFollowing.obstacle`."""
         return None
+
+    def is_lasting(self) -> bool:
+        """See `IFollowing.is_lasting`: another broker may have what one has lost."""
+        return False
+
+    def exists(self) -> bool | None:
+        """See `IFollowing.exists`."""
+        return self._positions.exists
 
     def _end(self) -> None:
         self._delivery.stop()

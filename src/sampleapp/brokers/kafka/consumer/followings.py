@@ -11,6 +11,7 @@ from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.consumer.following import Following
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.interfaces import IFollowing, IRecordObserver
+from sampleapp.model import EARLIEST, Start
 
 __all__ = ["Followings"]
 
@@ -41,11 +42,20 @@ class Followings:
         self._started = False
         self._stopped = False
 
-    def follow(self, *, topic: str, observer: IRecordObserver) -> IFollowing:
+    def follow(
+        self,
+        *,
+        topic: str,
+        observer: IRecordObserver,
+        start: Start = EARLIEST,
+        partition: int | None = None,
+    ) -> IFollowing:
         """See `IBroker.follow`. Nothing is read before `start`; after `stop` it is stopped already."""
         following = Following(
             topic=topic,
             observer=observer,
+            start=start,
+            partition=partition,
             new_client=self._new_client,
             clock=self._clock,
             condition=self._condition,

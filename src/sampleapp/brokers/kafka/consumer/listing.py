@@ -11,6 +11,8 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.consumer.positions import Partition
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, ListOffsetsRequest
+from sampleapp.model import EARLIEST as EARLIEST_RECORD
+from sampleapp.model import FromEnd, FromOffset, FromTime, Start
 
 __all__ = ["Extent", "list_extents", "locate"]
 
@@ -29,19 +31,28 @@ class Extent(Struct, frozen=True, gc=False):
     earliest: int = -1
     latest: int = -1
     """The high watermark."""
+    since: int = -1
+    """The first record that is late enough, when a time was asked for; -1 if there is none."""
 
 
 async def list_extents(
-    client: Client, node_id: int, *, topic: str, partitions: Sequence[Partition]
+    client: Client,
+    node_id: int,
+    *,
+    topic: str,
+    partitions: Sequence[Partition],
+    start: Start = EARLIEST_RECORD,
 ) -> dict[int, Extent]:
     """
     Ask a leader where its partitions begin and end.
 
+    :param start: if it is a time, the first record since is asked for as well.
     :return: by the partition's number.
     :raise RequestFailed: there was no answer.
     """
     found: list[dict[int, tuple[int, int]]] = []
-    for which in (EARLIEST, LATEST):
+    times = [start.timestamp_ms] if isinstance(start, FromTime) else []
+    for which in (EARLIEST, LATEST, *times):
         request = ListOffsetsRequest(
             topics=[(topic, [(partition.number, which) for partition in partitions])],
             # The high watermark, rather than the end of the last finished transaction.
@@ -49,17 +60,22 @@ async def list_extents(
         )
         answer = await client.request(node_id, request, timeout_s=_TIMEOUT_S)
         found.append({each.partition: (each.error, each.offset) for each in answer if each.topic == topic})
-    earliest, latest = found
+    earliest, latest, *since = found
     return {
         number: Extent(
-            error=earliest[number][0] or latest[number][0], earliest=start, latest=latest[number][1]
+            error=next((each[number][0] for each in found if each[number][0]), 0),
+            earliest=earliest[number][1],
+            latest=latest[number][1],
+            since=since[0][number][1] if since else -1,
         )
-        for number, (_, start) in earliest.items()
-        if number in latest
+        for number in earliest
+        if all(number in each for each in found)
     }
 
 
-def locate(partition: Partition, extent: Extent, *, topic: str, now_s: float) -> bool:
+def locate(
+    partition: Partition, extent: Extent, *, topic: str, now_s: float, start: Start = EARLIEST_RECORD
+) -> bool:
     """
     Give a partition its first position, or one that is in the log if that has changed under it.
 
@@ -67,12 +83,13 @@ def locate(partition: Partition, extent: Extent, *, topic: str, now_s: float) ->
     replaced (after an unclean election, or because the topic was deleted and made again) are delivered from
     the first one on, though some of them may have been before: both are logged.
 
+    :param start: where to begin in a partition that existed when following began.
     :return: whether it can be read from now, rather than after another look at who leads it.
     """
     certain = True
     position = partition.position
     if position is None:
-        partition.position = extent.earliest
+        partition.position = _first_offset(extent, start) if partition.existed else extent.earliest
         partition.goal = extent.latest
     elif position < extent.earliest:
         _log.warn(
@@ -109,3 +126,11 @@ def locate(partition: Partition, extent: Extent, *, topic: str, now_s: float) ->
     partition.suspect = False
     partition.beyond_since_s = None
     return certain
+
+
+def _first_offset(extent: Extent, start: Start) -> int:
+    if isinstance(start, FromOffset):
+        return min(max(start.offset, extent.earliest), extent.latest)
+    if isinstance(start, FromEnd):
+        return max(extent.latest - start.count, extent.earliest)
+    return extent.latest if extent.since < 0 else extent.since

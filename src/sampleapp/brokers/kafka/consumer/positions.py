@@ -7,6 +7,7 @@ from typing import Final
 
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.backoff import Backoff
+from sampleapp.model import EARLIEST, Start
 
 __all__ = ["RETRY", "Partition", "Positions"]
 
@@ -24,6 +25,7 @@ class Partition:
     def __init__(self, number: int, *, existed: bool) -> None:
         """:param existed: whether it was there when following began, so that catching up waits for it."""
         self.number = number
+        self.existed = existed
         self.leader: int | None = None
         self.position: int | None = None
         """The offset to read next; ``None`` until it is known where the partition begins."""
@@ -109,7 +111,15 @@ class Partition:
 class Positions:
     """All partitions of one topic, as far as they are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, start: Start = EARLIEST, only: int | None = None) -> None:
+        """
+        :param start: where to begin in those partitions that exist when following begins.
+        :param only: the number of the one partition that counts; all do by default.
+        """
+        self.start = start
+        self.exists: bool | None = None
+        """Whether the topic has partitions that count, as of the last look."""
+        self._only = only
         self._partitions: dict[int, Partition] = {}
         self._begun = False
 
@@ -121,6 +131,9 @@ class Positions:
         :return: the partitions that are gone for good. A partition counts as gone when for a while neither
             the metadata nor its leader has known it.
         """
+        if self._only is not None:
+            leaders = {number: leader for number, leader in leaders.items() if number == self._only}
+        self.exists = bool(leaders)
         for number, leader in leaders.items():
             partition = self._partitions.get(number)
             if partition is None:
@@ -141,6 +154,7 @@ class Positions:
     def begin_empty(self) -> None:
         """There was no partition at the start; those that come are new."""
         self._begun = True
+        self.exists = False
 
     def missing(self, *, now_s: float) -> list[int]:
         """
