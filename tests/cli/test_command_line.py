@@ -43,6 +43,11 @@ def test_the_version_is_that_of_the_distribution():
         (["publish", "t", "c", "--url", "localhost:8080"], "is not a URL such as"),
         (["readings", "--version", "3"], "is not one of"),
         (["consume", "t", "--broker", "sqlite:no-such-file"], "there is no file 'no-such-file'"),
+        (["consume", "t", "--from", "yesterday"], "is none of: start; end;"),
+        (["consume", "t", "--from", "2026-11-21T08:00:00"], "time with its offset from UTC"),
+        (["consume", "t", "--from", "99999999999999999999"], "is none of: start; end;"),
+        (["consume", "t", "--limit", "0"], "not in the range"),
+        (["consume", "t", "--timeout", "soon"], "not a valid float"),
         (["consume", "t", "--broker", "memory:"], "only in the service itself"),
     ],
 )

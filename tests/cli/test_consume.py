@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
+from datetime import datetime, timezone
 
-from tests.support.command import COMMAND, DEADLINE_S, Watched, sampleapp
+from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
 
 
-def test_a_topic_without_records_is_said_to_have_none(service):
-    stdout, stderr = sampleapp(service, "consume", "none", "--broker", service.broker)
-    assert (stdout, stderr) == ("", "There are no records in 'none'.\n")
+def test_a_topic_that_does_not_exist_is_a_failure(service):
+    for topic, sentence in (
+        ("none", "Error: There is no topic 'none'. Is its name right?\n"),
+        ("..", "Error: There is no topic '..': the name of a topic is 1 to 249 characters out of "),
+    ):
+        stdout, stderr = sampleapp(service, "consume", topic, "--broker", service.broker, code=1)
+        assert stdout == ""
+        assert stderr.startswith(sentence)
+
+
+def test_only_what_was_asked_for_is_printed(service):
+    sampleapp(service, "publish", "some", "--lines", "-", "--in-flight", "1", stdin=b"0\n1\n2\n3\n")
+    arguments = ["consume", "some", "--broker", service.broker]
+
+    def values(*options):
+        stdout, stderr = sampleapp(service, *arguments, *options)
+        return [json.loads(line)["value"] for line in stdout.splitlines()], stderr
+
+    times = [record["timestamp"] for record in consumed(service, "some")]
+    third = datetime.fromtimestamp(times[2] / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    since = [f"{n}" for n, time in enumerate(times) if time >= times[2]]
+    assert values("--from", third.replace("+00:00", "Z"), "--partition", "0") == (since, "")
+    assert values("--from", "-2", "--limit", "1") == (["2"], "")
+    assert values("--follow", "--from", "2", "--timeout", "0.5") == (["2", "3"], "")
+    assert values("--from", "end") == ([], "There are no records in 'some' from there on.\n")
+
+
+def test_a_damaged_file_ends_it_with_what_to_do(service, tmp_path):
+    lines = b"".join(b"%0200d\n" % n for n in range(2000))
+    sampleapp(service, "publish", "damaged", "--lines", "-", stdin=lines)
+    file = tmp_path / "damaged.sqlite3"
+    with closing(sqlite3.connect(service.directory / "broker.sqlite3")) as database:
+        database.execute("VACUUM INTO ?", [str(file)])
+    size = file.stat().st_size
+    with file.open("r+b") as damaged:
+        damaged.seek(size // 4096 // 2 * 4096)
+        damaged.write(b"\xa5" * 4096 * 30)
+    _, stderr = sampleapp(service, "consume", "damaged", "--broker", f"sqlite:{file}", code=1)
+    assert f"Error: {file} is damaged; restore it from a backup" in stderr
 
 
 def test_a_file_that_is_no_broker_is_an_error_and_stays_as_it_is(service):

@@ -13,8 +13,10 @@ from sampleapp.model import ConsumerRecord
 from tests.support import strategies
 
 
-def consumer_record(key, value):
-    return ConsumerRecord(topic="t", partition=1, offset=2, timestamp_ms=3, key=key, value=value)
+def consumer_record(key, value, headers=()):
+    return ConsumerRecord(
+        topic="t", partition=1, offset=2, timestamp_ms=3, key=key, value=value, headers=headers
+    )
 
 
 @given(key=st.none() | strategies.texts.map(str.encode), value=st.none() | st.binary())
@@ -40,3 +42,17 @@ def test_bytes_that_are_not_utf8_are_printed_in_base64():
     document = printable(consumer_record(b"\xff", b"text"))
     assert document["key_base64"] == "/w=="
     assert document["value"] == "text"
+
+
+@given(headers=st.lists(st.tuples(strategies.texts, st.binary(max_size=9)), max_size=3).map(tuple))
+def test_headers_are_printed_exactly_and_in_their_order(headers):
+    document = json.loads(json.dumps(printable(consumer_record(None, b"v", headers))))
+    assert ("headers" in document) == bool(headers)
+    printed = [
+        (
+            each["name"],
+            base64.b64decode(each["value_base64"]) if "value_base64" in each else each["value"].encode(),
+        )
+        for each in document.get("headers", [])
+    ]
+    assert printed == list(headers)

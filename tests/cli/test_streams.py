@@ -55,7 +55,6 @@ def test_with_every_stream_closed_a_message_is_published(service):
 )
 def test_with_stdin_closed_there_is_nothing_to_publish(service, arguments, sentence):
     assert redirected(service, "<&-", "publish", "closed-in", *arguments) == (1, "", sentence)
-    assert redirected(service, "<&-", "consume", "closed-in", "--broker", service.broker)[1] == ""
 
 
 def test_on_a_full_disk_it_is_said_that_the_message_was_published(service):

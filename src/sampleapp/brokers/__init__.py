@@ -7,11 +7,12 @@ nobody needs the libraries of a broker that is not in use.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sampleapp.interfaces import IBroker
 
-__all__ = ["BrokerURLError", "from_url"]
+__all__ = ["BrokerURLError", "check_readable", "from_url"]
 
 _RIGHT = (
     "use kafka://HOST:PORT, sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
@@ -48,6 +49,24 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
     if scheme in {"kafka", "kafka+tls"}:
         return _kafka(url, reactor=reactor)
     raise BrokerURLError(f"The scheme of this broker's URL is not known; {_RIGHT}.")
+
+
+def check_readable(url: str) -> None:
+    """
+    Refuse a URL from which nothing can be read, because what it names would only be made by using it.
+
+    :param url: as for `from_url`, which finds every other mistake.
+    :raise BrokerURLError: a file that is missing, or the memory of another process.
+    """
+    scheme, _, rest = url.partition(":")
+    # A service makes its file when it starts. Who reads one wants what is there, or has mistyped it.
+    if scheme.lower() == "sqlite" and rest and "\0" not in rest and not Path(rest).exists():
+        raise BrokerURLError(
+            f"there is no file {rest!r}. It is made by the service, in the directory where that was started, "
+            "or wherever its own --broker says."
+        )
+    if scheme.lower() == "memory":
+        raise BrokerURLError("what a memory broker keeps can be read only in the service itself.")
 
 
 def _kafka(url: str, *, reactor: Any) -> IBroker:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 __all__ = ["broker_option", "url_option"]
@@ -31,19 +29,12 @@ url_option = click.option(
 
 
 def _readable_broker(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse what would be made, or would be empty, only because it was asked for."""
-    scheme, _, rest = value.partition(":")
-    # A service makes its file when it starts. Who reads one wants what is there, or has mistyped it.
-    if scheme.lower() == "sqlite" and rest and not Path(rest).exists():
-        raise click.BadParameter(
-            f"there is no file {rest!r}. It is made by the service, in the directory where that was started, "
-            "or wherever its own --broker says.",
-            param=parameter,
-        )
-    if scheme.lower() == "memory":
-        raise click.BadParameter(
-            "what a memory broker keeps can be read only in the service itself.", param=parameter
-        )
+    from sampleapp.brokers import BrokerURLError, check_readable
+
+    try:
+        check_readable(value)
+    except BrokerURLError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
     return value
 
 
