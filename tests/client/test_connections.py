@@ -1,0 +1,187 @@
+"""Connections: made, kept, closed, lost, and what does not speak HTTP or TLS."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+import treq.testing
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import TCP6ServerEndpoint
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.web.client import Agent
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from sampleapp.client import (
+    Client,
+    RequestTimedOut,
+    ServiceUnreachable,
+    TLSFailed,
+)
+from sampleapp.client._tls import TLSPolicy
+from tests.support.client_servers import (
+    Arrivals,
+    ContractResource,
+    Listener,
+    SilentResource,
+    Talker,
+    listening,
+)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_refused_connection_is_an_unreachable_service_and_nothing_was_published():
+    port, url = await listening(Site(Resource()))
+    await port.stopListening()
+    with pytest.raises(ServiceUnreachable, match=r"^Nothing answers at .*: Connection refused\.$") as caught:
+        await Client(base_url=url, reactor=reactor).publish(topic="t", content="c")
+    assert caught.value.__cause__ is not None
+    assert (caught.value.retriable, caught.value.possibly_published) == (True, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_service_at_an_ipv6_address_is_reached():
+    service = ContractResource()
+    try:
+        port = await TCP6ServerEndpoint(reactor, 0, interface="::1").listen(Site(service))
+    except CannotListenError:
+        pytest.skip("this machine has no IPv6")
+    client = Client(base_url=f"http://[::1]:{port.getHost().port}", reactor=reactor)
+    try:
+        assert await client.readings() == [21.5, -5.0]
+        await client.publish(topic="t", content="c")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert service.records == [{"topic": "t", "content": "c"}]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_speak_tls_is_told_apart_before_the_request_times_out():
+    factory = Factory.forProtocol(Listener)
+    factory.heard = Deferred()
+    port, url = await listening(factory)
+    clock = Clock()
+    agent = Agent(reactor, contextFactory=TLSPolicy(reactor=clock, timeout_s=5.0))
+    try:
+        client = Client(base_url=url.replace("http:", "https:"), reactor=Clock(), agent=agent)
+        published = client.publish(topic="t", content="c")
+        await factory.heard
+        clock.advance(5.0)
+        with pytest.raises(TLSFailed, match=r"does not speak TLS: .* use http://") as caught:
+            await published
+    finally:
+        await port.stopListening()
+    assert (caught.value.retriable, caught.value.possibly_published) == (True, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_without_tls_is_told_in_words_and_not_as_openssl_has_them():
+    factory = Factory.forProtocol(Talker)
+    factory.answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    port, url = await listening(factory)
+    try:
+        with pytest.raises(TLSFailed, match="does not speak TLS") as caught:
+            await Client(base_url=url.replace("http:", "https:"), reactor=reactor).readings()
+    finally:
+        await port.stopListening()
+    assert "SSL routines" not in str(caught.value)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"[1.0, "])
+@pytest_twisted.ensureDeferred
+async def test_an_answer_that_does_not_end_times_out_and_its_connection_is_closed(beginning):
+    service = SilentResource(beginning)
+    port, url = await listening(Site(service))
+    clock = Clock()
+    agent = Arrivals()
+    try:
+        client = Client(base_url=url, reactor=clock, agent=agent, timeout_s=5.0)
+        published = client.publish(topic="t", content="c")
+        await (agent.arrived if beginning else service.asked)
+        clock.advance(4.9)
+        assert not published.called
+        clock.advance(0.2)
+        with pytest.raises(RequestTimedOut, match=r"did not answer within 5 seconds\.$") as caught:
+            await published
+        await service.gone
+    finally:
+        await port.stopListening()
+    assert caught.value.__cause__ is not None
+    assert (caught.value.retriable, caught.value.possibly_published) == (True, True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answered_request_leaves_no_timer_behind():
+    clock = Clock()
+    agent = treq.testing.RequestTraversalAgent(ContractResource())
+    await Client(base_url="http://h", reactor=clock, agent=agent).readings()
+    assert clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("beginning", [b"", b"[1.0, "])
+@pytest_twisted.ensureDeferred
+async def test_a_cancelled_request_fails_as_cancelled_and_its_connection_is_closed(beginning):
+    service = SilentResource(beginning)
+    port, url = await listening(Site(service))
+    agent = Arrivals()
+    try:
+        requested = Client(base_url=url, reactor=reactor, agent=agent).readings()
+        await (agent.arrived if beginning else service.asked)
+        requested.cancel()
+        with pytest.raises(CancelledError):
+            await requested
+        await service.gone
+    finally:
+        await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_request_cancelled_before_it_is_connected_fails_as_cancelled():
+    port, url = await listening(Site(ContractResource()))
+    try:
+        requested = Client(base_url=url, reactor=reactor).readings()
+        requested.cancel()
+        with pytest.raises(CancelledError):
+            await requested
+    finally:
+        await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_requests_share_one_connection_until_the_client_is_closed():
+    site = Site(ContractResource())
+    port, url = await listening(site)
+    protocols = []
+    build = site.buildProtocol
+    site.buildProtocol = lambda address: protocols.append(build(address)) or protocols[-1]
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        await client.readings()
+        await client.publish(topic="t", content="c")
+        assert len(protocols) == 1
+        await client.close()
+        await client.readings()
+        assert len(protocols) == 2
+        await client.close()
+        await client.close()
+    finally:
+        await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_to_stop_waiting_for_a_close_does_no_harm():
+    port, url = await listening(Site(ContractResource()))
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        await client.readings()
+        closing = client.close()
+        closing.cancel()
+        with pytest.raises(CancelledError):
+            await closing
+        await client.close()
+    finally:
+        await port.stopListening()

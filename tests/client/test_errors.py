@@ -1,0 +1,162 @@
+"""What becomes of answers that are none of the expected ones."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+from twisted.internet.protocol import Factory
+from twisted.web.server import Site
+
+from sampleapp.client import (
+    AnswerLost,
+    Client,
+    ClientError,
+    ProblemError,
+    UnexpectedAnswer,
+)
+from sampleapp.errors import Fault
+from tests.support.client_servers import (
+    PROBLEM,
+    V1,
+    SilentResource,
+    Talker,
+    canned,
+    listening,
+    problem,
+)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_problem_is_an_error_with_the_whole_document():
+    faults = [{"pointer": "/topic", "detail": "Too long."}, {"pointer": "", "detail": "Too odd."}]
+    body = problem(422, type="urn:x", title="Wrong", detail="Too long.", errors=faults)
+    with pytest.raises(ProblemError) as caught:
+        await canned(422, f"{PROBLEM}; charset=utf-8", body).publish(topic="t", content="c")
+    error = caught.value
+    assert (error.problem.type, error.problem.title, error.problem.status) == ("urn:x", "Wrong", 422)
+    assert error.problem.detail == "Too long."
+    assert error.problem.errors == (Fault("/topic", "Too long."), Fault("", "Too odd."))
+    assert str(error) == "Wrong (422): Too long. Too odd."
+    assert error.retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(b"7", 7), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"-1", None)]
+)
+@pytest_twisted.ensureDeferred
+async def test_the_seconds_of_retry_after_are_kept(value, expected):
+    with pytest.raises(ProblemError) as caught:
+        await canned(503, PROBLEM, problem(503), [("retry-after", value)]).readings()
+    assert caught.value.retry_after_s == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "retriable", "possibly_published"),
+    [
+        (400, False, False),
+        (404, False, False),
+        (422, False, False),
+        (429, True, False),
+        (500, True, True),
+        (503, True, False),
+        (504, True, True),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_problem_says_what_became_of_the_message(status, retriable, possibly_published):
+    with pytest.raises(ProblemError) as caught:
+        await canned(status, PROBLEM, problem(status)).publish(topic="t", content="c")
+    assert (caught.value.retriable, caught.value.possibly_published) == (retriable, possibly_published)
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "body"),
+    [
+        (503, "text/html", b"<h1>Service Unavailable</h1>"),
+        (503, V1, problem(503)),
+        (503, PROBLEM, problem(504)),
+        (503, PROBLEM, b"<h1>Service Unavailable</h1>"),
+        (503, PROBLEM, b'{"title": 1}'),
+        (502, "text/html", b"<h1>Bad Gateway</h1>"),
+        (200, "text/html", b"<h1>Welcome to the hotel</h1>"),
+        (200, V1, b""),
+        (200, V1, b'{"topic": "t", "partition": 0, "off'),
+        (200, V1, b'{"topic": "t", "partition": 0}'),
+        (200, V1, b'{"topic": "t", "partition": "0", "offset": 1}'),
+        (200, V1, b'{"topic": "\xff", "partition": 0, "offset": 1}'),
+        (200, V1, b"[" * 100_000),
+        (202, V1, b'{"topic": "t", "partition": 0, "offset": 1}'),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_what_nobody_promised_may_have_published_the_message(status, content_type, body):
+    with pytest.raises(UnexpectedAnswer) as caught:
+        await canned(status, content_type, body).publish(topic="t", content="c")
+    assert (caught.value.status, caught.value.possibly_published) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(301, [("location", b"http://elsewhere.example/")]), (404, []), (407, [])]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_refusal_in_another_form_has_published_nothing(status, headers):
+    with pytest.raises(UnexpectedAnswer, match=rf"answered {status} \(text/html\)") as caught:
+        await canned(status, "text/html", b"<p>", headers).publish(topic="t", content="c")
+    assert caught.value.possibly_published is False
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_redirect_is_not_followed_but_told():
+    with pytest.raises(UnexpectedAnswer, match=r"refers to http://elsewhere\.example/"):
+        await canned(301, "text/html", b"", [("location", b"http://elsewhere.example/")]).readings()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", AnswerLost),
+        (b"HTTP/1.1 200 OK\r\nConte", AnswerLost),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1.0, 2.0]", AnswerLost),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n[1.0]\r\n", AnswerLost),
+        (b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.", UnexpectedAnswer),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", UnexpectedAnswer),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_an_answer_that_is_not_whole_may_have_published_the_message(answer, error):
+    factory = Factory.forProtocol(Talker)
+    factory.answer = answer
+    port, url = await listening(factory)
+    try:
+        with pytest.raises(ClientError) as caught:
+            await Client(base_url=url, reactor=reactor).publish(topic="t", content="c")
+    finally:
+        await port.stopListening()
+    assert type(caught.value) is error
+    assert caught.value.__cause__ is not None
+    assert caught.value.possibly_published is True
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_body_that_ends_with_its_connection_is_whole_if_its_json_is():
+    factory = Factory.forProtocol(Talker)
+    factory.answer = b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.0]"
+    port, url = await listening(factory)
+    try:
+        assert await Client(base_url=url, reactor=reactor).readings() == [1.0, 2.0]
+    finally:
+        await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_endless_answer_is_not_kept(monkeypatch):
+    monkeypatch.setattr("sampleapp.client._exchange.MAX_BODY_BYTES", 10)
+    service = SilentResource(b"[1.0, 2.0, 3.0")
+    port, url = await listening(Site(service))
+    try:
+        with pytest.raises(UnexpectedAnswer, match="more than 10 bytes"):
+            await Client(base_url=url, reactor=reactor).readings()
+        await service.gone
+    finally:
+        await port.stopListening()

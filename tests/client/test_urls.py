@@ -1,0 +1,62 @@
+"""The address of a service."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+import treq.testing
+from twisted.internet.task import Clock
+
+from sampleapp.client import (
+    Client,
+    parse_base_url,
+)
+from tests.support.client_servers import (
+    ContractResource,
+)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_path_of_the_base_url_goes_before_the_paths_of_the_service():
+    service = ContractResource()
+    agent = treq.testing.RequestTraversalAgent(service)
+    await Client(base_url="http://h/gate/way", reactor=Clock(), agent=agent).readings()
+    assert service.requests == [(b"/gate/way/", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://h", "http://h/"),
+        ("HTTPS://H:8443/a b", "https://h:8443/a%20b/"),
+        ("http://[::1]:80//", "http://[::1]:80/"),
+        ("http://ü.example/", "http://xn--tda.example/"),
+    ],
+)
+def test_a_base_url_becomes_ascii_that_ends_with_a_slash(text, expected):
+    assert parse_base_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "h:8080",
+        "//h",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://h:99999",
+        "http://[::1",
+        "http://a b",
+        "http://a..b",
+        f"http://{'a' * 64}",
+        "http://h/\ud800",
+        "http://u@h",
+        "http://h/?q",
+        "http://h/#f",
+    ],
+)
+def test_what_is_not_a_base_url_is_refused_with_a_reason(text):
+    with pytest.raises(ValueError, match=r"is not a URL such as http://127\.0\.0\.1:8080/|has to end with"):
+        Client(base_url=text, reactor=Clock())
