@@ -11,8 +11,11 @@
 #   make clean   remove what the others have made
 
 PYTHON ?= python3
-# Options for the service, such as: make run OPTIONS='--listen tcp:9090'
+# Options for the service, such as: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'
 OPTIONS ?=
+
+# How a shell tells that a process was ended by Ctrl-C, which is how the service is meant to end.
+INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
 .PHONY: run test test-kafka check docs bench clean
@@ -29,7 +32,9 @@ run: $(RUN)/installed
 	@echo "         http://127.0.0.1:8080/messages"
 	@echo "    curl -i http://127.0.0.1:8080/"
 	@echo
-	@exec $(RUN)/bin/twistd -n --pidfile= sampleapp $(OPTIONS)
+	@echo "  Ctrl-C ends it. If port 8080 is taken: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'"
+	@echo
+	@trap : INT; $(RUN)/bin/sampleapp serve $(OPTIONS) || test $$? -eq $(INTERRUPTED)
 
 test: $(DEV)/installed
 	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)

@@ -51,7 +51,8 @@ Try it:
   curl http://127.0.0.1:8080/
   curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
 
-For everybody, with TLS beside plain HTTP, and the records in a directory of their own:
+For everybody who can reach this machine (there is no authentication: see to it that nobody else can), with
+TLS beside plain HTTP, and the records in a directory of their own:
 
   {command} \\
       --listen tcp:8080 \\

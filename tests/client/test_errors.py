@@ -37,8 +37,20 @@ async def test_a_problem_is_an_error_with_the_whole_document():
     assert (error.problem.type, error.problem.title, error.problem.status) == ("urn:x", "Wrong", 422)
     assert error.problem.detail == "Too long."
     assert error.problem.errors == (Fault("/topic", "Too long."), Fault("", "Too odd."))
-    assert str(error) == "Wrong (422): Too long. Too odd."
+    assert str(error) == "Wrong (422): Too long. Too odd. (At /topic.)"
     assert error.retry_after_s is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_where_a_fault_is_is_said_only_if_its_own_words_do_not():
+    faults = [
+        {"pointer": "/Key", "detail": "No such member."},
+        {"pointer": "/topic", "detail": "topic is long."},
+    ]
+    body = problem(422, detail="No such member. topic is long.", errors=faults)
+    with pytest.raises(ProblemError) as caught:
+        await canned(422, PROBLEM, body).publish(topic="t", content="c")
+    assert str(caught.value) == "Title (422): No such member. topic is long. (At /Key.)"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,10 @@ class ProblemError(ClientError):
         """:param retry_after_s: the seconds after which the service would like to be asked again."""
         # The service repeats the faults in its detail, for those who read no further; others need not.
         faults = [fault.detail for fault in problem.errors if fault.detail not in problem.detail]
-        super().__init__(" ".join([f"{problem.title} ({problem.status}): {problem.detail}", *faults]))
+        text = " ".join([f"{problem.title} ({problem.status}): {problem.detail}", *faults])
+        # A pointer ends with the name of a member, which what is said of it may have or not.
+        where = [fault.pointer for fault in problem.errors if fault.pointer.rpartition("/")[2] not in text]
+        super().__init__(f"{text} (At {', '.join(where)}.)" if where else text)
         self.problem = problem
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
