@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
 import subprocess
+import termios
 import time
+from array import array
 
 from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
+from tests.support.process import records
 
 
 def test_a_published_message_is_answered_and_consumed(service):
@@ -69,13 +73,27 @@ def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
         publish.process.stdin.write("a\nb\n")
         publish.process.stdin.flush()
         until = time.monotonic() + DEADLINE_S
-        while len(consumed(service, "typed")) < 2 and time.monotonic() < until:
-            pass
+        while len(records(service.directory, "typed")) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        # Which takes far longer than the answers to what is stored.
+        assert len(consumed(service, "typed")) == 2
         code, lines = publish.interrupt()
     assert (code, lines[-2:]) == (
         130,
         ["Interrupted after line 2: what follows was not sent.", "Published 2 lines, 0 failed."],
     )
+
+
+def test_ctrl_c_while_waiting_for_content_publishes_nothing(service):
+    with Watched(service, "publish", "typed-alone", "-") as publish:
+        publish.process.stdin.write("a")
+        publish.process.stdin.flush()
+        unread = array("i", [1])
+        # It waits for more, once it has read what is in the pipe.
+        while unread[0]:
+            fcntl.ioctl(publish.process.stdin, termios.FIONREAD, unread)
+            time.sleep(0.01)
+        assert publish.interrupt() == (130, ["Interrupted. Nothing was published."])
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal(service):

@@ -120,6 +120,9 @@ def _stdin() -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandFailed("What stdin contains is not UTF-8; nothing was published.") from error
+    except KeyboardInterrupt:
+        note("Interrupted. Nothing was published.")
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except OSError as error:
         raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
