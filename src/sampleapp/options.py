@@ -125,6 +125,7 @@ class Options(TwistedOptions):
         f"[default: {_DEFAULT_LISTEN}]"
     )
     opt_l = opt_listen
+    opt_h = TwistedOptions.opt_help
 
     def opt_version(self) -> None:
         """Show the version of sampleapp and exit."""

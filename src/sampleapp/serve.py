@@ -23,8 +23,6 @@ class Options(tap.Options):
 
     command = "sampleapp serve"
     help_command = "sampleapp serve --help"
-    # As for the other commands.
-    opt_h = tap.Options.opt_help
 
 
 # mypy does not see what twistd chooses by the platform.

@@ -83,7 +83,7 @@ def test_its_help_has_every_option_and_examples_with_its_own_name(installed, tmp
     ("options", "sentence"),
     [
         (["--port", "80"], "option --port not recognized"),
-        (["--prot", "80"], "option --prot not recognized. See: sampleapp serve --help"),
+        (["--nonsense", "80"], "option --nonsense not recognized. See: sampleapp serve --help"),
         (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
         (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
         (["surplus"], "Wrong number of arguments"),
