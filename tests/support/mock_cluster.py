@@ -308,11 +308,13 @@ class Tap:
         return lost
 
     def with_own_addresses(self, metadata: bytes) -> bytes:
-        """An answer to Metadata (before its flexible versions) that leads to the relays."""
+        """An answer to Metadata that leads to the relays."""
         for broker, address in self._mock.addresses.items():
-            metadata = metadata.replace(
-                _on_the_wire(broker, address), _on_the_wire(broker, self.addresses[broker])
-            )
+            for flexible in (False, True):
+                metadata = metadata.replace(
+                    _on_the_wire(broker, address, flexible=flexible),
+                    _on_the_wire(broker, self.addresses[broker], flexible=flexible),
+                )
         return metadata
 
     def begin(self, connection: _Incoming) -> Deferred[Any]:
@@ -328,9 +330,10 @@ class Tap:
         self._open.discard(connection)
 
 
-def _on_the_wire(broker: int, address: tuple[str, int]) -> bytes:
+def _on_the_wire(broker: int, address: tuple[str, int], *, flexible: bool) -> bytes:
     host = address[0].encode()
-    return struct.pack(f">ih{len(host)}si", broker, len(host), host, address[1])
+    length = struct.pack(">B", len(host) + 1) if flexible else struct.pack(">h", len(host))
+    return struct.pack(">i", broker) + length + host + struct.pack(">i", address[1])
 
 
 class _Incoming(Int32StringReceiver):

@@ -7,8 +7,10 @@ Over real sockets, against librdkafka's mock cluster behind relays that see ever
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import afkak
+import msgspec
 import pytest
 import pytest_twisted
 from afkak.brokerclient import _KafkaBrokerClient
@@ -25,10 +27,11 @@ from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.protocol import EARLIEST, ListOffsetsRequest, MetadataRequest
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.kafka_server import FakeBroker, listening
-from tests.support.mock_cluster import LIST_OFFSETS, METADATA, MockCluster, Tap
+from tests.support.mock_cluster import FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
 
 OFFSETS = ListOffsetsRequest(topics=[("t", [(0, EARLIEST)])], read_committed=False)
 
@@ -88,6 +91,55 @@ async def test_metadata_says_who_leads_what(mock):
         assert client.topic_error("absent") == 3
         assert list(client.partitions_of("absent")) == []
         assert sorted(client.node_ids()) == [1, 2, 3]
+
+
+@pytest_twisted.ensureDeferred
+async def test_metadata_says_which_topic_of_a_name_it_is(mock):
+    mock.create_topic("u", partitions=1)
+    async with client_of(mock.bootstrap) as client:
+        assert client.topic_id("t") is None
+        await within(client.load_metadata(["t", "u", "absent"]))
+        known = client.topic_id("t")
+        assert known is not None
+        assert client.topic_id("u") not in {None, known}
+        assert client.topic_id("absent") is None
+        await within(client.load_metadata(["t"]))
+        assert client.topic_id("t") == known
+        # A broker that does not know of ids does not know whether it is the same one.
+        mock.set_api_version(METADATA, 0, 9)
+    async with client_of(mock.bootstrap) as client:
+        await within(client.load_metadata(["t"]))
+        assert list(client.partitions_of("t")) == [0, 1, 2]
+        assert client.topic_id("t") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_topic_that_is_forgotten_has_no_id(mock):
+    async with client_of(mock.bootstrap) as client:
+        await within(client.load_metadata(["t"]))
+        client.forget_topic("t")
+        assert client.topic_id("t") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_fetch_by_id_is_answered_by_name(mock):
+    async with Tap(mock, reactor) as tap, client_of(tap.bootstrap) as client:
+        await within(client.load_metadata(["t"]))
+        request = FetchRequest(
+            topics=[("t", [(0, 0)])],
+            topic_ids={"t": client.topic_id("t")},
+            max_wait_ms=1,
+            min_bytes=1,
+            max_bytes=1000,
+            partition_max_bytes=1000,
+            read_committed=True,
+        )
+        [fetched] = await within(client.request(client.leader_of("t", 0), request, timeout_s=5))
+        assert (fetched.topic, fetched.partition, fetched.error) == ("t", 0, 0)
+        assert [each.version for each in tap.of(FETCH)] == [13]
+        other = msgspec.structs.replace(request, topic_ids={"t": UUID(int=1)})
+        [fetched] = await within(client.request(client.leader_of("t", 0), other, timeout_s=5))
+        assert fetched.error == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest_twisted.ensureDeferred

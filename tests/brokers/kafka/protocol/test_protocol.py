@@ -14,7 +14,9 @@ import importlib
 import io
 import struct
 import tracemalloc
+import uuid
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,8 +54,10 @@ from sampleapp.brokers.kafka.protocol import (
 from tests.support import strategies
 
 PRODUCE = ProduceRequest(topics=[("t", [(3, b"batch")])], timeout_ms=1000)
+TOPIC_ID = uuid.UUID("7d3a0e52-5b7b-4c11-9d42-0a7f6be1c5d8")
 FETCH = FetchRequest(
     topics=[("t", [(3, 40), (4, 0)])],
+    topic_ids={"t": TOPIC_ID},
     max_wait_ms=500,
     min_bytes=1,
     max_bytes=1 << 20,
@@ -102,6 +106,12 @@ class Oracle:
         entity_writer(type(entity))(buffer, entity)
         return buffer.getvalue()
 
+    def dump_answer(self, entity):
+        """As it follows the correlation id: the tagged fields of a flexible header first."""
+        from kio.schema.response_header.v1.header import ResponseHeader
+
+        return (b"\0" if entity.__header_schema__ is ResponseHeader else b"") + self.dump(entity)
+
     def error(self, code):
         from kio.schema.errors import ErrorCode
 
@@ -133,6 +143,8 @@ errors = st.sampled_from([-1, 0, 3, 6, 10, 87])
 # kio has them as datetimes, which end in the year 9999.
 timestamps_ms = st.just(-1) | st.integers(0, 250_000_000_000).map(lambda seconds: seconds * 1000)
 few_texts = st.none() | strategies.texts
+# All zeros stand for none.
+topic_ids = st.uuids(allow_nil=False)
 
 
 def by_topic(partition):
@@ -181,9 +193,11 @@ class TestRequestsAgainstKafkasSchemas:
             durations_ms,
             st.tuples(int32s, int32s, int32s),
             st.booleans(),
+            st.data(),
         )
-        def same_bytes(topics, max_wait_ms, limits, read_committed):
+        def same_bytes(topics, max_wait_ms, limits, read_committed, data):
             min_bytes, max_bytes, partition_max_bytes = limits
+            ids = {topic: data.draw(topic_ids) for topic, _ in topics}
             expected = kio.FetchRequest(
                 replica_id=-1,
                 max_wait=ms(max_wait_ms),
@@ -195,6 +209,7 @@ class TestRequestsAgainstKafkasSchemas:
                 topics=tuple(
                     kio.FetchTopic(
                         topic=topic,
+                        topic_id=ids[topic],
                         partitions=tuple(
                             kio.FetchPartition(
                                 partition=partition,
@@ -218,6 +233,7 @@ class TestRequestsAgainstKafkasSchemas:
                 max_bytes=max_bytes,
                 partition_max_bytes=partition_max_bytes,
                 read_committed=read_committed,
+                topic_ids=ids,
             )
             assert request.encode(version) == kio.dump(expected)
 
@@ -259,9 +275,16 @@ class TestRequestsAgainstKafkasSchemas:
         @given(st.none() | st.lists(strategies.topics, max_size=5), st.booleans())
         def same_bytes(topics, auto_create):
             names = (
-                None if topics is None else tuple(kio.MetadataRequestTopic(name=topic) for topic in topics)
+                None
+                if topics is None
+                else tuple(kio.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
             )
-            expected = kio.MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
+            expected = kio.MetadataRequest(
+                topics=names,
+                allow_auto_topic_creation=auto_create,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
             request = MetadataRequest(topics=topics, auto_create=auto_create)
             assert request.encode(version) == kio.dump(expected)
 
@@ -303,6 +326,15 @@ class TestRequestsAgainstKafkasSchemas:
         )
         frame = request_frame(METADATA, version=4, correlation_id=-5, client_id=b"sampleapp")
         assert frame == oracle("metadata", 4).dump(header) + METADATA.encode(4)
+
+    def test_the_header_of_a_flexible_version(self, oracle):
+        from kio.schema.request_header.v2.header import RequestHeader
+
+        header = RequestHeader(
+            request_api_key=3, request_api_version=12, correlation_id=-5, client_id="sampleapp"
+        )
+        frame = request_frame(METADATA, version=12, correlation_id=-5, client_id=b"sampleapp")
+        assert frame == oracle("metadata", 12).dump(header) + METADATA.encode(12)
 
 
 class TestAnswersAgainstKafkasSchemas:
@@ -347,7 +379,7 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
                 throttle_time=ms(7),
             )
-            assert PRODUCE.decode(version, kio.dump(response)) == ProduceAnswer(
+            assert PRODUCE.decode(version, kio.dump_answer(response)) == ProduceAnswer(
                 answer, 7 if version >= 6 else 0
             )
 
@@ -369,8 +401,13 @@ class TestAnswersAgainstKafkasSchemas:
         )
 
         @settings(max_examples=40)
-        @given(st.lists(fetched, max_size=4), st.booleans())
-        def same_fields(answer, null):
+        @given(st.lists(fetched, max_size=4), st.booleans(), st.data())
+        def same_fields(answer, null, data):
+            # An id says which topic it is, so no two have the same one.
+            names = sorted({part.topic for part in answer})
+            ids = data.draw(st.lists(topic_ids, min_size=len(names), max_size=len(names), unique=True))
+            known = dict(zip(names, ids, strict=True))
+
             def entity(part):
                 aborted = tuple(
                     kio.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
@@ -393,11 +430,14 @@ class TestAnswersAgainstKafkasSchemas:
                 error_code=kio.error(0),
                 session_id=0,
                 responses=tuple(
-                    kio.FetchableTopicResponse(topic=topic, partitions=tuple(map(entity, parts)))
+                    kio.FetchableTopicResponse(
+                        topic=topic, topic_id=known[topic], partitions=tuple(map(entity, parts))
+                    )
                     for topic, parts in grouped(answer)
                 ),
             )
-            assert FETCH.decode(version, kio.dump(response)) == answer
+            request = msgspec.structs.replace(FETCH, topic_ids=known)
+            assert request.decode(version, kio.dump_answer(response)) == answer
 
         same_fields()
 
@@ -432,7 +472,7 @@ class TestAnswersAgainstKafkasSchemas:
                     for topic, parts in grouped(answer)
                 ),
             )
-            assert LIST_OFFSETS.decode(version, kio.dump(response)) == answer
+            assert LIST_OFFSETS.decode(version, kio.dump_answer(response)) == answer
 
         same_fields()
 
@@ -442,7 +482,13 @@ class TestAnswersAgainstKafkasSchemas:
         node_lists = st.lists(int32s, max_size=3).map(tuple)
         addresses = st.builds(BrokerAddress, int32s, strategies.texts, int32s)
         infos = st.builds(PartitionMetadata, errors, partitions, int32s, node_lists, node_lists)
-        topics = st.builds(TopicMetadata, errors, strategies.topics, st.lists(infos, max_size=3).map(tuple))
+        topics = st.builds(
+            TopicMetadata,
+            errors,
+            strategies.topics,
+            st.lists(infos, max_size=3).map(tuple),
+            st.none() | topic_ids if version >= 10 else st.none(),
+        )
         clusters = st.builds(
             ClusterMetadata,
             st.lists(addresses, max_size=3).map(tuple),
@@ -455,6 +501,7 @@ class TestAnswersAgainstKafkasSchemas:
             return kio.MetadataResponseTopic(
                 error_code=kio.error(topic.error),
                 name=topic.topic,
+                topic_id=topic.topic_id,
                 is_internal=False,
                 partitions=tuple(
                     kio.MetadataResponsePartition(
@@ -463,6 +510,7 @@ class TestAnswersAgainstKafkasSchemas:
                         leader_id=info.leader,
                         replica_nodes=info.replicas,
                         isr_nodes=info.isr,
+                        offline_replicas=info.replicas[1:],
                     )
                     for info in topic.partitions
                 ),
@@ -482,7 +530,7 @@ class TestAnswersAgainstKafkasSchemas:
                 controller_id=cluster.controller_id,
                 topics=tuple(map(topic_entity, cluster.topics)),
             )
-            assert METADATA.decode(version, kio.dump(response)) == cluster
+            assert METADATA.decode(version, kio.dump_answer(response)) == cluster
 
         same_fields()
 
@@ -500,7 +548,7 @@ class TestAnswersAgainstKafkasSchemas:
                     for key, (lowest, highest) in ranges.items()
                 ),
             )
-            assert API_VERSIONS.decode(version, kio.dump(response)) == ApiVersions(error, ranges)
+            assert API_VERSIONS.decode(version, kio.dump_answer(response)) == ApiVersions(error, ranges)
 
         same_fields()
 
@@ -511,13 +559,15 @@ class TestAnswersAgainstKafkasSchemas:
             throttle_time=ms(7), error_code=kio.error(14), producer_id=2**40, producer_epoch=3
         )
         expected = ProducerIdentity(14, 2**40, 3)
-        assert INIT_PRODUCER_ID.decode(version, kio.dump(response)) == expected
+        assert INIT_PRODUCER_ID.decode(version, kio.dump_answer(response)) == expected
 
     @each_version(SaslHandshakeRequest)
     def test_sasl_handshake(self, oracle, version):
         kio = oracle("sasl_handshake", version)
         response = kio.SaslHandshakeResponse(error_code=kio.error(33), mechanisms=("PLAIN", "GSSAPI"))
-        assert SASL_HANDSHAKE.decode(version, kio.dump(response)) == SaslMechanisms(33, ("PLAIN", "GSSAPI"))
+        assert SASL_HANDSHAKE.decode(version, kio.dump_answer(response)) == SaslMechanisms(
+            33, ("PLAIN", "GSSAPI")
+        )
 
     @each_version(SaslAuthenticateRequest)
     def test_sasl_authenticate(self, oracle, version):
@@ -532,7 +582,7 @@ class TestAnswersAgainstKafkasSchemas:
                 session_lifetime=ms(lifetime_ms),
             )
             expected = SaslAuthenticated(error, message, token, lifetime_ms if version >= 1 else 0)
-            assert SASL_AUTHENTICATE.decode(version, kio.dump(response)) == expected
+            assert SASL_AUTHENTICATE.decode(version, kio.dump_answer(response)) == expected
 
         same_fields()
 
@@ -559,16 +609,27 @@ def produce_answer(version):
     return body, ProduceAnswer([expected], 250 if version >= 6 else 0)
 
 
+def compact(value):
+    return bytes([len(value) + 1]) + value.encode()
+
+
 def fetch_answer(version):
     session = packed("hi", 0, 0) if version >= 7 else b""
     state = packed("ihqq", 3, 0, 50, 48) + (packed("q", 5) if version >= 5 else b"")
-    aborted = packed("iqq", 1, 7, 41)
     rack = packed("i", -1) if version >= 11 else b""
+    start = 5 if version >= 5 else -1
+    expected = [Fetched("t", 3, 0, 50, 48, start, (AbortedTransaction(7, 41),), b"records")]
+    if version >= 12:
+        aborted = b"\2" + packed("qq", 7, 41) + b"\0"
+        # Among the tagged fields is the leader, as a broker sends it that is not it any more.
+        leader = b"\1\1\x09" + packed("ii", 2, 5) + b"\0"
+        topic = TOPIC_ID.bytes if version >= 13 else compact("t")
+        head = b"\0" + packed("i", 0) + session + b"\2" + topic + b"\2"
+        return head + state + aborted + rack + b"\x08records" + leader + b"\0\0", expected
+    aborted = packed("iqq", 1, 7, 41)
     records = packed("i", 7) + b"records"
     head = packed("i", 0) + session + packed("i", 1) + text("t") + packed("i", 1)
-    start = 5 if version >= 5 else -1
-    expected = Fetched("t", 3, 0, 50, 48, start, (AbortedTransaction(7, 41),), b"records")
-    return head + state + aborted + rack + records, [expected]
+    return head + state + aborted + rack + records, expected
 
 
 def list_offsets_answer(version):
@@ -579,17 +640,37 @@ def list_offsets_answer(version):
     return body, [ListedOffset("t", 3, 0, -1, 50)]
 
 
-def metadata_answer(_):
-    brokers = packed("ii", 1, 7) + text("localhost") + packed("i", 9092) + text(None)
-    partition = packed("hiiiiiii", 0, 3, 7, 2, 7, 8, 1, 7)
-    topics = packed("ih", 1, 0) + text("t") + b"\0" + packed("i", 1) + partition
+def metadata_answer(version):
+    flexible = version >= 9
+    tags = b"\0" if flexible else b""
+    name = compact if flexible else text
+
+    def count(number):
+        return bytes([number + 1]) if flexible else packed("i", number)
+
+    def nodes(*numbers):
+        return count(len(numbers)) + packed("i" * len(numbers), *numbers)
+
+    no_rack = b"\0" if flexible else text(None)
+    brokers = count(1) + packed("i", 7) + name("localhost") + packed("i", 9092) + no_rack + tags
+    partition = packed("hii", 0, 3, 7)
+    partition += packed("i", 4) if version >= 7 else b""
+    partition += nodes(7, 8) + nodes(7)
+    partition += nodes(8) if version >= 5 else b""
+    topics = count(1) + packed("h", 0) + name("t")
+    topics += TOPIC_ID.bytes if version >= 10 else b""
+    topics += b"\0" + count(1) + partition + tags
+    topics += packed("i", -(2**31)) if version >= 8 else b""
+    rights = packed("i", -(2**31)) if 8 <= version <= 10 else b""
+    body = tags + packed("i", 0) + brokers + name("cluster") + packed("i", 7) + topics + tags + rights + tags
+    topic_id = TOPIC_ID if version >= 10 else None
     expected = ClusterMetadata(
         (BrokerAddress(7, "localhost", 9092),),
-        (TopicMetadata(0, "t", (PartitionMetadata(0, 3, 7, (7, 8), (7,)),)),),
+        (TopicMetadata(0, "t", (PartitionMetadata(0, 3, 7, (7, 8), (7,)),), topic_id),),
         7,
         "cluster",
     )
-    return packed("i", 0) + brokers + text("cluster") + packed("i", 7) + topics, expected
+    return body, expected
 
 
 def api_versions_answer(_):
@@ -647,7 +728,9 @@ class TestAnyAnswer:
 
     def test_going_on_after_its_end_is_refused(self, request_, version):
         body, _ = WRITTEN[request_.api](version)
-        for more in (b"\0", b"\0\0\0\0", b"\xff", body):
+        # librdkafka's mock cluster ends what is flexible with two empty lists of tagged fields.
+        one_more = [] if request_.api.is_flexible(version) else [b"\0"]
+        for more in (*one_more, b"\0\0\0\0", b"\xff", body):
             with pytest.raises(ProtocolError, match=rf"{request_.api.name} v{version} .* left over"):
                 request_.decode(version, body + more)
 
@@ -701,9 +784,9 @@ def test_null_is_refused_where_kafka_has_none():
         PRODUCE.decode(3, packed("ii", -1, 0))
 
 
-@pytest.mark.parametrize("version", range(7, 12))
+@pytest.mark.parametrize("version", range(7, 14))
 def test_an_error_of_the_whole_fetch_is_one_of_each_partition(version):
-    body = packed("ihii", 0, 70, 0, 0)
+    body = packed("ihii", 0, 70, 0, 0) if version < 12 else b"\0" + packed("ihi", 0, 70, 0) + b"\1\0"
     assert FETCH.decode(version, body) == [
         Fetched("t", 3, 70),
         Fetched("t", 4, 70),
@@ -735,9 +818,74 @@ def test_a_produce_request_as_bytes():
     )
 
 
+def test_a_metadata_request_as_bytes():
+    assert (
+        METADATA.encode(12)
+        == (
+            b"\x02"  # one topic
+            + bytes(16)  # which is not known by its id
+            + b"\x02t\0"
+            b"\0"  # not to be created
+            b"\0"  # rights of no interest
+            b"\0"
+        )
+    )
+
+
+def test_a_number_of_more_than_one_byte_in_a_flexible_version():
+    name = "t" * 300
+    assert b"\xad\x02" + name.encode() in MetadataRequest(topics=[name], auto_create=False).encode(12)
+
+
+def test_tagged_fields_are_passed_over_wherever_they_stand():
+    brokers = b"\2" + packed("i", 7) + compact("h") + packed("i", 9092) + b"\0" + b"\1\x80\x01\2??"
+    body = b"\1\0\1?" + packed("i", 0) + brokers + b"\0" + packed("i", 7) + b"\1" + b"\2\0\0\5\1!"
+    assert METADATA.decode(12, body) == ClusterMetadata((BrokerAddress(7, "h", 9092),), (), 7, None)
+
+
+def test_empty_tagged_fields_that_end_a_flexible_answer_twice_are_passed_over():
+    body, expected = metadata_answer(12)
+    assert METADATA.decode(12, body + b"\0") == expected
+    with pytest.raises(ProtocolError, match="left over"):
+        METADATA.decode(12, body + b"\1")
+
+
+def test_a_number_that_never_ends_is_refused():
+    with pytest.raises(ProtocolError, match="more than 5 bytes"):
+        METADATA.decode(12, b"\xff" * 20)
+
+
+FETCH_RANGES = {1: (4, 17)}
+
+
+def test_fetch_knows_topics_by_their_ids_if_all_of_them_are_known():
+    both = msgspec.structs.replace(FETCH, topics=[("t", [(0, 0)]), ("u", [(0, 0)])])
+    assert FETCH.version_for(FETCH_RANGES) == 13
+    assert both.version_for(FETCH_RANGES) == 12
+    assert both.version_for({1: (13, 17)}) is None
+    ids = {"t": TOPIC_ID, "u": uuid.UUID(int=1)}
+    assert msgspec.structs.replace(both, topic_ids=ids).version_for(FETCH_RANGES) == 13
+    with pytest.raises(ValueError, match="id of every topic"):
+        both.encode(13)
+
+
+def test_fetch_speaks_names_with_a_broker_that_has_no_ids():
+    assert FETCH.version_for({1: (0, 12)}) == 12
+    assert FETCH.version_for({1: (0, 5)}) == 5
+
+
+def test_an_answer_about_another_topic_than_was_asked_for_is_refused():
+    body, _ = fetch_answer(13)
+    other = msgspec.structs.replace(FETCH, topic_ids={"t": uuid.UUID(int=1)})
+    with pytest.raises(ProtocolError, match=f"{TOPIC_ID}"):
+        other.decode(13, body)
+
+
 def test_text_that_does_not_fit_is_refused_before_it_is_sent():
     with pytest.raises(ValueError, match="does not fit"):
         MetadataRequest(topics=["t" * 2**15], auto_create=False).encode(4)
+    with pytest.raises(ValueError, match="does not fit"):
+        MetadataRequest(topics=["t" * 2**15], auto_create=False).encode(12)
     with pytest.raises(ValueError, match="surrogates"):
         MetadataRequest(topics=["\ud800"], auto_create=False).encode(4)
 

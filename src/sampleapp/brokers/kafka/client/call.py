@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from sampleapp.brokers.kafka.client.connection import ApiRanges, Connection
 from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
-from sampleapp.brokers.kafka.protocol import Request, negotiate, request_frame
+from sampleapp.brokers.kafka.protocol import Request, request_frame
 
 __all__ = ["Call"]
 
@@ -29,7 +29,7 @@ class Call(Generic[R]):
 
         :raise RequestFailed: the broker has no version of the request that we have.
         """
-        version = negotiate(self._request.api, ranges)
+        version = self._request.version_for(ranges)
         if version is None:
             raise RequestFailed(self._not_offered(), sent=False)
         self._version = version

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from afkak.client import KafkaClient
 from afkak.common import BrokerMetadata
@@ -88,6 +89,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         self._brokers.update(self._first)
         self._connection_lost = connection_lost
         self._turn = 0
+        self._topic_ids: dict[str, UUID] = {}
         self._loads = {
             auto_create: MetadataLoads(
                 ask=partial(self._ask_for_metadata, auto_create=auto_create),
@@ -152,6 +154,15 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         partitions: Sequence[int] = self.topic_partitions.get(topic, ())
         return partitions
 
+    def topic_id(self, topic: str) -> UUID | None:
+        """
+        The id of a topic, which is another one when it was deleted and made again under the same name.
+
+        :return: what the last answer about the topic said; ``None`` if there was none yet, or no such topic,
+            or the broker has no ids of topics (Kafka before 2.8, KIP-516).
+        """
+        return self._topic_ids.get(topic)
+
     def leader_of(self, topic: str, partition: int) -> int | None:
         """The node id of the broker that leads a partition, if one is known to."""
         broker = self.topics_to_brokers.get((topic, partition))
@@ -161,6 +172,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         """Keep nothing of a topic: afkak would do so for ever, also of one that does not exist."""
         for partition in self.topic_partitions.get(topic, ()):
             self.partition_meta.pop((topic, partition), None)
+        self._topic_ids.pop(topic, None)
         self.reset_topic_metadata(topic)
 
     def node_ids(self) -> Sequence[int]:
@@ -283,5 +295,10 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 # What else is asked there is still to be answered; then it is for the next time.
                 if node_id in self.clients and not self.clients[node_id].requests:
                     self._close_brokerclients([self.clients.pop(node_id)])
+        for topic in metadata.topics:
+            if topic.topic_id is None:
+                self._topic_ids.pop(topic.topic, None)
+            else:
+                self._topic_ids[topic.topic] = topic.topic_id
         self._merge_topic_metadata(brokers, afkak_topics(metadata), fetched_all_topics=False)
         return metadata

@@ -1,10 +1,10 @@
 """
-Kafka's protocol as bytes, in its versions before the flexible ones: pure, and without any I/O.
+Kafka's protocol as bytes: pure, and without any I/O.
 
 Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. The versions
-were chosen so that Kafka 0.11 to 4.x take them (KIP-896 removed the older ones), and that none of them
-needs tagged fields (KIP-482). From the bottom up: `reading` and `writing` know the types, `request` what
-all requests share, and one module for each request the rest.
+were chosen so that Kafka 0.11 to 4.x take them (KIP-896 removed the older ones); flexible ones (KIP-482) are
+spoken only where they bring something. From the bottom up: `reading` and `writing` know the types, `request`
+what all requests share, and one module for each request the rest.
 """
 
 from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import ClassVar
+from uuid import UUID
 
 import msgspec
 
 from sampleapp.brokers.kafka.protocol.reading import Reader
 from sampleapp.brokers.kafka.protocol.request import Api, Request
-from sampleapp.brokers.kafka.protocol.writing import INT32, string
 
 __all__ = ["BrokerAddress", "ClusterMetadata", "MetadataRequest", "PartitionMetadata", "TopicMetadata"]
 
+_OFFLINE_REPLICAS_SINCE = 5
+_LEADER_EPOCH_SINCE = 7
+_RIGHTS_SINCE = 8
+_TOPIC_IDS_SINCE = 10
+_RIGHTS_OF_CLUSTER_UNTIL = 10
+
 _PARTITION = Struct(">hii")
-# What an element takes at least: its numbers, and the lengths of its strings and arrays.
-_SMALLEST_BROKER = 4 + 2 + 4 + 2
-_SMALLEST_TOPIC = 2 + 2 + 1 + 4
-_SMALLEST_PARTITION = _PARTITION.size + 4 + 4
+# What an element takes at least, in any version: its numbers, and the lengths of its strings and arrays.
+_SMALLEST_BROKER = 4 + 1 + 4 + 1
+_SMALLEST_TOPIC = 2 + 1 + 1 + 1
+_SMALLEST_PARTITION = _PARTITION.size + 1 + 1
+_NO_TOPIC_ID = bytes(16)
 
 
 class BrokerAddress(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +54,8 @@ class TopicMetadata(msgspec.Struct, frozen=True, gc=False):
     error: int
     topic: str
     partitions: tuple[PartitionMetadata, ...]
+    topic_id: UUID | None = None
+    """Another one for a topic that is made again under the same name; since v10 (Kafka 2.8, KIP-516)."""
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True, gc=False):
@@ -59,43 +68,70 @@ class ClusterMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetadataRequest(Request[ClusterMetadata], frozen=True, kw_only=True):
-    """Who leads what? Asking may create topics, so it says whether it is meant to (KIP-204's version 4)."""
+    """
+    Who leads what? Asking may create topics, so it says whether it is meant to (KIP-204's version 4).
 
-    api: ClassVar[Api] = Api(key=3, name="Metadata", lowest=4, highest=4)
+    Kafka 0.11 speaks v4.
+    """
+
+    api: ClassVar[Api] = Api(key=3, name="Metadata", lowest=4, highest=12, flexible=9)
 
     topics: Sequence[str] | None
     """``None`` for all of them; none at all asks for the brokers only."""
     auto_create: bool
     """Whether a topic that is not there is created, if the broker is configured to."""
 
-    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - there is but one
-        create = b"\1" if self.auto_create else b"\0"
-        if self.topics is None:
-            return (INT32.pack(-1), create)
-        return (INT32.pack(len(self.topics)), *map(string, self.topics), create)
+    def _parts(self, version: int) -> Iterable[bytes]:
+        fields = self._fields(version)
+        parts = [fields.count(None if self.topics is None else len(self.topics))]
+        for topic in self.topics or ():
+            if version >= _TOPIC_IDS_SINCE:
+                parts.append(_NO_TOPIC_ID)
+            parts += (fields.string(topic), fields.tags)
+        parts.append(b"\1" if self.auto_create else b"\0")
+        if version >= _RIGHTS_SINCE:
+            # Nobody here wants to know what may be done with a topic, or with the cluster (KIP-430).
+            parts.append(b"\0\0" if version <= _RIGHTS_OF_CLUSTER_UNTIL else b"\0")
+        parts.append(fields.tags)
+        return parts
 
-    def _read(self, version: int, reader: Reader) -> ClusterMetadata:  # noqa: ARG002 - there is but one
+    def _read(self, version: int, reader: Reader) -> ClusterMetadata:
         reader.int32()  # throttle time
         brokers = tuple(_broker(reader) for _ in range(reader.count(_SMALLEST_BROKER)))
         cluster_id = reader.nullable_string()
         controller_id = reader.int32()
-        topics = tuple(_topic(reader) for _ in range(reader.count(_SMALLEST_TOPIC)))
+        topics = tuple(_topic(version, reader) for _ in range(reader.count(_SMALLEST_TOPIC)))
+        if _RIGHTS_SINCE <= version <= _RIGHTS_OF_CLUSTER_UNTIL:
+            reader.int32()
+        reader.tags()
         return ClusterMetadata(brokers, topics, controller_id, cluster_id)
 
 
 def _broker(reader: Reader) -> BrokerAddress:
     address = BrokerAddress(reader.int32(), reader.string(), reader.int32())
     reader.nullable_string()  # rack
+    reader.tags()
     return address
 
 
-def _topic(reader: Reader) -> TopicMetadata:
+def _topic(version: int, reader: Reader) -> TopicMetadata:
+    # Since v12 the name is null where an unknown id was asked for, which is never done here.
     error, name = reader.int16(), reader.string()
+    topic_id = reader.uuid() if version >= _TOPIC_IDS_SINCE else None
     reader.int8()  # whether it is one of Kafka's own
-    partitions = tuple(_partition(reader) for _ in range(reader.count(_SMALLEST_PARTITION)))
-    return TopicMetadata(error, name, partitions)
+    partitions = tuple(_partition(version, reader) for _ in range(reader.count(_SMALLEST_PARTITION)))
+    if version >= _RIGHTS_SINCE:
+        reader.int32()
+    reader.tags()
+    return TopicMetadata(error, name, partitions, topic_id)
 
 
-def _partition(reader: Reader) -> PartitionMetadata:
+def _partition(version: int, reader: Reader) -> PartitionMetadata:
     error, partition, leader = reader.fields(_PARTITION)
-    return PartitionMetadata(error, partition, leader, reader.int32s(), reader.int32s())
+    if version >= _LEADER_EPOCH_SINCE:
+        reader.int32()
+    replicas, isr = reader.int32s(), reader.int32s()
+    if version >= _OFFLINE_REPLICAS_SINCE:
+        reader.int32s()
+    reader.tags()
+    return PartitionMetadata(error, partition, leader, replicas, isr)

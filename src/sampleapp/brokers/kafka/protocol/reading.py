@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Any
+from uuid import UUID
 
-__all__ = ["ProtocolError", "Reader"]
+__all__ = ["FlexibleReader", "ProtocolError", "Reader"]
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
+_UUID_BYTES = 16
+_CONTINUED = 0x80
+_MAX_VARINT_BYTES = 5
 
 
 class ProtocolError(Exception):
@@ -23,7 +27,9 @@ class ProtocolError(Exception):
 
 class Reader:
     """
-    A position in the body of an answer. Types are named as on https://kafka.apache.org/protocol#protocol_types.
+    A position in the body of an answer, in a version before the flexible ones (KIP-482).
+
+    Types are named as on https://kafka.apache.org/protocol#protocol_types.
 
     A number that would reach beyond the end raises `struct.error`, and text that is not UTF-8
     `UnicodeDecodeError`: `Request.decode` makes a `ProtocolError` of them, once for each answer and not
@@ -63,6 +69,11 @@ class Reader:
         value: int = self.fields(_INT64)[0]
         return value
 
+    def uuid(self) -> UUID | None:
+        """UUID; what Kafka writes instead of none is all zeros."""
+        value = bytes(self._take(_UUID_BYTES))
+        return UUID(bytes=value) if any(value) else None
+
     def string(self) -> str:
         """STRING."""
         text = self.nullable_string()
@@ -72,7 +83,7 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """NULLABLE_STRING."""
-        length = self.int16()
+        length = self._string_length()
         return None if length == -1 else str(self._take(length), "utf-8")
 
     def data(self) -> bytes:
@@ -84,7 +95,7 @@ class Reader:
 
     def nullable_data(self) -> bytes | None:
         """NULLABLE_BYTES, or RECORDS. A copy, so that it does not keep the whole frame alive."""
-        length = self.int32()
+        length = self._length()
         return None if length == -1 else bytes(self._take(length))
 
     def count(self, smallest: int) -> int:
@@ -94,22 +105,19 @@ class Reader:
         :param smallest: how many bytes an element takes at least. A count that cannot fit in what is left
             is refused before anything is made for it.
         """
-        count = self.int32()
-        if count < 0 or count * smallest > self.end - self.at:
-            raise ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
-        return count
+        return self._checked(self._length(), smallest)
 
     def nullable_count(self, smallest: int) -> int:
         """As `count`, for an ARRAY that may be null, which is taken for empty."""
-        count = self.int32()
-        if count == -1:
-            return 0
-        self.at -= _INT32.size
-        return self.count(smallest)
+        count = self._length()
+        return 0 if count == -1 else self._checked(count, smallest)
 
     def int32s(self) -> tuple[int, ...]:
         """ARRAY of INT32."""
         return self.fields(Struct(f">{self.count(4)}i"))
+
+    def tags(self) -> None:
+        """The tagged fields that end a structure; only the flexible versions have any."""
 
     def finish(self) -> None:
         """
@@ -120,9 +128,67 @@ class Reader:
         if self.at != self.end:
             raise ProtocolError(f"{self.end - self.at} bytes are left over.")
 
+    def _string_length(self) -> int:
+        return self.int16()
+
+    def _length(self) -> int:
+        """Of bytes or an array; -1 for null."""
+        return self.int32()
+
+    def _checked(self, count: int, smallest: int) -> int:
+        if count < 0 or count * smallest > self.end - self.at:
+            raise ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
+        return count
+
     def _take(self, length: int) -> bytes | memoryview:
         start = self.at
         if length < 0 or length > self.end - start:
             raise ProtocolError(f"There are no {length} bytes in the {self.end - start} left.")
         self.at = start + length
         return self.body[start : self.at]
+
+
+class FlexibleReader(Reader):
+    """
+    The same in a flexible version (KIP-482).
+
+    Lengths are varints, strings and arrays compact, and tagged fields end each structure. None of those is
+    known here, and so all are passed over, as the protocol wants it of whoever does not know them.
+    """
+
+    __slots__ = ()
+
+    def tags(self) -> None:
+        """The tagged fields that end a structure."""
+        for _ in range(self._uvarint()):
+            self._uvarint()
+            self._take(self._uvarint())
+
+    def finish(self) -> None:
+        """
+        See `Reader.finish`.
+
+        Empty tagged fields may stand twice at the end, as librdkafka's mock cluster writes them.
+        """
+        if self.end - self.at == 1 and self.body[self.at] == 0:
+            return
+        super().finish()
+
+    def _string_length(self) -> int:
+        return self._uvarint() - 1
+
+    def _length(self) -> int:
+        return self._uvarint() - 1
+
+    def _uvarint(self) -> int:
+        """UNSIGNED_VARINT: seven bits in each byte, the lowest first."""
+        number = 0
+        for place in range(_MAX_VARINT_BYTES):
+            if self.at >= self.end:
+                raise ProtocolError("A number is cut short.")
+            byte = self.body[self.at]
+            self.at += 1
+            number |= (byte & 0x7F) << 7 * place
+            if byte < _CONTINUED:
+                return number
+        raise ProtocolError(f"A number takes more than {_MAX_VARINT_BYTES} bytes.")

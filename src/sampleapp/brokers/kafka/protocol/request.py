@@ -8,7 +8,8 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.reading import FlexibleReader, ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, PLAIN, Fields
 
 __all__ = ["Api", "Request", "negotiate", "request_frame"]
 
@@ -18,13 +19,21 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Api(msgspec.Struct, frozen=True):
-    """One kind of request, and the versions of it that are spoken here, all of them non-flexible."""
+    """One kind of request, and the versions of it that are spoken here."""
 
     key: int
     """Its number: https://kafka.apache.org/protocol#protocol_api_keys."""
     name: str
     lowest: int
     highest: int
+    flexible: int | None = None
+    """The first version that is flexible (KIP-482), if one of these is."""
+    has_plain_answer_header: bool = False
+    """Whether the header of an answer stays as it was before the flexible versions: ApiVersions' does."""
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether this version is flexible."""
+        return self.flexible is not None and version >= self.flexible
 
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
@@ -47,15 +56,19 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
     def decode(self, version: int, body: bytes | memoryview) -> R_co:
         """
-        Read the body of an answer, which follows the correlation id.
+        Read an answer from what follows its correlation id.
 
         :param version: that the request was encoded with.
+        :param body: the rest of the header, which only the flexible versions have, and the body.
         :raise ProtocolError: if it is cut short, goes on after its end, or cannot be right.
         :raise ValueError: if the version is not one of ``api``.
         """
         self._check(version)
-        reader = Reader(body)
+        is_flexible = self.api.is_flexible(version)
+        reader = FlexibleReader(body) if is_flexible else Reader(body)
         try:
+            if is_flexible and not self.api.has_plain_answer_header:
+                reader.tags()
             answer = self._read(version, reader)
             reader.finish()
         except struct.error as error:
@@ -69,6 +82,17 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
                 f"The answer to {self.api.name} v{version} cannot be right: {error}"
             ) from error
         return answer
+
+    def version_for(self, ranges: Mapping[int, tuple[int, int]]) -> int | None:
+        """
+        Choose the version to send it in: see `negotiate`.
+
+        :param ranges: what the broker answered to ApiVersions: lowest and highest version by API key.
+        """
+        return negotiate(self.api, ranges)
+
+    def _fields(self, version: int) -> Fields:
+        return FLEXIBLE if self.api.is_flexible(version) else PLAIN
 
     def _parts_of(self, version: int) -> Iterable[bytes]:
         self._check(version)
@@ -88,13 +112,17 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 def request_frame(request: Request[object], *, version: int, correlation_id: int, client_id: bytes) -> bytes:
     """
-    A request with its header (version 1), without the four bytes of length that a connection puts before it.
+    A request with its header, without the four bytes of length that a connection puts before it.
+
+    The header is of version 1, or of version 2 for a flexible version, in which tagged fields follow the
+    client id; that itself never became a compact string.
 
     :param correlation_id: a signed number of 32 bits, which the answer repeats.
     :raise ValueError: as `Request.encode`.
     """
     header = _HEADER.pack(request.api.key, version, correlation_id, len(client_id))
-    return b"".join((header, client_id, *request._parts_of(version)))  # noqa: SLF001 - so that bodies are copied once
+    tags = FLEXIBLE.tags if request.api.is_flexible(version) else b""
+    return b"".join((header, client_id, tags, *request._parts_of(version)))  # noqa: SLF001 - so that bodies are copied once
 
 
 def negotiate(request_api: Api, ranges: Mapping[int, tuple[int, int]]) -> int | None:

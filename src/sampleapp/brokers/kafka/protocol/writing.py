@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TypeVar
+from typing import Final, TypeVar
 
-__all__ = ["INT32", "NULL_STRING", "by_topic", "string"]
+__all__ = ["FLEXIBLE", "INT32", "NULL_STRING", "PLAIN", "Fields", "by_topic", "string", "uvarint"]
 
 INT32 = Struct(">i")
 NULL_STRING = b"\xff\xff"
 
 _LENGTH = Struct(">h")
 _LONGEST = 0x7FFF
+_CONTINUED = 0x80
 
 T = TypeVar("T")
 
@@ -23,22 +24,87 @@ def string(text: str) -> bytes:
 
     :raise ValueError: if its UTF-8 form has more than 32,767 bytes, or it has none.
     """
+    encoded = _encoded(text)
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
+def uvarint(number: int) -> bytes:
+    """
+    UNSIGNED_VARINT: seven bits in each byte, the lowest first.
+
+    :param number: not negative.
+    """
+    written = bytearray()
+    while number >= _CONTINUED:
+        written.append(number & 0x7F | _CONTINUED)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+class Fields:
+    """How the versions before the flexible ones write what has a length."""
+
+    tags = b""
+    """The tagged fields that end each structure: these versions have none."""
+
+    def string(self, text: str) -> bytes:
+        """
+        STRING, or COMPACT_STRING.
+
+        :raise ValueError: as `string`.
+        """
+        return string(text)
+
+    def count(self, elements: int | None) -> bytes:
+        """The number of elements of an ARRAY, or of a COMPACT_ARRAY; ``None`` for null."""
+        return INT32.pack(-1 if elements is None else elements)
+
+
+class _FlexibleFields(Fields):
+    """The flexible versions (KIP-482): lengths are varints, one too large, so that 0 is null."""
+
+    tags = b"\0"
+
+    def string(self, text: str) -> bytes:
+        encoded = _encoded(text)
+        return uvarint(len(encoded) + 1) + encoded
+
+    def count(self, elements: int | None) -> bytes:
+        return uvarint(0 if elements is None else elements + 1)
+
+
+PLAIN: Final = Fields()
+FLEXIBLE: Final[Fields] = _FlexibleFields()
+
+
+def by_topic(
+    topics: Sequence[tuple[str, Sequence[T]]],
+    partition: Callable[[T], bytes],
+    *,
+    fields: Fields = PLAIN,
+    topic: Callable[[str], bytes] | None = None,
+) -> list[bytes]:
+    """
+    The ARRAY of topics, each with an ARRAY of partitions, that most requests end with, in parts to join.
+
+    :param partition: writes one partition, its tagged fields included.
+    :param fields: those of the version.
+    :param topic: writes the topic, for a version that does not have its name there.
+    """
+    topic = topic or fields.string
+    parts = [fields.count(len(topics))]
+    for name, partitions in topics:
+        parts += (topic(name), fields.count(len(partitions)))
+        parts += map(partition, partitions)
+        parts.append(fields.tags)
+    return parts
+
+
+def _encoded(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > _LONGEST:
         raise ValueError(
             f"A string of {len(encoded)} bytes does not fit in Kafka's protocol: at most {_LONGEST}."
         )
-    return _LENGTH.pack(len(encoded)) + encoded
-
-
-def by_topic(topics: Sequence[tuple[str, Sequence[T]]], partition: Callable[[T], bytes]) -> list[bytes]:
-    """
-    The ARRAY of topics, each with an ARRAY of partitions, that most requests end with, in parts to join.
-
-    :param partition: writes one partition.
-    """
-    parts = [INT32.pack(len(topics))]
-    for topic, partitions in topics:
-        parts += (string(topic), INT32.pack(len(partitions)))
-        parts += map(partition, partitions)
-    return parts
+    return encoded
