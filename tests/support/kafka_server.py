@@ -35,6 +35,16 @@ def string(text):
     return struct.pack(">h", len(data)) + data
 
 
+def compact_strings(data):
+    """The strings of a flexible version, up to its tagged fields, of which there are none."""
+    found = []
+    while data != b"\0":
+        length = data[0]
+        found.append(data[1:length].decode())
+        data = data[length:]
+    return found
+
+
 class Broker(Protocol):
     """A broker's side of a connection; the factory says how it behaves."""
 
@@ -66,10 +76,10 @@ class Broker(Protocol):
         answer = None
         if key in self.factory.silent_on:
             return
-        if key in self.factory.closing_on:
+        if key in self.factory.closing_on or (key, version) in self.factory.closing_on:
             pass
         elif key == API_VERSIONS:
-            answer = self.versions()
+            answer = self.versions(version, body)
         elif key == SASL_HANDSHAKE and self.factory.mechanisms is not None:
             answer = self.handshake(body[2:].decode())
         elif key == SASL_HANDSHAKE:
@@ -82,12 +92,24 @@ class Broker(Protocol):
         frame = struct.pack(">ii", 4 + len(answer), correlation_id) + answer
         self.factory.write(self.transport, frame + self.factory.behind.get(key, b""))
 
-    def versions(self):
+    def versions(self, version, body):
         ranges = self.factory.ranges
-        error = self.factory.versions_error
-        return struct.pack(">hi", error, len(ranges)) + b"".join(
-            struct.pack(">hhh", key, *ends) for key, ends in ranges.items()
-        )
+        if version > ranges.get(API_VERSIONS, (0, 4))[1]:
+            # In the first version; which ones it knows, it says since Kafka 2.4 (KIP-511).
+            known = {API_VERSIONS: ranges[API_VERSIONS]} if self.factory.says_known_versions else {}
+            return struct.pack(">hi", 35, len(known)) + b"".join(
+                struct.pack(">hhh", key, *ends) for key, ends in known.items()
+            )
+        flexible = version >= 3
+        if flexible:
+            no_tags, self.factory.software = body[:1], compact_strings(body[1:])
+            assert no_tags == b"\0"
+        error = struct.pack(">h", self.factory.versions_error)
+        count = bytes([len(ranges) + 1]) if flexible else struct.pack(">i", len(ranges))
+        tags = b"\0" if flexible else b""
+        elements = [struct.pack(">hhh", key, *ends) + tags for key, ends in ranges.items()]
+        throttle = struct.pack(">i", 0) if version >= 1 else b""
+        return error + count + b"".join(elements) + throttle + tags
 
     def handshake(self, mechanism):
         offered = self.factory.mechanisms
@@ -158,6 +180,7 @@ class FakeBroker(ServerFactory):
         *,
         ranges=TODAY,
         versions_error=0,
+        says_known_versions=True,
         mechanisms=None,
         users=None,
         refusal="Authentication failed: Invalid username or password",
@@ -171,15 +194,18 @@ class FakeBroker(ServerFactory):
         closing_on=(),
     ):
         """
+        :param says_known_versions: whether, asked in a version that it does not know, it says which it knows.
         :param mechanisms: of SASL; ``None`` for a listener without.
         :param final: said as SCRAM's last message, whatever is right.
         :param behind: bytes that come right behind the answer, by API key.
         :param silent_on: API keys that it does not answer.
-        :param closing_on: API keys that it closes the connection on.
+        :param closing_on: API keys, or pairs of one and a version, that it closes the connection on.
         :param piece: how many bytes at most to write at once.
         """
         self.ranges = ranges
         self.versions_error = versions_error
+        self.says_known_versions = says_known_versions
+        self.software = None
         self.mechanisms = mechanisms
         self.users = users or {}
         self.refusal = refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from urllib.parse import quote
 
 import pytest
@@ -53,6 +54,7 @@ SECRET = "s3cr3t-Xyzzy"
 USER = "somebody"
 ENVIRON = {"SAMPLEAPP_KAFKA_USERNAME": USER, "SAMPLEAPP_KAFKA_PASSWORD": SECRET}
 METADATA = 3
+VERSIONS_REQUEST = ApiVersionsRequest(software_name="sampleapp", software_version="1")
 
 
 class Inner(Protocol):
@@ -182,8 +184,53 @@ async def test_the_protocol_knows_the_versions_before_it_is_connected():
     async with listening(broker) as port, connected(port) as inner:
         assert inner.known == TODAY
         assert inner.session_lifetime_ms == 0
-        assert broker.requests == [(API_VERSIONS, 0, b"sampleapp-test")]
+        assert broker.requests == [(API_VERSIONS, 3, b"sampleapp-test")]
         assert inner.received == b""
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_broker_is_told_which_software_connects():
+    broker = FakeBroker()
+    async with listening(broker) as port, connected(port):
+        assert broker.software == ["sampleapp", version("sampleapp")]
+
+
+@pytest.mark.parametrize("says_known_versions", [True, False])
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_does_not_know_the_question_of_today_is_asked_as_it_knows(says_known_versions):
+    ranges = TODAY | {API_VERSIONS: (0, 2)}
+    broker = FakeBroker(ranges=ranges, says_known_versions=says_known_versions)
+    async with listening(broker) as port, connected(port) as inner:
+        assert inner.known == ranges
+        assert [version for _, version, _ in broker.requests] == [3, 2 if says_known_versions else 0]
+        assert len(broker.connections) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_closes_the_connection_on_the_question_of_today_is_asked_the_first_one_next():
+    broker = FakeBroker(closing_on={(API_VERSIONS, 3)})
+    async with listening(broker) as port:
+        connecting = Connecting(port)
+        reason = await connecting.reason()
+        assert "closed the connection without an answer" in reason.sentence
+        inner = await within(connecting.connect())
+        assert inner.known == TODAY
+        inner.transport.abortConnection()
+        await eventually(lambda: inner.lost)
+    assert [version for _, version, _ in broker.requests] == [3, 0]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_closes_the_connection_on_any_question_is_asked_either_way_in_turn():
+    broker = FakeBroker(closing_on={API_VERSIONS})
+    async with listening(broker) as port:
+        connecting = Connecting(port)
+        sentences = set()
+        for _ in range(4):
+            connecting.failures.clear()
+            sentences.add((await connecting.reason()).sentence)
+    assert len(sentences) == 1
+    assert [version for _, version, _ in broker.requests] == [3, 0, 3, 0]
 
 
 @pytest_twisted.ensureDeferred
@@ -318,7 +365,7 @@ def answer(correlation_id=1, ranges=((18, 0, 4),)):
 
 
 def asked(made):
-    return Deferred.fromCoroutine(made.ask(ApiVersionsRequest(), version=0))
+    return Deferred.fromCoroutine(made.ask(VERSIONS_REQUEST, version=0))
 
 
 @given(st.lists(st.integers(1, 20)))
@@ -814,7 +861,7 @@ async def test_right_credentials_with_each_mechanism_and_version(mechanism, newe
     async with listening(broker) as port, connected(port, f"kafka://?sasl={mechanism}") as inner:
         assert inner.known == TODAY | {36: (0, newest)}
         assert inner.session_lifetime_ms == (3_600_000 if newest else 0)
-        assert broker.requests[:2] == [(18, 0, b"sampleapp-test"), (17, 1, b"sampleapp-test")]
+        assert broker.requests[:2] == [(18, 3, b"sampleapp-test"), (17, 1, b"sampleapp-test")]
         assert {version for key, version, _ in broker.requests if key == 36} == {min(newest, 1)}
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import datetime as dt
 import importlib
 import io
+import re
 import struct
 import tracemalloc
 import uuid
@@ -50,6 +51,7 @@ from sampleapp.brokers.kafka.protocol import (
     TopicMetadata,
     negotiate,
     request_frame,
+    software_version,
 )
 from tests.support import strategies
 
@@ -66,7 +68,7 @@ FETCH = FetchRequest(
 )
 LIST_OFFSETS = ListOffsetsRequest(topics=[("t", [(3, LATEST)])], read_committed=True)
 METADATA = MetadataRequest(topics=["t"], auto_create=False)
-API_VERSIONS = ApiVersionsRequest()
+API_VERSIONS = ApiVersionsRequest(software_name="sampleapp", software_version="0.1.0")
 INIT_PRODUCER_ID = InitProducerIdRequest()
 SASL_HANDSHAKE = SaslHandshakeRequest(mechanism="PLAIN")
 SASL_AUTHENTICATE = SaslAuthenticateRequest(token=b"\0user\0password")
@@ -293,7 +295,8 @@ class TestRequestsAgainstKafkasSchemas:
     @each_version(ApiVersionsRequest)
     def test_api_versions(self, oracle, version):
         kio = oracle("api_versions", version)
-        assert ApiVersionsRequest().encode(version) == kio.dump(kio.ApiVersionsRequest()) == b""
+        expected = kio.ApiVersionsRequest(client_software_name="sampleapp", client_software_version="0.1.0")
+        assert API_VERSIONS.encode(version) == kio.dump(expected)
 
     @each_version(InitProducerIdRequest)
     def test_init_producer_id(self, oracle, version):
@@ -547,6 +550,7 @@ class TestAnswersAgainstKafkasSchemas:
                     kio.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
                     for key, (lowest, highest) in ranges.items()
                 ),
+                throttle_time=ms(7),
             )
             assert API_VERSIONS.decode(version, kio.dump_answer(response)) == ApiVersions(error, ranges)
 
@@ -673,8 +677,14 @@ def metadata_answer(version):
     return body, expected
 
 
-def api_versions_answer(_):
-    return packed("hihhhhhh", 0, 2, 0, 3, 8, 3, 4, 13), ApiVersions(0, {0: (3, 8), 3: (4, 13)})
+def api_versions_answer(version):
+    expected = ApiVersions(0, {0: (3, 8), 3: (4, 13)})
+    if version >= 3:
+        # Which features the cluster has stands among the tagged fields.
+        ranges = b"\3" + packed("hhh", 0, 3, 8) + b"\0" + packed("hhh", 3, 4, 13) + b"\0"
+        return packed("h", 0) + ranges + packed("i", 0) + b"\1\1\x08" + packed("q", 5), expected
+    throttle = packed("i", 0) if version >= 1 else b""
+    return packed("hihhhhhh", 0, 2, 0, 3, 8, 3, 4, 13) + throttle, expected
 
 
 def init_producer_id_answer(_):
@@ -830,6 +840,44 @@ def test_a_metadata_request_as_bytes():
             b"\0"
         )
     )
+
+
+def test_an_api_versions_request_as_bytes():
+    frame = request_frame(API_VERSIONS, version=3, correlation_id=1, client_id=b"me")
+    assert frame == b"\0\x12\0\3\0\0\0\1\0\2me\0" + b"\x0asampleapp\x060.1.0\0"
+
+
+@pytest.mark.parametrize("ranges", [{}, {18: (0, 2)}])
+def test_a_broker_that_does_not_know_the_version_says_which_it_knows_in_the_first_one(ranges):
+    body = packed("hi", 35, len(ranges)) + b"".join(packed("hhh", key, *ends) for key, ends in ranges.items())
+    assert API_VERSIONS.decode(3, body) == ApiVersions(35, ranges)
+
+
+def test_that_a_broker_does_not_know_the_version_is_understood_in_whatever_form_it_says_so():
+    body = b"\0\x23\1\0\x12\0\0\0\2\0\0\0\0"
+    assert API_VERSIONS.decode(3, body) == ApiVersions(35, {})
+    with pytest.raises(ProtocolError):
+        API_VERSIONS.decode(0, body)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("0.1.0", "0.1.0"),
+        ("1.0.dev3+g1234-dirty", "1.0.dev3-g1234-dirty"),
+        ("1!2.0", "1-2.0"),
+        ("-.1.", "1"),
+        ("ü", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_the_version_of_the_software_is_told_as_brokers_take_it(version, told):
+    assert software_version(version) == told
+
+
+@given(st.text())
+def test_any_version_of_the_software_is_told_as_brokers_take_it(version):
+    assert re.fullmatch(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", software_version(version))
 
 
 def test_a_number_of_more_than_one_byte_in_a_flexible_version():

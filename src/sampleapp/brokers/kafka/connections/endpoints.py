@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -28,7 +29,8 @@ from sampleapp.brokers.kafka.connections.tls_diagnostics import (
     silent_while_securing,
     tls_failed,
 )
-from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import ApiVersionsRequest, negotiate, software_version
 
 __all__ = ["make_endpoint_factory"]
 
@@ -38,6 +40,9 @@ Between attempts to reach the addresses of one name: the least that is recommend
 
 Twisted waits as long after the last attempt, too, before it says that all were refused.
 """
+
+_SOFTWARE: Final = "sampleapp"
+_LOWEST: Final = ApiVersionsRequest.api.lowest
 
 T = TypeVar("T")
 
@@ -63,9 +68,11 @@ def make_endpoint_factory(
         `ConnectionFailed`; not if it was cancelled.
     :param on_success: is called with host and port before ``connect()`` fires.
     """
+    questions = _VersionsQuestions()
 
     def make(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
         return _KafkaEndpoint(
+            questions=questions,
             reactor=reactor,
             security=security,
             peer=security.peer(host, port),
@@ -83,6 +90,7 @@ class _KafkaEndpoint:
     def __init__(
         self,
         *,
+        questions: _VersionsQuestions,
         reactor: Any,
         security: Security,
         peer: Peer,
@@ -91,6 +99,7 @@ class _KafkaEndpoint:
         on_failure: Callable[[str, int, FailureReason], None],
         on_success: Callable[[str, int], None],
     ) -> None:
+        self._questions = questions
         self._clock = cast(IReactorTime, reactor)
         self._peer = peer
         self._security = security
@@ -119,7 +128,11 @@ class _KafkaEndpoint:
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
         attempt = _Attempt(
-            peer=self._peer, security=self._security, endpoint=self._endpoint, gates=self._gates
+            peer=self._peer,
+            security=self._security,
+            endpoint=self._endpoint,
+            gates=self._gates,
+            questions=self._questions,
         )
         try:
             protocol = await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
@@ -130,6 +143,36 @@ class _KafkaEndpoint:
             raise
         self._on_success(self._peer.host, self._peer.port)
         return protocol
+
+
+class _VersionsQuestions:
+    """In which version to ask each address for its versions."""
+
+    def __init__(self) -> None:
+        try:
+            found = version(_SOFTWARE)
+        except PackageNotFoundError:  # run from a source tree that is not installed
+            found = ""
+        self.request: Final = ApiVersionsRequest(
+            software_name=_SOFTWARE, software_version=software_version(found)
+        )
+        self._closed_at: set[tuple[str, int]] = set()
+
+    def first_version(self, peer: Peer) -> int:
+        """
+        Return the version to ask in first.
+
+        It is the lowest for an address that closed its last connection on this question: perhaps it
+        cannot stand a version that it does not know. If it closes this one as well, that was not the reason.
+        """
+        closed = (peer.host, peer.port) in self._closed_at
+        self._closed_at.discard((peer.host, peer.port))
+        return _LOWEST if closed else self.request.api.highest
+
+    def closed_on(self, peer: Peer, asked: int) -> None:
+        """The connection was closed on the question in this version."""
+        if asked != _LOWEST:
+            self._closed_at.add((peer.host, peer.port))
 
 
 class _Stage(Enum):
@@ -143,12 +186,19 @@ class _Attempt:
     """One attempt to connect, which knows how far it has come."""
 
     def __init__(
-        self, *, peer: Peer, security: Security, endpoint: IStreamClientEndpoint, gates: GateFactory
+        self,
+        *,
+        peer: Peer,
+        security: Security,
+        endpoint: IStreamClientEndpoint,
+        gates: GateFactory,
+        questions: _VersionsQuestions,
     ) -> None:
         self._peer = peer
         self._security = security
         self._endpoint = endpoint
         self._gates = gates
+        self._questions = questions
         self._stage = _Stage.CONNECTING
 
     async def run(self, factory: IProtocolFactory) -> IProtocol:
@@ -212,7 +262,16 @@ class _Attempt:
             raise ConnectionFailed(self._closed(error)) from error
 
     async def _versions(self, gate: Gate) -> dict[int, tuple[int, int]]:
-        answer = await gate.ask(ApiVersionsRequest(), version=ApiVersionsRequest.api.highest)
+        request = self._questions.request
+        asked = self._questions.first_version(self._peer)
+        try:
+            answer = await gate.ask(request, version=asked)
+        except ConnectionClosed:
+            self._questions.closed_on(self._peer, asked)
+            raise
+        if answer.error == ErrorCode.UNSUPPORTED_VERSION and asked != _LOWEST:
+            known = negotiate(request.api, answer.ranges)
+            answer = await gate.ask(request, version=_LOWEST if known is None else known)
         if answer.error:
             raise ConnectionFailed(diagnostics.refused_versions(self._peer, answer.error))
         reason = diagnostics.not_usable(self._peer, answer.ranges)

@@ -7,7 +7,7 @@ spoken only where they bring something. From the bottom up: `reading` and `writi
 what all requests share, and one module for each request the rest.
 """
 
-from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest
+from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest, software_version
 from sampleapp.brokers.kafka.protocol.fetch import AbortedTransaction, Fetched, FetchRequest
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
@@ -54,6 +54,7 @@ __all__ = [
     "TopicMetadata",
     "negotiate",
     "request_frame",
+    "software_version",
 ]
 
 REQUIRED = (MetadataRequest.api, ProduceRequest.api, FetchRequest.api, ListOffsetsRequest.api)

@@ -1,19 +1,24 @@
-"""ApiVersions (KIP-35): the first question on a connection, in the one version that every broker answers."""
+"""ApiVersions (KIP-35): the first question on a connection, which also says who asks (KIP-511)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from struct import Struct
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol.reading import ProtocolError, Reader
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 
-__all__ = ["ApiVersions", "ApiVersionsRequest"]
+__all__ = ["ApiVersions", "ApiVersionsRequest", "software_version"]
 
+_SOFTWARE_SINCE: Final = 3
+_THROTTLE_SINCE: Final = 1
 _RANGE = Struct(">hhh")
+_UNKNOWN: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class ApiVersions(msgspec.Struct, frozen=True):
@@ -21,21 +26,70 @@ class ApiVersions(msgspec.Struct, frozen=True):
 
     error: int
     ranges: dict[int, tuple[int, int]]
-    """The lowest and the highest version by API key."""
+    """
+    The lowest and the highest version by API key.
+
+    Beside UNSUPPORTED_VERSION it has at most those of ApiVersions, and before Kafka 2.4 none.
+    """
 
 
 class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
     """Which requests, and which versions of them, does this broker take?"""
 
-    api: ClassVar[Api] = Api(key=18, name="ApiVersions", lowest=0, highest=0)
+    # The header of the answer has no tagged fields in any version: whoever reads it does not know yet which
+    # one it is (KIP-511).
+    api: ClassVar[Api] = Api(
+        key=18,
+        name="ApiVersions",
+        lowest=0,
+        highest=3,
+        flexible=_SOFTWARE_SINCE,
+        has_plain_answer_header=True,
+    )
 
-    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the body is empty
-        return ()
+    software_name: str
+    """What the client is, for the broker's metrics: letters, digits, dots and hyphens; see KIP-511."""
+    software_version: str
+    """See `software_version`."""
 
-    def _read(self, version: int, reader: Reader) -> ApiVersions:  # noqa: ARG002 - there is but one
+    def _parts(self, version: int) -> Iterable[bytes]:
+        if version < _SOFTWARE_SINCE:
+            return ()
+        fields = self._fields(version)
+        return (fields.string(self.software_name), fields.string(self.software_version), fields.tags)
+
+    def decode(self, version: int, body: bytes | memoryview) -> ApiVersions:
+        """
+        See `Request.decode`.
+
+        A broker that does not know the version says so in the form of the first one (KIP-511). In which form
+        it does is not relied upon: librdkafka's mock cluster has one of its own.
+        """
+        self._check(version)
+        if version == self.api.lowest or bytes(body[: len(_UNKNOWN)]) != _UNKNOWN:
+            return super().decode(version, body)
+        try:
+            return super().decode(self.api.lowest, body)
+        except ProtocolError:
+            return ApiVersions(ErrorCode.UNSUPPORTED_VERSION, {})
+
+    def _read(self, version: int, reader: Reader) -> ApiVersions:
         error = reader.int16()
         ranges: dict[int, tuple[int, int]] = {}
         for _ in range(reader.count(_RANGE.size)):
             key, lowest, highest = reader.fields(_RANGE)
             ranges[key] = lowest, highest
+            reader.tags()
+        if version >= _THROTTLE_SINCE:
+            reader.int32()
+        reader.tags()
         return ApiVersions(error, ranges)
+
+
+def software_version(version: str) -> str:
+    """
+    Make a version one that a broker takes: what is not of KIP-511's form, it answers with INVALID_REQUEST.
+
+    :param version: of any form, such as ``1.0+local``.
+    """
+    return re.sub(r"[^A-Za-z0-9.-]", "-", version).strip(".-") or "unknown"
