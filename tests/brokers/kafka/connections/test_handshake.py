@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
+import socket
 import struct
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -17,13 +20,14 @@ from OpenSSL import SSL
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone, ConnectionLost, NoProtocol
+from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost, NoProtocol, NoRouteError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
 from sampleapp.brokers.kafka.config import parse
+from sampleapp.brokers.kafka.connections.diagnostics import Peer, not_connected
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
 from sampleapp.brokers.kafka.connections.handshake import (
@@ -493,11 +497,31 @@ async def test_a_name_server_that_does_not_answer():
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_address_that_there_is_no_way_to():
+async def test_an_address_that_there_is_no_way_to_is_named_with_what_the_system_says_of_it():
     # A multicast address: no TCP connection to it is possible anywhere.
+    with socket.socket() as one, pytest.raises(OSError, match=r".") as refused:
+        one.connect(("224.0.0.1", 9092))
     reason = await Connecting(9092, host="224.0.0.1").reason()
-    assert reason.sentence.startswith("224.0.0.1:9092 cannot be reached (")
+    assert reason.sentence == (
+        f"224.0.0.1:9092 cannot be reached ({os.strerror(refused.value.errno)}): check the address, and the "
+        "network to it."
+    )
     assert not reason.lasting
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NoRouteError(errno.EHOSTUNREACH), "No route to host"),
+        (ConnectError(errno.ENETUNREACH, "network"), "Network is unreachable"),
+        (ConnectError(string="odd"), "no reason is known"),
+    ],
+)
+def test_why_there_is_no_connection_is_said_in_the_words_of_the_system(error, said):
+    reason = not_connected(Peer(host="a.example", port=9092), error)
+    assert reason.sentence == (
+        f"a.example:9092 cannot be reached ({said}): check the address, and the network to it."
+    )
 
 
 # --- not a broker, or not this way ---------------------------------------------------------------------

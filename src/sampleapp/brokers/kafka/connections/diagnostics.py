@@ -7,6 +7,7 @@ not expect is not in its documentation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -77,8 +78,8 @@ def not_connected(peer: Peer, error: Exception) -> FailureReason:
         # A ValueError is a name that cannot be one (IDNA), which a broker may well advertise.
         sentence = f"The host name of {at} cannot be resolved: check how it is written, and the DNS."
     else:
-        said = error.osError if isinstance(error, ConnectError) else None
-        reason = (said.strerror if isinstance(said, OSError) else None) or "no reason is known"
+        number = error.osError if isinstance(error, ConnectError) else None
+        reason = os.strerror(number) if isinstance(number, int) else "no reason is known"
         sentence = f"{at} cannot be reached ({reason}): check the address, and the network to it."
     return FailureReason(sentence=sentence, public=UNREACHABLE, lasting=False)
 
