@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.batches import decode_batches
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (

@@ -10,8 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.client import Client
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.shared.condition import WRITING, Condition
 

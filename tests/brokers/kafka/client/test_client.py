@@ -21,9 +21,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError
 from twisted.internet.testing import StringTransport
 
-from sampleapp.brokers.kafka.client import Client
+from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.client.connection import Connection
-from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.security import Security

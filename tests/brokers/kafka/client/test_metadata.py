@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client import RequestFailed
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
 from tests.support.fake_kafka import reason
 

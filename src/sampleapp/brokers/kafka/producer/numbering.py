@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.failures import reason_of
+from sampleapp.brokers.kafka.client import reason_of
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
 from sampleapp.brokers.kafka.producer.sequence import Sequence

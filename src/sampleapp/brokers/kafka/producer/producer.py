@@ -10,8 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import Codec, record_size
-from sampleapp.brokers.kafka.client import Client
-from sampleapp.brokers.kafka.client.hedging import ask_one_of
+from sampleapp.brokers.kafka.client import Client, ask_one_of
 from sampleapp.brokers.kafka.producer.answers import Answers
 from sampleapp.brokers.kafka.producer.buffer import Buffer
 from sampleapp.brokers.kafka.producer.leaving import Leaving

@@ -8,8 +8,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.brokers.kafka.client import Client
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.answers import Answers

@@ -13,8 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.client import Client
-from sampleapp.brokers.kafka.client.failures import reason_of
+from sampleapp.brokers.kafka.client import Client, reason_of
 from sampleapp.brokers.kafka.producer.numbering import Numbering
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.pending import Batch
