@@ -17,7 +17,8 @@ from msgspec.structs import asdict
 from twisted.logger import LogLevel, globalLogPublisher
 
 from sampleapp.brokers.kafka.config import COMPRESSIONS, MECHANISMS, KafkaConfig, parse
-from sampleapp.brokers.kafka.connections import credentials
+from sampleapp.brokers.kafka.connections.files import load_credentials
+from sampleapp.brokers.kafka.connections.sasl import Credentials
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
@@ -303,7 +304,7 @@ def written(path, content, *, mode=0o600):
 
 
 def loaded(path):
-    found = credentials.load(path, environ={})
+    found = load_credentials(path, environ={})
     return found.username, found.password
 
 
@@ -340,7 +341,7 @@ def test_a_file_has_a_user_name_and_a_password_which_are_taken_as_they_are(tmp_p
 def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repeated(tmp_path, content, what):
     path = written(tmp_path / "c", content)
     with pytest.raises(StartUpError) as caught:
-        credentials.load(path, environ={})
+        load_credentials(path, environ={})
     assert what in str(caught.value)
     assert str(path) in str(caught.value)
     assert SECRET not in repr(caught.value)
@@ -349,14 +350,14 @@ def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repe
 
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     with pytest.raises(StartUpError, match="does not exist"):
-        credentials.load(tmp_path / "none", environ={})
+        load_credentials(tmp_path / "none", environ={})
     with pytest.raises(StartUpError, match="is not a regular file"):
-        credentials.load(tmp_path, environ={})
+        load_credentials(tmp_path, environ={})
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StartUpError, match="is not a regular file"):
-        credentials.load(tmp_path / "pipe", environ={})
+        load_credentials(tmp_path / "pipe", environ={})
     with pytest.raises(StartUpError, match="File name too long"):
-        credentials.load(tmp_path / ("x" * 300), environ={})
+        load_credentials(tmp_path / ("x" * 300), environ={})
 
 
 def test_a_file_that_everybody_may_read_is_worth_a_warning_without_the_secret(tmp_path, warnings):
@@ -370,10 +371,10 @@ def test_a_file_that_everybody_may_read_is_worth_a_warning_without_the_secret(tm
 
 def test_the_environment_has_the_credentials_unless_a_file_is_given(tmp_path):
     environ = {"SAMPLEAPP_KAFKA_USERNAME": "env", "SAMPLEAPP_KAFKA_PASSWORD": "pw"}
-    found = credentials.load(None, environ=environ)
+    found = load_credentials(None, environ=environ)
     assert (found.username, found.password) == ("env", "pw")
     path = written(tmp_path / "c", "username=file\npassword=other")
-    assert credentials.load(path, environ=environ).username == "file"
+    assert load_credentials(path, environ=environ).username == "file"
 
 
 @pytest.mark.parametrize(
@@ -388,12 +389,12 @@ def test_the_environment_has_the_credentials_unless_a_file_is_given(tmp_path):
 )
 def test_credentials_that_are_nowhere_are_missed_by_the_names_of_the_variables(environ):
     with pytest.raises(StartUpError, match="SAMPLEAPP_KAFKA_PASSWORD") as caught:
-        credentials.load(None, environ=environ)
+        load_credentials(None, environ=environ)
     assert SECRET not in repr(caught.value)
 
 
 def test_credentials_show_in_no_representation(tmp_path):
-    found = credentials.Credentials(username="somebody", password=SECRET)
+    found = Credentials(username="somebody", password=SECRET)
     config = parse("kafka+tls://a?sasl=SCRAM-SHA-512")
     security = Security.load(
         config, environ={"SAMPLEAPP_KAFKA_USERNAME": "somebody", "SAMPLEAPP_KAFKA_PASSWORD": SECRET}

@@ -27,11 +27,11 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.diagnostics import Peer, not_connected
+from sampleapp.brokers.kafka.connections.diagnostics import not_connected
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer, address
 from sampleapp.brokers.kafka.connections.handshake import (
-    MAX_FRAME_BYTES,
+    MAX_ANSWER_BYTES,
     ConnectionClosed,
     GateFactory,
     NotKafka,
@@ -393,7 +393,7 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(sizes):
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.7\r\n",
         b"\x15\x03\x03\0\x02\x02\x28",
-        struct.pack(">i", MAX_FRAME_BYTES + 1),
+        struct.pack(">i", MAX_ANSWER_BYTES + 1),
         struct.pack(">i", -1),
         struct.pack(">i", 0),
         struct.pack(">i", 3),

@@ -1,7 +1,20 @@
-"""The connections to a cluster, and what it says of itself: afkak's client, with the protocol of today."""
+"""
+The client of a cluster: its connections, and its metadata.
+
+It is afkak's client, subclassed. afkak's are the table of connections by node id, the requests that are
+under way on each with their correlation ids, matching answers to them, cancelling, and the cache of topics,
+partitions and leaders. Overridden are:
+
+- what goes over a connection: afkak speaks the versions of Kafka 0.8, which Kafka 4 refuses (KIP-896);
+- connecting, which is bounded, backs off and says why it failed, where afkak goes on for ever;
+- the loss of a connection, which fails its requests, where afkak sends them again: that would make
+  duplicates, and change their order;
+- loading metadata: one request at a time for all callers, another broker beside one that is slow, and no
+  topic that is created by asking.
+"""
 
 from sampleapp.brokers.kafka.client.client import Client
-from sampleapp.brokers.kafka.client.failures import RequestFailed, reason_of
-from sampleapp.brokers.kafka.client.hedging import ask_one_of
+from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
+from sampleapp.brokers.kafka.client.metadata import ask_one_of
 
 __all__ = ["Client", "RequestFailed", "ask_one_of", "reason_of"]

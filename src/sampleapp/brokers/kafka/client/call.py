@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from sampleapp.brokers.kafka.client.connection import ApiRanges, Connection
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client.connection import ApiRanges, Connection, RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 from sampleapp.brokers.kafka.protocol import Request, request_frame
 

@@ -9,23 +9,22 @@ seam is ``_make_request_to_broker``, which knows both the request and the broker
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from afkak.client import KafkaClient
-from afkak.common import BrokerMetadata
+from afkak.common import BrokerMetadata, PartitionMetadata, TopicMetadata
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.afkak_metadata import afkak_brokers, afkak_topics, quieten_afkak
 from sampleapp.brokers.kafka.client.call import Call
-from sampleapp.brokers.kafka.client.connection import Connection
-from sampleapp.brokers.kafka.client.failures import RequestFailed
+from sampleapp.brokers.kafka.client.connection import Connection, RequestFailed
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
-from sampleapp.brokers.kafka.client.troubles import NOT_LEARNT, gone
+from sampleapp.brokers.kafka.connections.diagnostics import NOT_LEARNT, gone
 from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     MetadataRequest,
@@ -33,10 +32,11 @@ from sampleapp.brokers.kafka.protocol import (
     Request,
 )
 
-__all__ = ["Client", "RequestFailed"]
+__all__ = ["Client"]
 
 R = TypeVar("R")
 
+_NOBODY: Final = -1
 _METADATA_TIMEOUT_S: Final = 5.0
 _RECONNECT_FIRST_S: Final = 0.05
 _RECONNECT_MAX_S: Final = 1.0
@@ -73,7 +73,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         :param reactor: provides `IReactorTime`, and what the endpoints ask for.
         :param connection_lost: is called when a connection has ended.
         """
-        quieten_afkak()
+        _quieten_afkak()
         super().__init__(
             [],
             clientId=client_id,
@@ -282,7 +282,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
     def _learn(self, metadata: ClusterMetadata) -> ClusterMetadata:
         if self._closing:
             return metadata
-        brokers = afkak_brokers(metadata)
+        brokers = _afkak_brokers(metadata)
         if brokers:
             for node_id in set(self.node_ids()) - set(brokers):
                 # Not among those that are alive. What is under way there fails, and finds its new leader.
@@ -300,5 +300,43 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 self._topic_ids.pop(topic.topic, None)
             else:
                 self._topic_ids[topic.topic] = topic.topic_id
-        self._merge_topic_metadata(brokers, afkak_topics(metadata), fetched_all_topics=False)
+        self._merge_topic_metadata(brokers, _afkak_topics(metadata), fetched_all_topics=False)
         return metadata
+
+
+def _afkak_brokers(metadata: ClusterMetadata) -> dict[int, BrokerMetadata]:
+    """The brokers that are alive, by their node ids."""
+    return {
+        broker.node_id: BrokerMetadata(broker.node_id, broker.host, broker.port)
+        for broker in metadata.brokers
+    }
+
+
+def _afkak_topics(metadata: ClusterMetadata) -> dict[str, TopicMetadata]:
+    """The topics that were asked about. A leader that is not alive is none: afkak looks for its address."""
+    alive = {broker.node_id for broker in metadata.brokers}
+    return {
+        topic.topic: TopicMetadata(
+            topic.topic,
+            topic.error,
+            {
+                each.partition: PartitionMetadata(
+                    topic.topic,
+                    each.partition,
+                    each.error,
+                    each.leader if each.leader in alive else _NOBODY,
+                    each.replicas,
+                    each.isr,
+                )
+                for each in topic.partitions
+            },
+        )
+        for topic in metadata.topics
+    }
+
+
+def _quieten_afkak() -> None:
+    """Let afkak not warn of what its callers here are told, and log, themselves; unless somebody wants it."""
+    logger = logging.getLogger("afkak")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)

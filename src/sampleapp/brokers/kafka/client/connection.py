@@ -13,7 +13,6 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.failures import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
 
 _SHARE_OF_LIFETIME: Final = 0.8
@@ -22,13 +21,37 @@ When to renew a connection whose authentication is valid for a limited time (KIP
 it on the first request that comes later, which then may or may not have been handled, for all we know.
 """
 
-__all__ = ["ApiRanges", "Connection", "Frame"]
+__all__ = ["ApiRanges", "Connection", "Frame", "RequestFailed", "reason_of"]
 
 ApiRanges: TypeAlias = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each request that a broker takes, by the request's API key."""
 
-MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """The greatest answer that is read: well above what a Fetch asks for, below what a stray length may say."""
+
+
+class RequestFailed(Exception):
+    """A request has no answer, and will have none."""
+
+    def __init__(self, reason: FailureReason, *, sent: bool) -> None:
+        """
+        :param reason: why.
+        :param sent: whether any of its bytes may have reached the broker.
+        """
+        super().__init__(reason.sentence)
+        self.reason = reason
+        self.sent = sent
+
+
+def reason_of(failure: Failure) -> FailureReason:
+    """
+    Why a request has failed.
+
+    :raise TypeError: the failure is about something else, which is a fault of ours.
+    """
+    if isinstance(failure.value, RequestFailed):
+        return failure.value.reason
+    raise TypeError(f"not a failed request: {failure.value!r}") from failure.value
 
 
 class Frame(Protocol):
@@ -42,7 +65,7 @@ class Frame(Protocol):
 
 
 class _Protocol(KafkaProtocol):  # type: ignore[misc] # afkak has no types
-    MAX_LENGTH = MAX_FRAME_BYTES
+    MAX_LENGTH = _MAX_FRAME_BYTES
     api_versions: ApiRanges
     factory: Any
     session_lifetime_ms: int

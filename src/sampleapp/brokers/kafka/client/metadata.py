@@ -1,18 +1,25 @@
-"""Asking for metadata: one question at a time, for everybody who has one."""
+"""Asking for metadata: one question at a time for all callers, and no broker that is dead holds it up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.failures import RequestFailed, reason_of
-from sampleapp.brokers.kafka.client.hedging import ask_one_of
+from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 
-__all__ = ["MetadataLoads"]
+__all__ = ["MetadataLoads", "ask_one_of"]
+
+_HEDGE_S: Final = 1.0
+"""Who has not answered for so long has another one asked beside it."""
+
+_NOBODY: Final = FailureReason(
+    sentence="The cluster says that it has no brokers.", public="No broker is known.", lasting=False
+)
 
 
 class MetadataLoads:
@@ -75,3 +82,72 @@ class MetadataLoads:
                 waiter.errback(RequestFailed(reason_of(result), sent=False))
             else:
                 waiter.callback(None)
+
+
+def ask_one_of(
+    candidates: Sequence[int], *, ask: Callable[[int], Deferred[Any]], clock: IReactorTime
+) -> Deferred[Any]:
+    """
+    Ask one broker after another until one answers.
+
+    :param candidates: their node ids, the best first.
+    :param ask: asks one of them; fails with `RequestFailed`. Is cancelled when another has answered.
+    :return: fires with the first answer. When all have failed, fails as the one does that says the most.
+    """
+    if not candidates:
+        return fail(RequestFailed(_NOBODY, sent=False))
+    return _Hedged(ask=ask, candidates=candidates, clock=clock).begin()
+
+
+class _Hedged:
+    """One question, asked of one broker after another until one answers."""
+
+    def __init__(
+        self, *, ask: Callable[[int], Deferred[Any]], candidates: Sequence[int], clock: IReactorTime
+    ) -> None:
+        self._ask = ask
+        self._candidates = list(candidates)
+        self._clock = clock
+        self._asked: list[Deferred[Any]] = []
+        self._failures: list[Failure] = []
+        self._timer: IDelayedCall | None = None
+        self._result: Deferred[Any] = Deferred()
+
+    def begin(self) -> Deferred[Any]:
+        self._next()
+        return self._result
+
+    def _next(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        if self._candidates:
+            node_id = self._candidates.pop(0)
+            if self._candidates:
+                self._timer = self._clock.callLater(_HEDGE_S, self._next)
+            asked = self._ask(node_id)
+            self._asked.append(asked)
+            asked.addCallbacks(self._answered, self._failed)
+
+    def _answered(self, answer: Any) -> None:
+        if self._result.called:
+            return
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._result.callback(answer)
+        for asked in self._asked:
+            asked.cancel()
+
+    def _failed(self, failure: Failure) -> None:
+        self._failures.append(failure)
+        if self._result.called:
+            return
+        if self._candidates:
+            self._next()
+        elif len(self._failures) == len(self._asked):
+            self._result.errback(max(self._failures, key=_says))
+
+
+def _says(failure: Failure) -> bool:
+    """A lasting reason says more than that somebody could not be reached."""
+    return isinstance(failure.value, RequestFailed) and failure.value.reason.lasting

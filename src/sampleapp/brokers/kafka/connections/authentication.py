@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sampleapp.brokers.kafka.connections.diagnostics import INCOMPATIBLE, NO_ANSWER, Peer, in_words
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import INCOMPATIBLE, NO_ANSWER, in_words
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
 from sampleapp.brokers.kafka.connections.handshake import Gate
 from sampleapp.brokers.kafka.connections.sasl import SaslError, SaslRefused, SaslSteps, ServerUnproven
 from sampleapp.brokers.kafka.error_code import ErrorCode

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from msgspec import Struct
+from OpenSSL import SSL
 from twisted.internet.error import (
     ConnectError,
     ConnectionRefusedError,  # noqa: A004 -- Twisted's, which is not the built-in one
@@ -18,47 +19,70 @@ from twisted.internet.error import (
     TimeoutError,  # noqa: A004 -- as above
 )
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
+from sampleapp.brokers.kafka.connections.security import CertificateRejected, WrongHost
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import REQUIRED, Api, negotiate
 
 __all__ = [
+    "INCOMPATIBLE",
     "NOT_KAFKA",
+    "NOT_LEARNT",
     "NO_ANSWER",
     "UNREACHABLE",
-    "Peer",
     "closed",
+    "closed_while_securing",
+    "gone",
     "in_words",
     "not_connected",
     "not_kafka",
     "not_usable",
     "refused_versions",
     "silent",
+    "silent_while_securing",
     "slow_to_connect",
+    "tls_failed",
 ]
 
 UNREACHABLE = "Kafka cannot be reached."
 NO_ANSWER = "Kafka does not answer."
 NOT_KAFKA = "What answers at the address of Kafka is not Kafka."
 INCOMPATIBLE = "Kafka has another version than this service needs."
+_INSECURE: Final = "The connection to Kafka cannot be made secure."
 
+# OpenSSL's X509_V_ERR_…, of x509_vfy.h.
+_NOT_YET_VALID: Final = 9
+_HAS_EXPIRED: Final = 10
+_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 24, 27, 28})
+# What the alerts about a client's certificate are called (RFC 8446, section 6.2), as OpenSSL spells them.
+_ABOUT_CERTIFICATE: Final = (
+    "bad certificate",
+    "unsupported certificate",
+    "certificate revoked",
+    "certificate expired",
+    "certificate unknown",
+    "unknown ca",
+    "certificate required",
+    "access denied",
+    "decrypt error",
+)
+# What OpenSSL says of bytes that are not TLS records.
+_NOT_TLS: Final = (
+    "wrong version number",
+    "packet length too long",
+    "record layer failure",
+    "http request",
+    "bad record type",
+    "unexpected message",
+    "invalid record type",
+)
+_SHOWN_NAMES: Final = 5
 
-class Peer(Struct, frozen=True, kw_only=True):
-    """Who is connected to, and how: what a sentence about it needs."""
-
-    host: str
-    port: int
-    tls: bool = False
-    own_ca: bool = False
-    """Whether the trusted authorities were given as a file."""
-    client_certificate: bool = False
-    mechanism: str | None = None
-    """Of SASL."""
-
-    @property
-    def at(self) -> str:
-        """The address, as people write it."""
-        return address(self.host, self.port)
+NOT_LEARNT: Final = FailureReason(
+    sentence="What the broker says of the cluster could not be used; see the log.",
+    public="What the broker says of the cluster could not be used.",
+    lasting=False,
+)
 
 
 def in_words(things: Iterable[str]) -> str:
@@ -181,6 +205,66 @@ def not_usable(peer: Peer, ranges: Mapping[int, tuple[int, int]]) -> FailureReas
     return None
 
 
+def tls_failed(peer: Peer, reason: BaseException | None) -> FailureReason | None:
+    """
+    Why TLS failed, in its handshake or later; ``None`` if it was not TLS that failed.
+
+    With TLS 1.3 a broker refuses a client certificate only after the handshake is over for the client.
+
+    :param reason: with which the connection was lost.
+    """
+    if isinstance(reason, CertificateRejected):
+        return _tls_failure(_rejected_certificate(peer, reason))
+    if isinstance(reason, WrongHost):
+        return _tls_failure(_wrong_host(peer, reason))
+    if not isinstance(reason, SSL.Error):
+        return None
+    said = _words(reason)
+    if not said:
+        return None
+    return _tls_failure(_refused_handshake(peer, said))
+
+
+def closed_while_securing(peer: Peer) -> FailureReason:
+    """
+    The connection was closed before the TLS handshake was over, without an alert.
+
+    So does a plain-text listener of Kafka's, which reads the length of a request in the first bytes.
+    """
+    return FailureReason(
+        sentence=(
+            f"{peer.at} closed the connection during the TLS handshake: if it is a plain-text port, use "
+            "kafka:// for it."
+        ),
+        public=NO_ANSWER,
+        lasting=False,
+    )
+
+
+def silent_while_securing(peer: Peer) -> FailureReason:
+    """There is a connection, but the TLS handshake was not over in time."""
+    return FailureReason(
+        sentence=(
+            f"{peer.at} accepted the connection but did not answer the TLS handshake in time: check that "
+            "this is the port of a TLS listener of Kafka, and that the broker is not overloaded."
+        ),
+        public=NO_ANSWER,
+        lasting=False,
+    )
+
+
+def gone(node_id: int | None) -> FailureReason:
+    """
+    A broker is not in the cluster.
+
+    :param node_id: ``None`` for all of them: the client is closed.
+    """
+    who = "The client" if node_id is None else f"Broker {node_id}"
+    return FailureReason(
+        sentence=f"{who} is no more.", public="The broker is not in the cluster now.", lasting=False
+    )
+
+
 def _lacks(api: Api, spoken: tuple[int, int] | None) -> str:
     if spoken is None:
         return f"does not take {api.name} requests: give a listener of a broker, not of a KRaft controller"
@@ -188,3 +272,79 @@ def _lacks(api: Api, spoken: tuple[int, int] | None) -> str:
     if highest < api.lowest:
         return f"speaks {api.name} only up to version {highest}: Kafka 0.11 or newer is needed"
     return f"speaks {api.name} only from version {lowest} on: a newer version of this service is needed"
+
+
+def _tls_failure(sentence: str) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_INSECURE, lasting=True)
+
+
+def _rejected_certificate(peer: Peer, rejected: CertificateRejected) -> str:
+    whose = "The certificate" if rejected.depth == 0 else "A certificate in the chain"
+    if rejected.error == _HAS_EXPIRED:
+        return f"{whose} of {peer.at} has expired: renew it, or set this machine's clock."
+    if rejected.error == _NOT_YET_VALID:
+        return f"{whose} of {peer.at} is not valid yet: check its dates, and this machine's clock."
+    if rejected.error not in _UNTRUSTED:
+        return (
+            f"{whose} of {peer.at} cannot be used (OpenSSL's verification error {rejected.error}): check "
+            "what it was issued for."
+        )
+    if peer.own_ca:
+        check = "check that the file given with ca= has the authority that signed it"
+    else:
+        check = "give the authority's certificate with ca="
+    return f"The certificate of {peer.at} is not signed by a trusted authority: {check}."
+
+
+def _wrong_host(peer: Peer, wrong: WrongHost) -> str:
+    if not wrong.names:
+        return (
+            f"The certificate of {peer.at} names no host: it needs {peer.host} as a subject alternative "
+            "name, a common name is not enough."
+        )
+    if wrong.fault is not None:
+        return (
+            f"The certificate of {peer.at} has a name that is not allowed ({_printable(wrong.fault)}): give "
+            "the broker another certificate."
+        )
+    names = list(map(_printable, wrong.names[:_SHOWN_NAMES]))
+    if len(wrong.names) > _SHOWN_NAMES:
+        names.append("others")
+    return (
+        f"The certificate of {peer.at} is for {in_words(names)}, not for {peer.host}: connect to a name that "
+        "it has, or give the broker a certificate that has this one."
+    )
+
+
+def _refused_handshake(peer: Peer, said: str) -> str:
+    alert = said.partition("alert ")[2]
+    if alert in _ABOUT_CERTIFICATE:
+        if not peer.client_certificate:
+            return f"{peer.at} requires a client certificate: give certificate= and key=."
+        return (
+            f"{peer.at} refused the client certificate ({alert}): check that the broker trusts its "
+            "authority, and that it has not expired."
+        )
+    if alert in {"handshake failure", "protocol version", "insufficient security"} or "unsupported" in said:
+        return (
+            f"{peer.at} and this service found no way to speak TLS ({said}): check that the broker has TLS "
+            "1.2 or newer and usual ciphers, and whether it requires a client certificate."
+        )
+    if not alert and any(words in said for words in _NOT_TLS):
+        return (
+            f"{peer.at} does not speak TLS: use kafka:// for this port, or give the port of a TLS listener."
+        )
+    return f"TLS with {peer.at} failed ({said}): check the TLS settings of the broker."
+
+
+def _words(error: SSL.Error) -> str:
+    """What OpenSSL says, of all that it has in its queue the last; empty if it says nothing."""
+    queue = error.args[0] if error.args else None
+    if not isinstance(queue, list | tuple) or not queue:
+        return ""
+    last = queue[-1]
+    return _printable(str(last[-1] if isinstance(last, tuple) else last).lower())
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)

@@ -20,15 +20,9 @@ from sampleapp.brokers.kafka.connections.authentication import (
     closed_while_authenticating,
     silent_while_authenticating,
 )
-from sampleapp.brokers.kafka.connections.diagnostics import Peer
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
 from sampleapp.brokers.kafka.connections.handshake import ConnectionClosed, Gate, GateFactory, NotKafka
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.connections.tls_diagnostics import (
-    closed_while_securing,
-    silent_while_securing,
-    tls_failed,
-)
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest, negotiate, software_version
 
@@ -227,7 +221,7 @@ class _Attempt:
             return result
         silent = {
             _Stage.CONNECTING: diagnostics.slow_to_connect,
-            _Stage.SECURING: silent_while_securing,
+            _Stage.SECURING: diagnostics.silent_while_securing,
             _Stage.ASKING: diagnostics.silent,
             _Stage.AUTHENTICATING: silent_while_authenticating,
         }
@@ -280,11 +274,11 @@ class _Attempt:
         return answer.ranges
 
     def _closed(self, closed: ConnectionClosed) -> FailureReason:
-        reason = tls_failed(self._peer, closed.reason)
+        reason = diagnostics.tls_failed(self._peer, closed.reason)
         if reason is not None:
             return reason
         if self._stage is _Stage.SECURING:
-            return closed_while_securing(self._peer)
+            return diagnostics.closed_while_securing(self._peer)
         if self._stage is _Stage.AUTHENTICATING:
             return closed_while_authenticating(self._peer)
         return diagnostics.closed(self._peer, closed.received)

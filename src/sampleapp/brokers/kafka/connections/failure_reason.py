@@ -1,10 +1,10 @@
-"""What is wrong with a connection to a broker, as a sentence that says what to check."""
+"""Why a broker cannot be used, as a sentence that says what to check."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["ConnectionFailed", "FailureReason", "address"]
+__all__ = ["ConnectionFailed", "FailureReason", "Peer", "address"]
 
 
 class FailureReason(Struct, frozen=True):
@@ -27,6 +27,24 @@ class ConnectionFailed(Exception):
         """:param reason: why not."""
         super().__init__(reason.sentence)
         self.reason = reason
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """Who is connected to, and how: what a sentence about it needs."""
+
+    host: str
+    port: int
+    tls: bool = False
+    own_ca: bool = False
+    """Whether the trusted authorities were given as a file."""
+    client_certificate: bool = False
+    mechanism: str | None = None
+    """Of SASL."""
+
+    @property
+    def at(self) -> str:
+        """The address, as people write it."""
+        return address(self.host, self.port)
 
 
 def address(host: str, port: int) -> str:

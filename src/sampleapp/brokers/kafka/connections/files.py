@@ -1,19 +1,26 @@
-"""Reading the small files that a configuration names, with errors that say what to do."""
+"""Reading the files that a configuration names, and credentials, with errors that say what to do."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from twisted.logger import Logger
 
+from sampleapp.brokers.kafka.connections.sasl import Credentials
 from sampleapp.errors import StartUpError
 
-__all__ = ["read_file"]
+__all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "load_credentials", "read_file"]
 
 _MAX_BYTES: Final = 1024 * 1024
+
+USERNAME_VARIABLE: Final = "SAMPLEAPP_KAFKA_USERNAME"
+PASSWORD_VARIABLE: Final = "SAMPLEAPP_KAFKA_PASSWORD"  # noqa: S105 -- its name, not its value
+
+_FORM: Final = "it has the two lines username=NAME and password=PASSWORD"
 
 _log = Logger()
 
@@ -46,3 +53,58 @@ def read_file(path: Path, *, option: str, secret: bool) -> bytes:
             option=option,
         )
     return content
+
+
+def load_credentials(path: Path | None, *, environ: Mapping[str, str]) -> Credentials:
+    """
+    Read the credentials.
+
+    :param path: the file that holds them; with ``None`` the environment does.
+    :raise StartUpError: they are not there, or not in the right form; nothing of them is repeated.
+    """
+    if path is not None:
+        return _from_file(path)
+    username, password = environ.get(USERNAME_VARIABLE), environ.get(PASSWORD_VARIABLE)
+    if not username or not password:
+        raise StartUpError(
+            "The broker's URL has sasl=, but there are no credentials: give credentials=FILE, where "
+            f"{_FORM}, or set {USERNAME_VARIABLE} and {PASSWORD_VARIABLE}."
+        )
+    for name, value in ((USERNAME_VARIABLE, username), (PASSWORD_VARIABLE, password)):
+        if not _encodable(value):
+            raise StartUpError(f"The value of {name} is not UTF-8: set it again.")
+    return Credentials(username=username, password=password)
+
+
+def _from_file(path: Path) -> Credentials:
+    content = read_file(path, option="credentials", secret=True)
+    named = f"The file {path}, given with credentials=,"
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # Not chained: that error holds the content.
+        raise StartUpError(f"{named} is not UTF-8: {_FORM}.") from None
+    values: dict[str, str] = {}
+    # Not splitlines, which also splits at what may be a part of a password.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, _, value = line.removesuffix("\r").partition("=")
+        if name not in {"username", "password"} or not value or "\0" in value:
+            raise StartUpError(f"{named} is of another form in line {number}: {_FORM}, without any quotes.")
+        if name in values:
+            raise StartUpError(f"{named} has a second {name}= in line {number}: {_FORM}.")
+        values[name] = value
+    for name in ("username", "password"):
+        if name not in values:
+            raise StartUpError(f"{named} has no line {name}=: {_FORM}.")
+    return Credentials(**values)
+
+
+def _encodable(value: str) -> bool:
+    """Whether it has a UTF-8 form; what is not UTF-8 in the environment has none (PEP 383)."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

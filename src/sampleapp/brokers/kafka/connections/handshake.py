@@ -17,9 +17,9 @@ from zope.interface import implementer
 
 from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
 
-__all__ = ["MAX_FRAME_BYTES", "ConnectionClosed", "Gate", "GateFactory", "NotKafka"]
+__all__ = ["MAX_ANSWER_BYTES", "ConnectionClosed", "Gate", "GateFactory", "NotKafka"]
 
-MAX_FRAME_BYTES: Final = 1024 * 1024
+MAX_ANSWER_BYTES: Final = 1024 * 1024
 """What an answer may take. The longest, to ApiVersions, has some hundred bytes."""
 
 _LENGTH: Final = 4
@@ -172,7 +172,7 @@ class Gate(Protocol):
             return
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         # Also what is no length at all, such as "HTTP", is one that is far too great.
-        if not _CORRELATION_ID <= length <= MAX_FRAME_BYTES:
+        if not _CORRELATION_ID <= length <= MAX_ANSWER_BYTES:
             self._end(NotKafka(bytes(self._buffer[:_SHOWN])))
             return
         end = _LENGTH + length
