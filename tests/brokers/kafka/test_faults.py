@@ -232,7 +232,7 @@ async def test_a_topic_that_was_unknown_can_be_published_to_once_it_exists(mock)
 )
 @pytest_twisted.ensureDeferred
 async def test_a_topic_that_metadata_refuses_is_refused_at_once(mock, code, error):
-    unknown, refused = (struct.pack(">hh3s", each, 3, b"new") for each in (UNKNOWN_TOPIC_OR_PARTITION, code))
+    unknown, refused = (struct.pack(">hB3s", each, 4, b"new") for each in (UNKNOWN_TOPIC_OR_PARTITION, code))
     async with Tap(mock, reactor) as tap, running(tap.bootstrap) as broker:
         # The mock itself names the partitions of a topic that it refuses.
         tap.alter = lambda _, answer: answer.replace(unknown, refused)

@@ -15,13 +15,13 @@ from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import address
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.consumer import Followings
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
-from sampleapp.brokers.kafka.reachability import Reachability
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
@@ -30,6 +30,20 @@ __all__ = ["KafkaBroker"]
 
 CONNECT_TIMEOUT_S: Final = 5.0
 METADATA_INTERVAL_S: Final = 10.0
+
+
+class _Refreshing:
+    """Has the producer refresh what it knows of the cluster."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def cluster_unreachable(self, reason: FailureReason) -> None:
+        """See `sampleapp.brokers.kafka.watch.ClusterListener.cluster_unreachable`."""
+
+    def cluster_reached(self) -> None:
+        """See `sampleapp.brokers.kafka.watch.ClusterListener.cluster_reached`."""
+        self._producer.refresh()
 
 
 @implementer(IBroker)
@@ -59,10 +73,9 @@ class KafkaBroker:
         self._reactor = reactor
         self._environment = environment
         self._security: Security | None = None
-        self._condition = Condition()
+        self._condition = Condition(reactor)
         self._condition.expect(WRITING, "The Kafka broker was not started yet.")
-        self._reachability = Reachability()
-        self._interval_s = metadata_interval_s
+        self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
         self._followings = Followings(
             new_client=self._new_client,
             clock=reactor,
@@ -71,11 +84,10 @@ class KafkaBroker:
         )
         self._client: Client | None = None
         self._producer: Producer | None = None
-        self._watch: Watch | None = None
         self._stopping = False
         self._stopped = False
         self._deadlines: list[IDelayedCall] = []
-        self._stop_waiters: list[Deferred[None]] = []
+        self._stops: Waiters[None] = Waiters()
 
     def check(self) -> None:
         """See `IBroker.check`. Reads the files with certificates and credentials."""
@@ -103,16 +115,7 @@ class KafkaBroker:
             ),
             clock=self._reactor,
         )
-        self._watch = Watch(
-            client=self._client,
-            condition=self._condition,
-            refresh=self._producer.refresh,
-            interval_s=self._interval_s,
-            clock=self._reactor,
-        )
-        self._reachability.changed = self._watch.wake
-        self._reachability.ended = self._watch.lost
-        self._watch.start()
+        self._watch.start(client=self._client, listener=_Refreshing(self._producer))
         self._followings.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -145,9 +148,7 @@ class KafkaBroker:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         if self._stopped:
             return succeed(None)
-        # Each caller has a Deferred of its own, and may cancel it.
-        waiter: Deferred[None] = Deferred()
-        self._stop_waiters.append(waiter)
+        stopped = self._stops.wait()
         if self._producer is not None:
             self._deadlines.append(self._reactor.callLater(deadline_s, self._producer.give_up))
         if not self._stopping:
@@ -155,7 +156,7 @@ class KafkaBroker:
             Deferred.fromCoroutine(self._stop()).addErrback(
                 lambda failure: self._log.failure("Stopping the broker failed", failure=failure)
             )
-        return waiter
+        return stopped
 
     def _new_client(self) -> Client:
         if self._security is None:
@@ -167,17 +168,14 @@ class KafkaBroker:
                 security=self._security,
                 client_id=self._config.client_id,
                 timeout_s=min(CONNECT_TIMEOUT_S, self._config.delivery_timeout_s),
-                on_failure=self._reachability.failed,
-                on_success=self._reachability.succeeded,
             ),
             reactor=self._reactor,
-            connection_lost=self._reachability.lost,
+            listener=self._watch,
         )
 
     async def _stop(self) -> None:
         followings = self._followings.stop()
-        if self._watch is not None:
-            self._watch.stop()
+        self._watch.stop()
         if self._producer is not None:
             await self._producer.drain()
             self._producer.stop()
@@ -189,7 +187,4 @@ class KafkaBroker:
             if deadline.active():
                 deadline.cancel()
         self._condition.expect(WRITING, "The broker was stopped.")
-        waiters, self._stop_waiters = self._stop_waiters, []
-        for waiter in waiters:
-            if not waiter.called:
-                waiter.callback(None)
+        self._stops.succeed(None)

@@ -29,14 +29,15 @@ from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
-from tests.support.kafka_server import FakeBroker, listening
+from tests.support.connections import Connections
+from tests.support.kafka_server import FakeBroker, Silent, listening, serving
 from tests.support.mock_cluster import FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
 
 OFFSETS = ListOffsetsRequest(topics=[("t", [(0, EARLIEST)])], read_committed=False)
 
 
 @asynccontextmanager
-async def client_of(bootstrap, *, environ=None, **kwargs):
+async def client_of(bootstrap, *, environ=None, listener=None):
     config = parse(f"kafka://{bootstrap}")
     client = Client(
         addresses=config.addresses,
@@ -45,11 +46,9 @@ async def client_of(bootstrap, *, environ=None, **kwargs):
             security=Security.load(config, environ=environ or {}),
             client_id="tests",
             timeout_s=5,
-            on_failure=lambda *_: None,
-            on_success=lambda *_: None,
         ),
         reactor=reactor,
-        **kwargs,
+        listener=listener or Connections(),
     )
     try:
         yield client
@@ -153,22 +152,66 @@ async def test_the_first_addresses_are_left_once_the_brokers_are_known(mock):
 
 @pytest_twisted.ensureDeferred
 async def test_a_request_whose_connection_is_lost_is_not_sent_again(mock):
-    lost = []
-    async with (
-        Tap(mock, reactor) as tap,
-        client_of(tap.bootstrap, connection_lost=lambda: lost.append(1)) as client,
-    ):
+    async with Tap(mock, reactor) as tap, client_of(tap.bootstrap) as client:
         await within(client.load_metadata(["t"]))
         node_id = client.leader_of("t", 0)
         await within(client.request(node_id, OFFSETS, timeout_s=5))
         before = len(tap.of(LIST_OFFSETS))
         tap.lose_answers(LIST_OFFSETS)
-        lost.clear()
         error = await failure_of(client.request(node_id, OFFSETS, timeout_s=5))
         assert error.sent
-        await eventually(lambda: lost)
         await within(client.request(node_id, OFFSETS, timeout_s=5))
         assert len(tap.of(LIST_OFFSETS)) == before + 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_listener_is_told_of_each_connection_and_its_end():
+    listener, factory = Connections(), FakeBroker()
+    async with listening(factory) as port:
+        async with client_of(f"127.0.0.1:{port}", listener=listener) as client:
+            await within(client.when_connected(-1))
+            assert listener.told == [("connected", "127.0.0.1", port)]
+            factory.connections[0].transport.loseConnection()
+            await eventually(lambda: not client.is_connected(-1))
+            assert listener.kinds() == ["connected", "lost"]
+            await within(client.when_connected(-1))
+        assert listener.kinds() == ["connected", "lost"] * 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_listener_is_told_why_an_attempt_to_connect_fails():
+    listener = Connections()
+    async with listening(FakeBroker()) as port:
+        pass
+    async with client_of(f"127.0.0.1:{port}", listener=listener) as client:
+        error = await failure_of(client.when_connected(-1))
+        assert listener.told == [("failed", "127.0.0.1", port)]
+        assert listener.reasons == [error.reason]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_listener_is_told_when_a_request_is_not_answered_in_time():
+    listener, factory = Connections(), FakeBroker(silent_on=(METADATA,))
+    async with (
+        listening(factory) as port,
+        client_of(f"127.0.0.1:{port}", listener=listener) as client,
+    ):
+        request = MetadataRequest(topics=[], auto_create=False)
+        assert (await failure_of(client.request(-1, request, timeout_s=0.2))).sent
+        await eventually(lambda: listener.kinds() == ["connected", "lost"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_attempt_that_is_given_up_is_not_one_that_failed():
+    listener = Connections()
+    async with (
+        listening(serving(Silent)) as port,
+        client_of(f"127.0.0.1:{port}", listener=listener) as client,
+    ):
+        connecting = client.when_connected(-1)
+        await within(client.close())
+        assert not (await failure_of(connecting)).sent
+        assert listener.told == []
 
 
 @pytest_twisted.ensureDeferred

@@ -37,6 +37,7 @@ from sampleapp.brokers.kafka.protocol import (
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.interfaces import IFollowing
 from tests.support.brokers import Recorder, eventually, record, within
+from tests.support.connections import Connections
 from tests.support.kafka_log import log_of, produced
 from tests.support.mock_cluster import DROP_CONNECTION, FETCH, LIST_OFFSETS, MockCluster
 
@@ -1387,13 +1388,15 @@ async def following(cluster, topic, **options):
         security=Security.load(config, environ={}),
         client_id="tests",
         timeout_s=5.0,
-        on_failure=lambda *_: None,
-        on_success=lambda *_: None,
     )
     recorder, condition = Recorder(), Condition()
     followings = Followings(
         new_client=lambda: Client(
-            addresses=config.addresses, client_id="tests", endpoint_factory=endpoint_factory, reactor=reactor
+            addresses=config.addresses,
+            client_id="tests",
+            endpoint_factory=endpoint_factory,
+            reactor=reactor,
+            listener=Connections(),
         ),
         clock=reactor,
         condition=condition,

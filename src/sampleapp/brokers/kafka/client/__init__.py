@@ -15,6 +15,7 @@ partitions and leaders. Overridden are:
 
 from sampleapp.brokers.kafka.client.client import Client
 from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
+from sampleapp.brokers.kafka.client.interfaces import ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.client.metadata import ask_one_of
 
-__all__ = ["Client", "RequestFailed", "ask_one_of", "reason_of"]
+__all__ = ["Client", "ClusterClient", "ConnectionListener", "RequestFailed", "ask_one_of", "reason_of"]

@@ -10,7 +10,7 @@ seam is ``_make_request_to_broker``, which knows both the request and the broker
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.client.call import Call
 from sampleapp.brokers.kafka.client.connection import Connection, RequestFailed
+from sampleapp.brokers.kafka.client.interfaces import ConnectionListener
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
 from sampleapp.brokers.kafka.connections.diagnostics import NOT_LEARNT, gone
 from sampleapp.brokers.kafka.protocol import (
@@ -31,6 +32,7 @@ from sampleapp.brokers.kafka.protocol import (
     ProtocolError,
     Request,
 )
+from sampleapp.brokers.shared.backoff import Backoff
 
 __all__ = ["Client"]
 
@@ -38,12 +40,7 @@ R = TypeVar("R")
 
 _NOBODY: Final = -1
 _METADATA_TIMEOUT_S: Final = 5.0
-_RECONNECT_FIRST_S: Final = 0.05
-_RECONNECT_MAX_S: Final = 1.0
-
-
-def _reconnect_delay_s(failures: int) -> float:
-    return float(min(_RECONNECT_FIRST_S * 2 ** min(failures - 1, 10), _RECONNECT_MAX_S))
+_RECONNECT: Final = Backoff(first_s=0.05, max_s=1.0)
 
 
 class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
@@ -63,7 +60,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         client_id: str,
         endpoint_factory: Any,
         reactor: Any,
-        connection_lost: Callable[[], None] = lambda: None,
+        listener: ConnectionListener,
     ) -> None:
         """
         :param addresses: host and port of the brokers to ask first; the others are learnt from them.
@@ -71,7 +68,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         :param endpoint_factory: ``(reactor, host, port)`` to an endpoint whose protocols have
             ``api_versions``; see `sampleapp.brokers.kafka.connections.endpoints`.
         :param reactor: provides `IReactorTime`, and what the endpoints ask for.
-        :param connection_lost: is called when a connection has ended.
+        :param listener: is told what happens to the connections.
         """
         _quieten_afkak()
         super().__init__(
@@ -79,7 +76,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
             clientId=client_id,
             reactor=reactor,
             endpoint_factory=endpoint_factory,
-            retry_policy=_reconnect_delay_s,
+            retry_policy=_RECONNECT.delay_s,
         )
         self._first = {
             # Negative, as no broker's is.
@@ -87,7 +84,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
             for index, (host, port) in enumerate(addresses)
         }
         self._brokers.update(self._first)
-        self._connection_lost = connection_lost
+        self._listener = listener
         self._turn = 0
         self._topic_ids: dict[str, UUID] = {}
         self._loads = {
@@ -100,14 +97,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         }
 
     def request(self, node_id: int, request: Request[R], *, timeout_s: float) -> Deferred[R]:
-        """
-        Send a request to a broker, at most once.
-
-        :param timeout_s: seconds to wait for the answer, the connecting included. Then the connection is
-            dropped, since the answers to later requests could only come after this one.
-        :return: fires with the answer, or fails with `RequestFailed` and nothing else. Cancelling it
-            gives up waiting.
-        """
+        """See `ClusterClient.request`."""
         broker = None if self._closing else self._connection(node_id)
         if broker is None:
             return fail(RequestFailed(gone(node_id), sent=False))
@@ -117,66 +107,51 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         return answer
 
     def when_connected(self, node_id: int) -> Deferred[None]:
-        """
-        Connect to a broker, unless that is done.
-
-        :return: fires with ``None``, or fails with `RequestFailed`.
-        """
+        """See `ClusterClient.when_connected`."""
         broker = None if self._closing else self._connection(node_id)
         if broker is None:
             return fail(RequestFailed(gone(node_id), sent=False))
         return broker.when_connected()
 
     def is_connected(self, node_id: int) -> bool:
-        """Whether a request to this broker would be sent at once."""
+        """See `ClusterClient.is_connected`."""
         broker = None if self._closing else self.clients.get(node_id)
         return broker is not None and broker.connected()
 
     def load_metadata(self, topics: Iterable[str], *, auto_create: bool = False) -> Deferred[None]:
-        """
-        Learn which brokers there are, and of these topics their partitions and leaders.
-
-        :param topics: may be empty.
-        :param auto_create: whether a broker may create those that do not exist, if it is configured to.
-        :return: fires with ``None``, or fails with `RequestFailed` when no broker answers.
-        """
+        """See `ClusterClient.load_metadata`."""
         if self._closing:
             return fail(RequestFailed(gone(None), sent=False))
         return self._loads[auto_create].load(topics)
 
     def topic_error(self, topic: str) -> int | None:
-        """Kafka's error code in the last answer about a topic; ``None`` if there was no answer yet."""
+        """See `ClusterClient.topic_error`."""
         error: int | None = self.topic_errors.get(topic)
         return error
 
     def partitions_of(self, topic: str) -> Sequence[int]:
-        """The partitions of a topic, ascending; none if it is not known."""
+        """See `ClusterClient.partitions_of`."""
         partitions: Sequence[int] = self.topic_partitions.get(topic, ())
         return partitions
 
     def topic_id(self, topic: str) -> UUID | None:
-        """
-        The id of a topic, which is another one when it was deleted and made again under the same name.
-
-        :return: what the last answer about the topic said; ``None`` if there was none yet, or no such topic,
-            or the broker has no ids of topics (Kafka before 2.8, KIP-516).
-        """
+        """See `ClusterClient.topic_id`."""
         return self._topic_ids.get(topic)
 
     def leader_of(self, topic: str, partition: int) -> int | None:
-        """The node id of the broker that leads a partition, if one is known to."""
+        """See `ClusterClient.leader_of`."""
         broker = self.topics_to_brokers.get((topic, partition))
         return None if broker is None else int(broker.node_id)
 
     def forget_topic(self, topic: str) -> None:
-        """Keep nothing of a topic: afkak would do so for ever, also of one that does not exist."""
+        """See `ClusterClient.forget_topic`. afkak would keep it for ever, also one that does not exist."""
         for partition in self.topic_partitions.get(topic, ()):
             self.partition_meta.pop((topic, partition), None)
         self._topic_ids.pop(topic, None)
         self.reset_topic_metadata(topic)
 
     def node_ids(self) -> Sequence[int]:
-        """The brokers of the cluster, as of the last metadata."""
+        """See `ClusterClient.node_ids`."""
         return [node_id for node_id in self._brokers if node_id >= 0]
 
     def close(self) -> Deferred[None]:
@@ -200,8 +175,8 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 self._brokers[node_id],
                 self.clientId,
                 self._retry_policy,
+                listener=self._listener,
             )
-            made.lost = self._connection_lost
             self.clients[node_id] = made
         connection: Connection = self.clients[node_id]
         return connection

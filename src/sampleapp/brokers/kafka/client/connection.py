@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from afkak._protocol import KafkaProtocol
@@ -13,7 +13,9 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.client.interfaces import ConnectionListener
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
+from sampleapp.brokers.shared.waiters import Waiters
 
 _SHARE_OF_LIFETIME: Final = 0.8
 """
@@ -119,14 +121,17 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
     proto: Any
     _dDown: Any  # noqa: N815 -- afkak's name
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, listener: ConnectionListener) -> None:
+        """
+        :param args: what afkak's class takes.
+        :param listener: is told what happens to the connection.
+        """
         super().__init__(*args)
+        self._listener = listener
         self._failures = 0
-        self._connect_waiters: list[Deferred[None]] = []
+        self._connecting: Waiters[None] = Waiters()
         self._expiry: IDelayedCall | None = None
         self._is_expiring = False
-        self.lost: Callable[[], None] = lambda: None
-        """Is called when the connection has ended."""
 
     def when_connected(self) -> Deferred[None]:
         """
@@ -138,11 +143,10 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             return succeed(None)
         if self._dDown is not None:
             return fail(RequestFailed(self._closed(), sent=False))
-        waiter: Deferred[None] = Deferred()
-        self._connect_waiters.append(waiter)
+        connected = self._connecting.wait()
         if self.connector is None and self.proto is None:
             self._connect()
-        return waiter
+        return connected
 
     def connected(self) -> bool:
         """Whether a request would be sent at once, on a connection that is not about to be renewed."""
@@ -168,9 +172,9 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             # First, since what fails now may ask again at once, which takes another connection.
             self._forget_protocol()
             self._fail_all(self._reason(_lost(proto, reason)))
+        self._listener.lost(self.host, self.port)
         if self._dDown is not None and not self._dDown.called:
             self._dDown.callback(None)
-        self.lost()
 
     def has_left(self) -> None:
         """The broker is not in the cluster any more: what is under way fails, for that reason."""
@@ -223,11 +227,9 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             self._expiry = self._reactor.callLater(
                 _SHARE_OF_LIFETIME * proto.session_lifetime_ms / 1000, self._expire
             )
+        self._listener.connected(self.host, self.port)
         self._sendQueued()
-        waiters, self._connect_waiters = self._connect_waiters, []
-        for waiter in waiters:
-            if not waiter.called:
-                waiter.callback(None)
+        self._connecting.succeed(None)
 
     def answered(self) -> None:
         """The broker is of use: the next attempt to connect need not wait."""
@@ -241,7 +243,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             proto = self.proto
             self._forget_protocol()
             proto.transport.abortConnection()
-            if self._connect_waiters:
+            if self._connecting:
                 self._connect()
 
     def _expire(self) -> None:
@@ -267,6 +269,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             reason = failure.value.reason
         else:
             reason = self._reason(f"cannot be reached ({failure.getErrorMessage()})")
+        self._listener.failed(self.host, self.port, reason)
         self._fail_all(reason)
         return None
 
@@ -281,15 +284,13 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         super()._sendRequest(state)
 
     def _fail_all(self, reason: FailureReason) -> None:
-        states, waiters = list(self.requests.values()), self._connect_waiters
+        states = list(self.requests.values())
         self.requests.clear()
-        self._connect_waiters = []
+        connecting, self._connecting = self._connecting, Waiters()
         for state in states:
             if state.cancelled is None:
                 state.d.errback(RequestFailed(reason, sent=state.sent is not None))
-        for waiter in waiters:
-            if not waiter.called:
-                waiter.errback(RequestFailed(reason, sent=False))
+        connecting.fail(lambda: RequestFailed(reason, sent=False))
 
     def _reason(self, what: str) -> FailureReason:
         return FailureReason(

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.shared.waiters import Waiters
 
 __all__ = ["MetadataLoads", "ask_one_of"]
 
@@ -45,7 +46,7 @@ class MetadataLoads:
         self._candidates = candidates
         self._clock = clock
         self._topics: set[str] = set()
-        self._waiters: list[Deferred[None]] = []
+        self._waiters: Waiters[None] = Waiters()
         self._loading = False
 
     def load(self, topics: Iterable[str]) -> Deferred[None]:
@@ -55,33 +56,28 @@ class MetadataLoads:
         :return: fires with ``None`` after an answer that was asked for from now on, or fails with the
             `RequestFailed` of the broker that says the most.
         """
-        waiter: Deferred[None] = Deferred()
         self._topics.update(topics)
-        self._waiters.append(waiter)
+        loaded = self._waiters.wait()
         if not self._loading:
             self._begin()
-        return waiter
+        return loaded
 
     def _begin(self) -> None:
         topics, self._topics = sorted(self._topics), set()
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, Waiters()
         self._loading = True
         ask_one_of(
             self._candidates(), ask=lambda node_id: self._ask(node_id, topics), clock=self._clock
         ).addBoth(self._end, waiters)
 
-    def _end(self, result: Any, waiters: list[Deferred[None]]) -> None:
+    def _end(self, result: Any, waiters: Waiters[None]) -> None:
         self._loading = False
         if self._waiters:
             self._begin()
-        for waiter in waiters:
-            if waiter.called:
-                continue
-            if isinstance(result, Failure):
-                # Each has an exception of its own, which it may raise and chain as it likes.
-                waiter.errback(RequestFailed(reason_of(result), sent=False))
-            else:
-                waiter.callback(None)
+        if isinstance(result, Failure):
+            waiters.fail(lambda: RequestFailed(reason_of(result), sent=False))
+        else:
+            waiters.succeed(None)
 
 
 def ask_one_of(

@@ -46,8 +46,6 @@ def make_endpoint_factory(
     security: Security,
     client_id: str,
     timeout_s: float,
-    on_failure: Callable[[str, int, FailureReason], None],
-    on_success: Callable[[str, int], None],
 ) -> Callable[[Any, str, int], IStreamClientEndpoint]:
     """
     Make what afkak calls its ``endpoint_factory``.
@@ -58,9 +56,6 @@ def make_endpoint_factory(
     broker closes the connection, KIP-368; 0 for never).
 
     :param timeout_s: seconds for all of it, from looking up the name on.
-    :param on_failure: is called with host, port and reason before ``connect()`` fails with that reason as a
-        `ConnectionFailed`; not if it was cancelled.
-    :param on_success: is called with host and port before ``connect()`` fires.
     """
     questions = _VersionsQuestions()
 
@@ -72,8 +67,6 @@ def make_endpoint_factory(
             peer=security.peer(host, port),
             client_id=client_id.encode(),
             timeout_s=timeout_s,
-            on_failure=on_failure,
-            on_success=on_success,
         )
 
     return make
@@ -90,8 +83,6 @@ class _KafkaEndpoint:
         peer: Peer,
         client_id: bytes,
         timeout_s: float,
-        on_failure: Callable[[str, int, FailureReason], None],
-        on_success: Callable[[str, int], None],
     ) -> None:
         self._questions = questions
         self._clock = cast(IReactorTime, reactor)
@@ -99,8 +90,6 @@ class _KafkaEndpoint:
         self._security = security
         self._gates = GateFactory(client_id)
         self._timeout_s = timeout_s
-        self._on_failure = on_failure
-        self._on_success = on_success
         self._endpoint: IStreamClientEndpoint = HostnameEndpoint(
             reactor, peer.host, peer.port, timeout=timeout_s, attemptDelay=_ATTEMPT_DELAY_S
         )
@@ -128,15 +117,9 @@ class _KafkaEndpoint:
             gates=self._gates,
             questions=self._questions,
         )
-        try:
-            protocol = await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
-                self._timeout_s, self._clock, attempt.timed_out
-            )
-        except ConnectionFailed as error:
-            self._on_failure(self._peer.host, self._peer.port, error.reason)
-            raise
-        self._on_success(self._peer.host, self._peer.port)
-        return protocol
+        return await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
+            self._timeout_s, self._clock, attempt.timed_out
+        )
 
 
 class _VersionsQuestions:

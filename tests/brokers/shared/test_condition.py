@@ -1,0 +1,136 @@
+"""The condition of a broker: what `health` says, and which lines are worth the log."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
+
+from sampleapp.brokers.shared.condition import WRITING, Condition
+
+READING = ("reading", "readings")
+
+
+@contextmanager
+def logged():
+    lines = []
+
+    def observe(event):
+        if event["log_namespace"].endswith("Condition"):
+            lines.append(event["log_format"].format(**event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def condition(clock):
+    return Condition(clock)
+
+
+def test_a_reason_is_logged_once_however_often_it_is_given(condition, clock):
+    with logged() as lines:
+        for _ in range(100):
+            condition.bad(WRITING, "refused")
+            clock.advance(10)
+        condition.good(WRITING)
+        condition.good(WRITING)
+    assert lines == ["The broker does not work: refused", "The broker works again. Before: refused"]
+
+
+def test_another_reason_of_the_same_part_is_logged_too(condition, clock):
+    with logged() as lines:
+        condition.bad(WRITING, "refused the connection")
+        clock.advance(300)
+        condition.bad(WRITING, "refused the credentials")
+        condition.good(WRITING)
+    assert lines == [
+        "The broker does not work: refused the connection",
+        "The broker does not work: refused the credentials",
+        "The broker works again. Before: refused the credentials",
+    ]
+
+
+def test_reasons_that_alternate_are_a_line_a_minute_and_not_a_storm(condition, clock):
+    with logged() as lines:
+        for turn in range(1000):
+            condition.bad(WRITING, f"reason {turn % 2}")
+            clock.advance(0.7)
+    assert 10 <= len(lines) <= 12
+
+
+def test_a_reason_that_came_too_soon_is_logged_when_it_lasts(condition, clock):
+    with logged() as lines:
+        condition.bad(WRITING, "one")
+        for _ in range(100):
+            clock.advance(1)
+            condition.bad(WRITING, "other")
+    assert lines == ["The broker does not work: one", "The broker does not work: other"]
+
+
+def test_one_reason_of_several_parts_is_one_line_until_none_has_it(condition):
+    with logged() as lines:
+        condition.bad(WRITING, "refused")
+        condition.bad(READING, "refused")
+        assert condition.health().reasons == ("refused",)
+        condition.good(WRITING)
+        assert not condition.health().ready
+        condition.good(READING)
+    assert lines == ["The broker does not work: refused", "The broker works again. Before: refused"]
+
+
+def test_what_is_expected_is_not_logged_but_known(condition):
+    with logged() as lines:
+        condition.expect(WRITING, "not started")
+        assert condition.health().reasons == ("not started",)
+        condition.good(WRITING)
+        condition.bad(READING, "damage")
+        condition.forget(READING)
+        assert condition.health().ready
+    assert lines == ["The broker does not work: damage"]
+
+
+def test_without_a_clock_it_is_the_systems():
+    with logged() as lines:
+        condition = Condition()
+        condition.bad(WRITING, "one")
+        condition.bad(WRITING, "other")
+    assert lines == ["The broker does not work: one"]
+    assert condition.health().reasons == ("other",)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([WRITING, READING]), st.sampled_from([None, "a", "b"]), st.floats(0, 100))
+    )
+)
+def test_health_is_what_was_said_last_of_each_part_and_what_was_logged_as_bad_is_logged_as_good(steps):
+    clock = Clock()
+    condition = Condition(clock)
+    last = {}
+    with logged() as lines:
+        for part, reason, seconds in steps:
+            clock.advance(seconds)
+            if reason is None:
+                last.pop(part, None)
+                condition.good(part)
+            else:
+                last[part] = reason
+                condition.bad(part, reason)
+            assert set(condition.health().reasons) == set(last.values())
+        for part in (WRITING, READING):
+            condition.good(part)
+    if lines:
+        assert "works again" in lines[-1]

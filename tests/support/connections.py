@@ -1,0 +1,26 @@
+"""What happens to the connections of a client, as its listener is told."""
+
+from __future__ import annotations
+
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+
+
+class Connections:
+    """A `ConnectionListener` that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, int]] = []
+        self.reasons: list[FailureReason] = []
+
+    def connected(self, host: str, port: int) -> None:
+        self.told.append(("connected", host, port))
+
+    def failed(self, host: str, port: int, reason: FailureReason) -> None:
+        self.told.append(("failed", host, port))
+        self.reasons.append(reason)
+
+    def lost(self, host: str, port: int) -> None:
+        self.told.append(("lost", host, port))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _, _ in self.told]
