@@ -42,19 +42,20 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=[
-        # Its classes were not made for subclassing, so an upgrade is a change of ours.
+        # Four of these are capped, since names of theirs are used that are not public; which ones they are,
+        # tests/test_private_names.py says. Raise a cap when that test passes with the next version.
         "afkak == 21.5.0.post0",
-        "aiokafka >= 0.12",
+        "aiokafka >= 0.12, < 0.15",
         "click >= 8.1",
         # What aiokafka compresses with: snappy, lz4 and zstd.
         "cramjam >= 2.8",
         # URLs in the form that treq takes them in.
         "hyperlink >= 21.0",
-        "klein >= 24.8",
+        "klein >= 24.8, < 25",
         "msgspec >= 0.19",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
-        "twisted[tls] >= 26.4",
+        "twisted[tls] >= 26.4, < 27",
         "typing-extensions >= 4.6",
         "zope.interface >= 6.0",
     ],
