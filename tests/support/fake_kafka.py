@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from uuid import UUID
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
@@ -144,6 +145,10 @@ class FakeCluster:
         if not any(topic in names for names in self.asked):
             return None
         return ErrorCode.NONE if topic in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """As of a broker that is older than the ids of topics."""
+        return None
 
     def forget_topic(self, topic: str) -> None:
         self.asked = [tuple(name for name in names if name != topic) for names in self.asked]

@@ -1,0 +1,28 @@
+"""
+Checked by mypy, never run: Kafka's client, and what stands for it in the tests, are of one Protocol.
+
+A fake whose methods are not those of the client would let tests pass that say nothing.
+"""
+
+from __future__ import annotations
+
+from sampleapp.brokers.kafka.client import Client, ClusterClient, ConnectionListener
+from sampleapp.brokers.kafka.watch import Watch
+from tests.support.connections import Connections
+from tests.support.fake_kafka import FakeCluster
+
+
+def is_a_client(client: Client) -> ClusterClient:
+    return client
+
+
+def is_a_client_for_the_producer(client: FakeCluster) -> ClusterClient:
+    return client
+
+
+def is_told_of_connections(watch: Watch) -> ConnectionListener:
+    return watch
+
+
+def remembers_connections(connections: Connections) -> ConnectionListener:
+    return connections
