@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sampleapp.brokers.kafka.client import Client, ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.watch import Watch
-from tests.support.connections import Connections
+from tests.support.connection_listener import Connections
 from tests.support.fake_kafka import FakeCluster
 
 

@@ -29,7 +29,7 @@ from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
-from tests.support.connections import Connections
+from tests.support.connection_listener import Connections
 from tests.support.kafka_server import FakeBroker, Silent, listening, serving
 from tests.support.mock_cluster import FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
 

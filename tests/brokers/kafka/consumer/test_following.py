@@ -37,7 +37,7 @@ from sampleapp.brokers.kafka.protocol import (
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.interfaces import IFollowing
 from tests.support.brokers import Recorder, eventually, record, within
-from tests.support.connections import Connections
+from tests.support.connection_listener import Connections
 from tests.support.kafka_log import log_of, produced
 from tests.support.mock_cluster import DROP_CONNECTION, FETCH, LIST_OFFSETS, MockCluster
 

@@ -1,0 +1,153 @@
+"""SASL on a connection: who is let in, and why not."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from tests.support.brokers import eventually
+from tests.support.connecting import (
+    SECRET,
+    USER,
+    Connecting,
+    as_client,
+    connected,
+    trusting,
+)
+from tests.support.kafka_server import (
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    TODAY,
+    FakeBroker,
+    ServerTLS,
+    listening,
+)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("newest", [0, 1, 2])
+@pytest_twisted.ensureDeferred
+async def test_right_credentials_with_each_mechanism_and_version(mechanism, newest):
+    broker = FakeBroker(
+        ranges=TODAY | {36: (0, newest)},
+        mechanisms=["SCRAM-SHA-256", "PLAIN", "SCRAM-SHA-512"],
+        users={USER: SECRET},
+        lifetime_ms=3_600_000,
+    )
+    async with listening(broker) as port, connected(port, f"kafka://?sasl={mechanism}") as inner:
+        assert inner.known == TODAY | {36: (0, newest)}
+        assert inner.session_lifetime_ms == (3_600_000 if newest else 0)
+        assert broker.requests[:2] == [(18, 3, b"sampleapp-test"), (17, 1, b"sampleapp-test")]
+        assert {version for key, version, _ in broker.requests if key == 36} == {min(newest, 1)}
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("users", [{USER: "other"}, {}])
+@pytest_twisted.ensureDeferred
+async def test_wrong_credentials(mechanism, users):
+    # A broker's own callback may say anything, also what must not be repeated.
+    broker = FakeBroker(mechanisms=[mechanism], users=users, refusal=f"{USER} has not {SECRET}")
+    async with listening(broker) as port:
+        reason = await Connecting(port, f"kafka://?sasl={mechanism}").reason()
+        await eventually(lambda: broker.lost)
+    assert reason == FailureReason(
+        f"127.0.0.1:{port} refused the credentials for {mechanism}: check the user name and the password, "
+        f"and that the broker has them for {mechanism}.",
+        "Kafka does not let this service in.",
+        lasting=True,
+    )
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_mechanism_that_is_not_offered():
+    broker = FakeBroker(mechanisms=["SCRAM-SHA-512", "GSSAPI", "PLAIN"])
+    async with listening(broker) as port:
+        reason = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").reason()
+    assert reason.sentence == (
+        f"127.0.0.1:{port} does not offer SCRAM-SHA-256: it offers GSSAPI, PLAIN and SCRAM-SHA-512; use "
+        "sasl= with what is offered there, or switch this mechanism on at the broker."
+    )
+    assert reason.lasting
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_listener_without_sasl():
+    async with listening(FakeBroker(mechanisms=None)) as port:
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+    assert reason.sentence == (
+        f"127.0.0.1:{port} does not do SASL on this listener: leave out sasl=, or give the port of another."
+    )
+    assert reason.lasting
+
+
+@pytest.mark.parametrize("key", [SASL_HANDSHAKE, SASL_AUTHENTICATE])
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_closes_the_connection_during_sasl(key):
+    broker = FakeBroker(mechanisms=["PLAIN"], users={USER: SECRET}, closing_on={key})
+    async with listening(broker) as port:
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+    assert reason.sentence == (
+        f"127.0.0.1:{port} closed the connection during SASL with PLAIN: check that the listener has SASL "
+        "on, and the log of the broker."
+    )
+    assert not reason.lasting
+
+
+@pytest.mark.parametrize("key", [SASL_HANDSHAKE, SASL_AUTHENTICATE])
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_does_not_answer_during_sasl(key):
+    broker = FakeBroker(mechanisms=["PLAIN"], silent_on={key})
+    async with listening(broker) as port:
+        reason = await Connecting(port, "kafka://?sasl=PLAIN", timeout_s=0.2).reason()
+    assert f"127.0.0.1:{port} did not finish SASL with PLAIN in time" in reason.sentence
+    assert not reason.lasting
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_is_too_old_for_sasl():
+    ranges = {key: ends for key, ends in TODAY.items() if key != SASL_AUTHENTICATE}
+    async with listening(FakeBroker(ranges=ranges | {17: (0, 0)}, mechanisms=["PLAIN"])) as port:
+        reason = await Connecting(port, "kafka://?sasl=PLAIN").reason()
+        assert reason.sentence == (
+            f"127.0.0.1:{port} has no SaslAuthenticate requests: SASL needs Kafka 1.0 or newer."
+        )
+        assert reason.incompatible
+        async with connected(port) as inner:
+            assert inner.known == ranges | {17: (0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (
+            {"final": b"v=AAAA"},
+            "does not know the password for SCRAM-SHA-256 itself: it may only pretend to be the",
+        ),
+        ({"final": b"e=other-error"}, "refused the credentials for SCRAM-SHA-256"),
+        ({"final": b"?"}, "does not keep to SCRAM-SHA-256 (its last message is not one of SCRAM)"),
+        (
+            {"iterations": 10_000_000},
+            "does not keep to SCRAM-SHA-256 (it asks for 10000000 iterations, not 4096",
+        ),
+        ({"iterations": 1}, "does not keep to SCRAM-SHA-256 (it asks for 1 iterations, not 4096"),
+        ({"nonce": ""}, "does not keep to SCRAM-SHA-256 (it did not add to the nonce"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_prove_itself_is_not_used(options, what):
+    broker = FakeBroker(mechanisms=["SCRAM-SHA-256"], users={USER: SECRET}, **options)
+    async with listening(broker) as port:
+        reason = await Connecting(port, "kafka://?sasl=SCRAM-SHA-256").reason()
+        await eventually(lambda: broker.lost)
+    assert f"127.0.0.1:{port} {what}" in reason.sentence
+    assert reason.lasting
+
+
+@pytest_twisted.ensureDeferred
+async def test_tls_with_a_client_certificate_and_sasl_at_once(authority):
+    broker = FakeBroker(mechanisms=["SCRAM-SHA-512"], users={USER: SECRET}, piece=5)
+    tls = ServerTLS(authority.server(), client_ca=authority.certificate)
+    url = trusting(authority, *as_client(authority.client()), "sasl=SCRAM-SHA-512")
+    async with listening(broker, tls=tls) as port, connected(port, url) as inner:
+        assert inner.known == TODAY

@@ -1,0 +1,305 @@
+"""Answers as bytes, against classes that were generated from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.protocol import (
+    AbortedTransaction,
+    ApiVersions,
+    ApiVersionsRequest,
+    BrokerAddress,
+    ClusterMetadata,
+    Fetched,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    MetadataRequest,
+    PartitionMetadata,
+    ProduceAnswer,
+    Produced,
+    ProduceRequest,
+    ProducerIdentity,
+    SaslAuthenticated,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    SaslMechanisms,
+    TopicMetadata,
+)
+from tests.support import strategies
+from tests.support.kafka_protocol import (
+    API_VERSIONS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    durations_ms,
+    each_version,
+    errors,
+    few_texts,
+    grouped,
+    int32s,
+    moment,
+    ms,
+    offsets,
+    partitions,
+    timestamps_ms,
+    topic_ids,
+)
+
+
+class TestAnswersAgainstKafkasSchemas:
+    @each_version(ProduceRequest)
+    def test_produce(self, oracle, version):
+        kio = oracle("produce", version)
+        produced = st.builds(
+            Produced,
+            topic=strategies.topics,
+            partition=partitions,
+            error=errors,
+            offset=offsets,
+            timestamp_ms=timestamps_ms,
+            log_start_offset=offsets if version >= 5 else st.just(-1),
+            record_errors=st.lists(st.tuples(int32s, few_texts), max_size=3).map(tuple)
+            if version >= 8
+            else st.just(()),
+            message=few_texts if version >= 8 else st.none(),
+        )
+
+        def entity(part):
+            return kio.PartitionProduceResponse(
+                index=part.partition,
+                error_code=kio.error(part.error),
+                base_offset=part.offset,
+                log_append_time=moment(part.timestamp_ms),
+                log_start_offset=part.log_start_offset,
+                record_errors=tuple(
+                    kio.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                    for index, message in part.record_errors
+                ),
+                error_message=part.message,
+            )
+
+        @settings(max_examples=40)
+        @given(st.lists(produced, max_size=4))
+        def same_fields(answer):
+            response = kio.ProduceResponse(
+                responses=tuple(
+                    kio.TopicProduceResponse(name=topic, partition_responses=tuple(map(entity, parts)))
+                    for topic, parts in grouped(answer)
+                ),
+                throttle_time=ms(7),
+            )
+            assert PRODUCE.decode(version, kio.dump_answer(response)) == ProduceAnswer(
+                answer, 7 if version >= 6 else 0
+            )
+
+        same_fields()
+
+    @each_version(FetchRequest)
+    def test_fetch(self, oracle, version):
+        kio = oracle("fetch", version)
+        fetched = st.builds(
+            Fetched,
+            topic=strategies.topics,
+            partition=partitions,
+            error=errors,
+            high_watermark=offsets,
+            last_stable_offset=offsets,
+            log_start_offset=offsets if version >= 5 else st.just(-1),
+            aborted=st.lists(st.builds(AbortedTransaction, offsets, offsets), max_size=3).map(tuple),
+            records=st.binary(),
+        )
+
+        @settings(max_examples=40)
+        @given(st.lists(fetched, max_size=4), st.booleans(), st.data())
+        def same_fields(answer, null, data):
+            # An id says which topic it is, so no two have the same one.
+            names = sorted({part.topic for part in answer})
+            ids = data.draw(st.lists(topic_ids, min_size=len(names), max_size=len(names), unique=True))
+            known = dict(zip(names, ids, strict=True))
+
+            def entity(part):
+                aborted = tuple(
+                    kio.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                    for each in part.aborted
+                )
+                return kio.PartitionData(
+                    partition_index=part.partition,
+                    error_code=kio.error(part.error),
+                    high_watermark=part.high_watermark,
+                    last_stable_offset=part.last_stable_offset,
+                    log_start_offset=part.log_start_offset,
+                    # Nothing is written in two ways.
+                    aborted_transactions=aborted or (None if null else ()),
+                    preferred_read_replica=-1,
+                    records=part.records or (None if null else b""),
+                )
+
+            response = kio.FetchResponse(
+                throttle_time=ms(7),
+                error_code=kio.error(0),
+                session_id=0,
+                responses=tuple(
+                    kio.FetchableTopicResponse(
+                        topic=topic, topic_id=known[topic], partitions=tuple(map(entity, parts))
+                    )
+                    for topic, parts in grouped(answer)
+                ),
+            )
+            request = msgspec.structs.replace(FETCH, topic_ids=known)
+            assert request.decode(version, kio.dump_answer(response)) == answer
+
+        same_fields()
+
+    @each_version(ListOffsetsRequest)
+    def test_list_offsets(self, oracle, version):
+        kio = oracle("list_offsets", version)
+        listed = st.builds(
+            ListedOffset,
+            topic=strategies.topics,
+            partition=partitions,
+            error=errors,
+            timestamp_ms=offsets,
+            offset=offsets,
+        )
+
+        def entity(part):
+            return kio.ListOffsetsPartitionResponse(
+                partition_index=part.partition,
+                error_code=kio.error(part.error),
+                timestamp=part.timestamp_ms,
+                offset=part.offset,
+                leader_epoch=3,
+            )
+
+        @settings(max_examples=40)
+        @given(st.lists(listed, max_size=4))
+        def same_fields(answer):
+            response = kio.ListOffsetsResponse(
+                throttle_time=ms(7),
+                topics=tuple(
+                    kio.ListOffsetsTopicResponse(name=topic, partitions=tuple(map(entity, parts)))
+                    for topic, parts in grouped(answer)
+                ),
+            )
+            assert LIST_OFFSETS.decode(version, kio.dump_answer(response)) == answer
+
+        same_fields()
+
+    @each_version(MetadataRequest)
+    def test_metadata(self, oracle, version):
+        kio = oracle("metadata", version)
+        node_lists = st.lists(int32s, max_size=3).map(tuple)
+        addresses = st.builds(BrokerAddress, int32s, strategies.texts, int32s)
+        infos = st.builds(PartitionMetadata, errors, partitions, int32s, node_lists, node_lists)
+        topics = st.builds(
+            TopicMetadata,
+            errors,
+            strategies.topics,
+            st.lists(infos, max_size=3).map(tuple),
+            st.none() | topic_ids if version >= 10 else st.none(),
+        )
+        clusters = st.builds(
+            ClusterMetadata,
+            st.lists(addresses, max_size=3).map(tuple),
+            st.lists(topics, max_size=3).map(tuple),
+            int32s,
+            few_texts,
+        )
+
+        def topic_entity(topic):
+            return kio.MetadataResponseTopic(
+                error_code=kio.error(topic.error),
+                name=topic.topic,
+                topic_id=topic.topic_id,
+                is_internal=False,
+                partitions=tuple(
+                    kio.MetadataResponsePartition(
+                        error_code=kio.error(info.error),
+                        partition_index=info.partition,
+                        leader_id=info.leader,
+                        replica_nodes=info.replicas,
+                        isr_nodes=info.isr,
+                        offline_replicas=info.replicas[1:],
+                    )
+                    for info in topic.partitions
+                ),
+            )
+
+        @given(clusters, few_texts)
+        def same_fields(cluster, rack):
+            response = kio.MetadataResponse(
+                throttle_time=ms(7),
+                brokers=tuple(
+                    kio.MetadataResponseBroker(
+                        node_id=each.node_id, host=each.host, port=each.port, rack=rack
+                    )
+                    for each in cluster.brokers
+                ),
+                cluster_id=cluster.cluster_id,
+                controller_id=cluster.controller_id,
+                topics=tuple(map(topic_entity, cluster.topics)),
+            )
+            assert METADATA.decode(version, kio.dump_answer(response)) == cluster
+
+        same_fields()
+
+    @each_version(ApiVersionsRequest)
+    def test_api_versions(self, oracle, version):
+        kio = oracle("api_versions", version)
+        int16s = st.integers(-(2**15), 2**15 - 1)
+
+        @given(errors, st.dictionaries(int16s, st.tuples(int16s, int16s)))
+        def same_fields(error, ranges):
+            response = kio.ApiVersionsResponse(
+                error_code=kio.error(error),
+                api_keys=tuple(
+                    kio.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+                    for key, (lowest, highest) in ranges.items()
+                ),
+                throttle_time=ms(7),
+            )
+            assert API_VERSIONS.decode(version, kio.dump_answer(response)) == ApiVersions(error, ranges)
+
+        same_fields()
+
+    @each_version(InitProducerIdRequest)
+    def test_init_producer_id(self, oracle, version):
+        kio = oracle("init_producer_id", version)
+        response = kio.InitProducerIdResponse(
+            throttle_time=ms(7), error_code=kio.error(14), producer_id=2**40, producer_epoch=3
+        )
+        expected = ProducerIdentity(14, 2**40, 3)
+        assert INIT_PRODUCER_ID.decode(version, kio.dump_answer(response)) == expected
+
+    @each_version(SaslHandshakeRequest)
+    def test_sasl_handshake(self, oracle, version):
+        kio = oracle("sasl_handshake", version)
+        response = kio.SaslHandshakeResponse(error_code=kio.error(33), mechanisms=("PLAIN", "GSSAPI"))
+        assert SASL_HANDSHAKE.decode(version, kio.dump_answer(response)) == SaslMechanisms(
+            33, ("PLAIN", "GSSAPI")
+        )
+
+    @each_version(SaslAuthenticateRequest)
+    def test_sasl_authenticate(self, oracle, version):
+        kio = oracle("sasl_authenticate", version)
+
+        @given(errors, few_texts, st.binary(), durations_ms)
+        def same_fields(error, message, token, lifetime_ms):
+            response = kio.SaslAuthenticateResponse(
+                error_code=kio.error(error),
+                error_message=message,
+                auth_bytes=token,
+                session_lifetime=ms(lifetime_ms),
+            )
+            expected = SaslAuthenticated(error, message, token, lifetime_ms if version >= 1 else 0)
+            assert SASL_AUTHENTICATE.decode(version, kio.dump_answer(response)) == expected
+
+        same_fields()

@@ -1,0 +1,215 @@
+"""Requests as bytes, against classes that were generated from Kafka's own schemas."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.protocol import (
+    EARLIEST,
+    LATEST,
+    ApiVersionsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    request_frame,
+)
+from tests.support import strategies
+from tests.support.kafka_protocol import (
+    API_VERSIONS,
+    METADATA,
+    by_topic,
+    durations_ms,
+    each_version,
+    int32s,
+    ms,
+    offsets,
+    partitions,
+    topic_ids,
+)
+
+
+class TestRequestsAgainstKafkasSchemas:
+    @each_version(ProduceRequest)
+    def test_produce(self, oracle, version):
+        kio = oracle("produce", version)
+
+        @settings(max_examples=40)
+        @given(by_topic(st.tuples(partitions, st.binary())), durations_ms, st.sampled_from([-1, 0, 1]))
+        def same_bytes(topics, timeout_ms, acks):
+            expected = kio.ProduceRequest(
+                transactional_id=None,
+                acks=acks,
+                timeout=ms(timeout_ms),
+                topic_data=tuple(
+                    kio.TopicProduceData(
+                        name=topic,
+                        partition_data=tuple(
+                            kio.PartitionProduceData(index=index, records=batch) for index, batch in parts
+                        ),
+                    )
+                    for topic, parts in topics
+                ),
+            )
+            request = ProduceRequest(topics=topics, timeout_ms=timeout_ms, acks=acks)
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    @each_version(FetchRequest)
+    def test_fetch(self, oracle, version):
+        kio = oracle("fetch", version)
+
+        @settings(max_examples=40)
+        @given(
+            by_topic(st.tuples(partitions, offsets)),
+            durations_ms,
+            st.tuples(int32s, int32s, int32s),
+            st.booleans(),
+            st.data(),
+        )
+        def same_bytes(topics, max_wait_ms, limits, read_committed, data):
+            min_bytes, max_bytes, partition_max_bytes = limits
+            ids = {topic: data.draw(topic_ids) for topic, _ in topics}
+            expected = kio.FetchRequest(
+                replica_id=-1,
+                max_wait=ms(max_wait_ms),
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                isolation_level=int(read_committed),
+                session_id=0,
+                session_epoch=-1,
+                topics=tuple(
+                    kio.FetchTopic(
+                        topic=topic,
+                        topic_id=ids[topic],
+                        partitions=tuple(
+                            kio.FetchPartition(
+                                partition=partition,
+                                current_leader_epoch=-1,
+                                fetch_offset=offset,
+                                log_start_offset=-1,
+                                partition_max_bytes=partition_max_bytes,
+                            )
+                            for partition, offset in parts
+                        ),
+                    )
+                    for topic, parts in topics
+                ),
+                forgotten_topics_data=(),
+                rack_id="",
+            )
+            request = FetchRequest(
+                topics=topics,
+                max_wait_ms=max_wait_ms,
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                partition_max_bytes=partition_max_bytes,
+                read_committed=read_committed,
+                topic_ids=ids,
+            )
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    @each_version(ListOffsetsRequest)
+    def test_list_offsets(self, oracle, version):
+        kio = oracle("list_offsets", version)
+        moments = st.sampled_from([EARLIEST, LATEST]) | offsets
+
+        @settings(max_examples=40)
+        @given(by_topic(st.tuples(partitions, moments)), st.booleans())
+        def same_bytes(topics, read_committed):
+            expected = kio.ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=int(read_committed),
+                topics=tuple(
+                    kio.ListOffsetsTopic(
+                        name=topic,
+                        partitions=tuple(
+                            kio.ListOffsetsPartition(
+                                partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+                            )
+                            for partition, timestamp in parts
+                        ),
+                    )
+                    for topic, parts in topics
+                ),
+            )
+            request = ListOffsetsRequest(topics=topics, read_committed=read_committed)
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    @each_version(MetadataRequest)
+    def test_metadata(self, oracle, version):
+        kio = oracle("metadata", version)
+
+        @given(st.none() | st.lists(strategies.topics, max_size=5), st.booleans())
+        def same_bytes(topics, auto_create):
+            names = (
+                None
+                if topics is None
+                else tuple(kio.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
+            )
+            expected = kio.MetadataRequest(
+                topics=names,
+                allow_auto_topic_creation=auto_create,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+            request = MetadataRequest(topics=topics, auto_create=auto_create)
+            assert request.encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    @each_version(ApiVersionsRequest)
+    def test_api_versions(self, oracle, version):
+        kio = oracle("api_versions", version)
+        expected = kio.ApiVersionsRequest(client_software_name="sampleapp", client_software_version="0.1.0")
+        assert API_VERSIONS.encode(version) == kio.dump(expected)
+
+    @each_version(InitProducerIdRequest)
+    def test_init_producer_id(self, oracle, version):
+        kio = oracle("init_producer_id", version)
+        expected = kio.InitProducerIdRequest(transactional_id=None, transaction_timeout=ms(2**31 - 1))
+        assert InitProducerIdRequest().encode(version) == kio.dump(expected)
+
+    @each_version(SaslHandshakeRequest)
+    def test_sasl_handshake(self, oracle, version):
+        kio = oracle("sasl_handshake", version)
+        expected = kio.SaslHandshakeRequest(mechanism="SCRAM-SHA-512")
+        assert SaslHandshakeRequest(mechanism="SCRAM-SHA-512").encode(version) == kio.dump(expected)
+
+    @each_version(SaslAuthenticateRequest)
+    def test_sasl_authenticate(self, oracle, version):
+        kio = oracle("sasl_authenticate", version)
+
+        @given(st.binary())
+        def same_bytes(token):
+            expected = kio.SaslAuthenticateRequest(auth_bytes=token)
+            assert SaslAuthenticateRequest(token=token).encode(version) == kio.dump(expected)
+
+        same_bytes()
+
+    def test_the_header(self, oracle):
+        from kio.schema.request_header.v1.header import RequestHeader
+
+        header = RequestHeader(
+            request_api_key=3, request_api_version=4, correlation_id=-5, client_id="sampleapp"
+        )
+        frame = request_frame(METADATA, version=4, correlation_id=-5, client_id=b"sampleapp")
+        assert frame == oracle("metadata", 4).dump(header) + METADATA.encode(4)
+
+    def test_the_header_of_a_flexible_version(self, oracle):
+        from kio.schema.request_header.v2.header import RequestHeader
+
+        header = RequestHeader(
+            request_api_key=3, request_api_version=12, correlation_id=-5, client_id="sampleapp"
+        )
+        frame = request_frame(METADATA, version=12, correlation_id=-5, client_id=b"sampleapp")
+        assert frame == oracle("metadata", 12).dump(header) + METADATA.encode(12)

@@ -1,0 +1,152 @@
+"""What answers look like, written out: for Pythons that have no kio, and to be damaged."""
+
+from __future__ import annotations
+
+import struct
+
+from sampleapp.brokers.kafka.protocol import (
+    AbortedTransaction,
+    ApiVersions,
+    BrokerAddress,
+    ClusterMetadata,
+    Fetched,
+    ListedOffset,
+    PartitionMetadata,
+    ProduceAnswer,
+    Produced,
+    ProducerIdentity,
+    SaslAuthenticated,
+    SaslMechanisms,
+    TopicMetadata,
+)
+from tests.support.kafka_protocol import (
+    API_VERSIONS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    TOPIC_ID,
+)
+
+
+def packed(layout, *values):
+    return struct.pack(">" + layout, *values)
+
+
+def text(value):
+    return packed("h", -1) if value is None else packed("h", len(value)) + value.encode()
+
+
+def produce_answer(version):
+    appended = packed("ihqq", 3, 87, -1, -1)
+    start = packed("q", 5) if version >= 5 else b""
+    refused = packed("ii", 1, 2) + text("bad") + text("worse") if version >= 8 else b""
+    body = packed("i", 1) + text("t") + packed("i", 1) + appended + start + refused + packed("i", 250)
+    expected = Produced("t", 3, 87, -1, -1, 5 if version >= 5 else -1)
+    if version >= 8:
+        expected = Produced("t", 3, 87, -1, -1, 5, ((2, "bad"),), "worse")
+    return body, ProduceAnswer([expected], 250 if version >= 6 else 0)
+
+
+def compact(value):
+    return bytes([len(value) + 1]) + value.encode()
+
+
+def fetch_answer(version):
+    session = packed("hi", 0, 0) if version >= 7 else b""
+    state = packed("ihqq", 3, 0, 50, 48) + (packed("q", 5) if version >= 5 else b"")
+    rack = packed("i", -1) if version >= 11 else b""
+    start = 5 if version >= 5 else -1
+    expected = [Fetched("t", 3, 0, 50, 48, start, (AbortedTransaction(7, 41),), b"records")]
+    if version >= 12:
+        aborted = b"\2" + packed("qq", 7, 41) + b"\0"
+        # Among the tagged fields is the leader, as a broker sends it that is not it any more.
+        leader = b"\1\1\x09" + packed("ii", 2, 5) + b"\0"
+        topic = TOPIC_ID.bytes if version >= 13 else compact("t")
+        head = b"\0" + packed("i", 0) + session + b"\2" + topic + b"\2"
+        return head + state + aborted + rack + b"\x08records" + leader + b"\0\0", expected
+    aborted = packed("iqq", 1, 7, 41)
+    records = packed("i", 7) + b"records"
+    head = packed("i", 0) + session + packed("i", 1) + text("t") + packed("i", 1)
+    return head + state + aborted + rack + records, expected
+
+
+def list_offsets_answer(version):
+    throttle = packed("i", 0) if version >= 2 else b""
+    epoch = packed("i", 9) if version >= 4 else b""
+    listed = packed("ihqq", 3, 0, -1, 50)
+    body = throttle + packed("i", 1) + text("t") + packed("i", 1) + listed + epoch
+    return body, [ListedOffset("t", 3, 0, -1, 50)]
+
+
+def metadata_answer(version):
+    flexible = version >= 9
+    tags = b"\0" if flexible else b""
+    name = compact if flexible else text
+
+    def count(number):
+        return bytes([number + 1]) if flexible else packed("i", number)
+
+    def nodes(*numbers):
+        return count(len(numbers)) + packed("i" * len(numbers), *numbers)
+
+    no_rack = b"\0" if flexible else text(None)
+    brokers = count(1) + packed("i", 7) + name("localhost") + packed("i", 9092) + no_rack + tags
+    partition = packed("hii", 0, 3, 7)
+    partition += packed("i", 4) if version >= 7 else b""
+    partition += nodes(7, 8) + nodes(7)
+    partition += nodes(8) if version >= 5 else b""
+    topics = count(1) + packed("h", 0) + name("t")
+    topics += TOPIC_ID.bytes if version >= 10 else b""
+    topics += b"\0" + count(1) + partition + tags
+    topics += packed("i", -(2**31)) if version >= 8 else b""
+    rights = packed("i", -(2**31)) if 8 <= version <= 10 else b""
+    body = tags + packed("i", 0) + brokers + name("cluster") + packed("i", 7) + topics + tags + rights + tags
+    topic_id = TOPIC_ID if version >= 10 else None
+    expected = ClusterMetadata(
+        (BrokerAddress(7, "localhost", 9092),),
+        (TopicMetadata(0, "t", (PartitionMetadata(0, 3, 7, (7, 8), (7,)),), topic_id),),
+        7,
+        "cluster",
+    )
+    return body, expected
+
+
+def api_versions_answer(version):
+    expected = ApiVersions(0, {0: (3, 8), 3: (4, 13)})
+    if version >= 3:
+        # Which features the cluster has stands among the tagged fields.
+        ranges = b"\3" + packed("hhh", 0, 3, 8) + b"\0" + packed("hhh", 3, 4, 13) + b"\0"
+        return packed("h", 0) + ranges + packed("i", 0) + b"\1\1\x08" + packed("q", 5), expected
+    throttle = packed("i", 0) if version >= 1 else b""
+    return packed("hihhhhhh", 0, 2, 0, 3, 8, 3, 4, 13) + throttle, expected
+
+
+def init_producer_id_answer(_):
+    return packed("ihqh", 0, 0, 4000, 1), ProducerIdentity(0, 4000, 1)
+
+
+def sasl_handshake_answer(_):
+    body = packed("hi", 0, 2) + text("PLAIN") + text("GSSAPI")
+    return body, SaslMechanisms(0, ("PLAIN", "GSSAPI"))
+
+
+def sasl_authenticate_answer(version):
+    lifetime = packed("q", 3600_000) if version >= 1 else b""
+    expected = SaslAuthenticated(58, "who?", b"", 3600_000 if version >= 1 else 0)
+    return packed("h", 58) + text("who?") + packed("i", 0) + lifetime, expected
+
+
+WRITTEN = {
+    PRODUCE.api: produce_answer,
+    FETCH.api: fetch_answer,
+    LIST_OFFSETS.api: list_offsets_answer,
+    METADATA.api: metadata_answer,
+    API_VERSIONS.api: api_versions_answer,
+    INIT_PRODUCER_ID.api: init_producer_id_answer,
+    SASL_HANDSHAKE.api: sasl_handshake_answer,
+    SASL_AUTHENTICATE.api: sasl_authenticate_answer,
+}

@@ -1,0 +1,121 @@
+"""Requests of Kafka's protocol to test with, and kio's classes as the oracle for their bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import importlib
+import io
+import uuid
+
+import pytest
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.protocol import (
+    LATEST,
+    ApiVersionsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from tests.support import strategies
+
+PRODUCE = ProduceRequest(topics=[("t", [(3, b"batch")])], timeout_ms=1000)
+TOPIC_ID = uuid.UUID("7d3a0e52-5b7b-4c11-9d42-0a7f6be1c5d8")
+FETCH = FetchRequest(
+    topics=[("t", [(3, 40), (4, 0)])],
+    topic_ids={"t": TOPIC_ID},
+    max_wait_ms=500,
+    min_bytes=1,
+    max_bytes=1 << 20,
+    partition_max_bytes=1 << 18,
+    read_committed=True,
+)
+LIST_OFFSETS = ListOffsetsRequest(topics=[("t", [(3, LATEST)])], read_committed=True)
+METADATA = MetadataRequest(topics=["t"], auto_create=False)
+API_VERSIONS = ApiVersionsRequest(software_name="sampleapp", software_version="0.1.0")
+INIT_PRODUCER_ID = InitProducerIdRequest()
+SASL_HANDSHAKE = SaslHandshakeRequest(mechanism="PLAIN")
+SASL_AUTHENTICATE = SaslAuthenticateRequest(token=b"\0user\0password")
+
+REQUESTS = [
+    *[PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS],
+    *[INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE],
+]
+
+
+def versions(api):
+    return range(api.lowest, api.highest + 1)
+
+
+def each_version(request_class):
+    return pytest.mark.parametrize("version", versions(request_class.api))
+
+
+class Oracle:
+    """kio's classes for one version of one request, made from whichever of the fields they have."""
+
+    def __init__(self, name, version):
+        self._modules = [
+            importlib.import_module(f"kio.schema.{name}.v{version}.{side}")
+            for side in ("request", "response")
+        ]
+
+    def __getattr__(self, name):
+        cls = next(getattr(module, name) for module in self._modules if hasattr(module, name))
+        known = {field.name for field in dataclasses.fields(cls)}
+        return lambda **fields: cls(**{key: value for key, value in fields.items() if key in known})
+
+    def dump(self, entity):
+        from kio.serial import entity_writer
+
+        buffer = io.BytesIO()
+        entity_writer(type(entity))(buffer, entity)
+        return buffer.getvalue()
+
+    def dump_answer(self, entity):
+        """As it follows the correlation id: the tagged fields of a flexible header first."""
+        from kio.schema.response_header.v1.header import ResponseHeader
+
+        return (b"\0" if entity.__header_schema__ is ResponseHeader else b"") + self.dump(entity)
+
+    def error(self, code):
+        from kio.schema.errors import ErrorCode
+
+        return ErrorCode(code)
+
+
+def ms(milliseconds):
+    return dt.timedelta(milliseconds=milliseconds)
+
+
+def moment(timestamp_ms):
+    if timestamp_ms == -1:
+        return None
+    return dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.timezone.utc)
+
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+# A partition is a number from 0 on, and so is an offset, except for -1 where there is none.
+partitions = st.integers(0, 2**31 - 1)
+offsets = st.integers(-1, 2**63 - 1)
+durations_ms = st.integers(0, 2**31 - 1)
+errors = st.sampled_from([-1, 0, 3, 6, 10, 87])
+# kio has them as datetimes, which end in the year 9999.
+timestamps_ms = st.just(-1) | st.integers(0, 250_000_000_000).map(lambda seconds: seconds * 1000)
+few_texts = st.none() | strategies.texts
+# All zeros stand for none.
+topic_ids = st.uuids(allow_nil=False)
+
+
+def by_topic(partition):
+    return st.lists(st.tuples(strategies.topics, st.lists(partition, max_size=3)), max_size=3)
+
+
+def grouped(answer):
+    """The answer's parts, by topic, as they stand in it: each part on its own."""
+    return [(part.topic, [part]) for part in answer]
