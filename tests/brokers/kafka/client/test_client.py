@@ -31,7 +31,7 @@ from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsets
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.connection_listener import Connections
 from tests.support.kafka_server import FakeBroker, Silent, listening, serving
-from tests.support.mock_cluster import FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
+from tests.support.mock_cluster import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
 
 OFFSETS = ListOffsetsRequest(topics=[("t", [(0, EARLIEST)])], read_committed=False)
 
@@ -404,3 +404,14 @@ async def test_attempts_to_connect_come_at_growing_intervals(mock):
         while reactor.seconds() < give_up_s:
             await failure_of(client.load_metadata([]))
         assert len(factory.connections) < 10
+
+
+@pytest.mark.parametrize(("known", "asked"), [((0, 0), [3, 0]), ((0, 2), [3, 0])])
+@pytest_twisted.ensureDeferred
+async def test_a_cluster_is_asked_for_its_versions_as_it_knows_the_question(mock, known, asked):
+    mock.set_api_version(API_VERSIONS, *known)
+    async with Tap(mock, reactor) as tap, client_of(tap.bootstrap) as client:
+        await within(client.when_connected(-1))
+        assert [each.version for each in tap.of(API_VERSIONS)] == asked
+        await within(client.load_metadata(["t"]))
+        assert list(client.partitions_of("t")) == [0, 1, 2]
