@@ -4,17 +4,22 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+# What sampleapp.testing takes, for those who write a broker of their own.
+TESTING = [
+    "hypothesis >= 6.100",
+    "pytest >= 8.0",
+    "pytest-twisted >= 1.14.2",
+]
+
 TEST = [
+    *TESTING,
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
     "confluent-kafka >= 2.6",
     "cryptography >= 42",
     "h11 >= 0.14",
-    "hypothesis >= 6.100",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
     "kio >= 0.6; python_version >= '3.11'",
-    "pytest >= 8.0",
     "pytest-timeout >= 2.3",
-    "pytest-twisted >= 1.14.2",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 69",
     "wheel",
@@ -60,6 +65,7 @@ setup(
         "zope.interface >= 6.0",
     ],
     extras_require={
+        "testing": TESTING,
         "test": TEST,
         "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"],
         # What the benchmarks compare with.

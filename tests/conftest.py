@@ -7,8 +7,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from twisted.logger import globalLogPublisher
 
+from sampleapp.testing import failures_collected
 from tests.real_kafka.distribution import why_not
 
 REAL_KAFKA = Path(__file__).with_name("real_kafka")
@@ -49,23 +49,16 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_runtest_logfinish():
+    """Keep what outlives a test out of the collections after all later ones, which would grow with it."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_failure_is_lost():
     """Fail a test that leaves a failure unhandled in a Deferred, or logs one that it does not expect."""
-    failures = []
-
-    def observe(event):
-        if event.get("log_failure") is not None:
-            failures.append(event["log_failure"])
-
-    globalLogPublisher.addObserver(observe)
-    try:
+    with failures_collected() as failures:
         yield failures
-        # An unhandled failure is logged when its Deferred is collected.
-        gc.collect()
-    finally:
-        globalLogPublisher.removeObserver(observe)
-    assert not failures, "\n".join(failure.getTraceback() for failure in failures)
 
 
 @pytest.fixture

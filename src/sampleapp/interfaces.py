@@ -78,7 +78,7 @@ class IBroker(Interface):
     """
     A place that keeps records, in order, in the partitions of named topics.
 
-    The contract that every implementation passes is ``tests/support/broker_contract.py``.
+    The contract that every implementation passes is `sampleapp.testing.BrokerContract`.
     """
 
     def check() -> None:

@@ -16,7 +16,7 @@ from sampleapp.brokers import BrokerURLError, from_url
 from sampleapp.brokers.kafka.broker import KafkaBroker
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.sqlite import SQLiteBroker
-from tests.support.broker_contract import BrokerContract, new_topic
+from sampleapp.testing.broker_contract import BrokerContract, new_topic
 from tests.support.brokers import content, record, within
 
 

@@ -8,8 +8,8 @@ import pytest
 from twisted.internet import reactor
 
 from sampleapp.brokers import from_url
+from sampleapp.testing.broker_contract import BrokerContract
 from tests.real_kafka.service import for_each_version, kafka_url
-from tests.support.broker_contract import BrokerContract
 
 
 @for_each_version

@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import LogLevel
 
 from sampleapp.brokers import from_url
 from sampleapp.errors import BrokerIncompatible
+from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
-from tests.support.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support.brokers import content, eventually, everything, record, settled, within
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.kafka_log import log_of, produced, topics_of
 from tests.support.live_service import LiveService
+from tests.support.logs import logged
 from tests.support.mock_cluster import (
     FETCH,
     INIT_PRODUCER_ID,
@@ -373,18 +374,3 @@ async def test_a_broker_without_idempotence_is_used_without_it(mock):
             assert {each.producer_id for each in tap.batches()} == {-1}
     assert len(warnings) == 1
     assert "dempotence" in warnings[0]["log_format"]
-
-
-@contextmanager
-def logged(level):
-    events = []
-
-    def observe(event):
-        if event["log_level"] is level and "sampleapp" in event.get("log_namespace", ""):
-            events.append(event)
-
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield events
-    finally:
-        globalLogPublisher.removeObserver(observe)

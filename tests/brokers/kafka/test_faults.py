@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
 import pytest
@@ -12,7 +12,7 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import LogLevel
 
 from sampleapp.brokers import from_url
 from sampleapp.errors import (
@@ -30,6 +30,7 @@ from sampleapp.errors import (
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import Recorder, eventually, outcomes, record, settled, turns, within
 from tests.support.kafka_log import log_of, topics_of
+from tests.support.logs import logged
 from tests.support.mock_cluster import (
     DROP_CONNECTION,
     FETCH,
@@ -112,21 +113,6 @@ def assert_published(answers, log, sent):
     places = {(each.partition, each.offset): each.value for each in log}
     assert {(a.partition, a.offset): s.value for a, s in zip(answers, sent, strict=True)} == places
     assert len(log) == len(sent)
-
-
-@contextmanager
-def logged(level):
-    events = []
-
-    def observe(event):
-        if event["log_level"] is level and "sampleapp" in event.get("log_namespace", ""):
-            events.append(event)
-
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield events
-    finally:
-        globalLogPublisher.removeObserver(observe)
 
 
 class _Counted(Factory):

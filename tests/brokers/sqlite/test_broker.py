@@ -39,7 +39,7 @@ from sampleapp.errors import (
     StartUpError,
 )
 from sampleapp.model import RecordMetadata
-from tests.support.broker_contract import HEADERS, KEYS, VALUES
+from sampleapp.testing.broker_contract import HEADERS, KEYS, VALUES
 from tests.support.brokers import (
     Recorder,
     content,

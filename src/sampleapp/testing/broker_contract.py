@@ -1,8 +1,9 @@
 """
 The contract of `sampleapp.interfaces.IBroker`, as tests: every broker passes them unchanged.
 
-A broker's tests subclass `BrokerContract` and say how to make one. Nothing here assumes one partition,
-offsets from 0, or a broker that nobody else uses: each test takes topics with new names.
+The tests of a broker subclass `BrokerContract` and say how to make one. Nothing here assumes one partition,
+offsets from 0, or a broker that nobody else uses: each test takes topics with new names. Nor that topics can
+be deleted: what a broker does then (`IRecordObserver.reset`) takes tests of its own.
 """
 
 from __future__ import annotations
@@ -11,28 +12,35 @@ import itertools
 import threading
 import uuid
 from collections import defaultdict
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any, ClassVar
 
+import pytest
 import pytest_twisted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
 from sampleapp.interfaces import IBroker, IFollowing
-from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, RecordMetadata
-from tests.support.brokers import (
-    Recorder,
-    content,
-    eventually,
-    everything,
-    outcomes,
-    record,
-    settled,
-    turns,
-    within,
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    FromEnd,
+    FromOffset,
+    FromTime,
+    RecordMetadata,
+    Start,
 )
+from sampleapp.testing.failures import failures_collected
+from sampleapp.testing.publishing import content, everything, record, settled
+from sampleapp.testing.recorder import Recorder
+from sampleapp.testing.waiting import eventually, outcomes, turns, within
+
+__all__ = ["HEADERS", "KEYS", "NAMES", "TIMESTAMPS", "VALUES", "BrokerContract", "new_topic"]
 
 KEYS = st.none() | st.sampled_from([b"", b"\0", b"a", b"b"]) | st.binary(max_size=40)
 VALUES = st.none() | st.just(b"") | st.binary(max_size=200)
@@ -43,11 +51,12 @@ HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tup
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
 
 
-def new_topic():
+def new_topic() -> str:
+    """Return a name that no topic has."""
     return f"contract-{uuid.uuid4().hex}"
 
 
-def read_back_property():
+def _read_back_property() -> Any:
     """
     A new property: pytest-twisted wraps the function inside once for each item that it runs, so that the
     tests of two brokers cannot share one.
@@ -59,7 +68,7 @@ def read_back_property():
         at_once=st.booleans(),
     )
     @pytest_twisted.ensureDeferred
-    async def test(self, contents, at_once):
+    async def test(self: BrokerContract, contents: list[Any], at_once: bool) -> None:  # noqa: FBT001
         topic = new_topic()
         records = [record(topic, v, key=k, headers=h, timestamp_ms=t) for k, v, h, t in contents]
         async with self.running() as broker:
@@ -77,29 +86,35 @@ def read_back_property():
 
 
 class BrokerContract:
-    one_partition = False
+    """What every broker has to pass: a class of pytest tests, to subclass for each broker."""
+
+    one_partition: ClassVar[bool] = False
     """Whether every topic of the broker has exactly one partition."""
-    first_offset = None
+    first_offset: ClassVar[int | None] = None
     """The offset of the first record in a partition, where the broker promises one."""
-    finds_times = True
+    finds_times: ClassVar[bool] = True
     """Whether a place in a topic can be looked up by time."""
-    durable = False
+    durable: ClassVar[bool] = False
     """Whether records outlive the broker, so that another one, made by `again`, finds them."""
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        cls.test_every_record_is_read_back_as_it_was_published = read_back_property()
+    test_every_record_is_read_back_as_it_was_published: ClassVar[Any]
 
-    def new_broker(self):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give each subclass a property of its own."""
+        super().__init_subclass__(**kwargs)
+        cls.test_every_record_is_read_back_as_it_was_published = _read_back_property()
+
+    def new_broker(self) -> AbstractContextManager[IBroker]:
         """A context manager that yields a broker that is not started, and cleans up after it."""
         raise NotImplementedError
 
-    def again(self, broker):
+    def again(self, broker: IBroker) -> IBroker:
         """Another broker on the same records, after the first was stopped (only if `durable`)."""
         raise NotImplementedError
 
     @asynccontextmanager
-    async def running(self):
+    async def running(self) -> AsyncIterator[IBroker]:
+        """Run a broker: checked and started, and stopped at the end."""
         with self.new_broker() as broker:
             broker.check()
             broker.start()
@@ -108,13 +123,19 @@ class BrokerContract:
             finally:
                 await within(broker.stop(deadline_s=20))
 
-    async def test_it_provides_the_interface(self):
+    @pytest.fixture(autouse=True)
+    def no_failure_is_lost(self) -> Iterator[list[Failure]]:
+        """Fail a test that leaves a failure unhandled in a Deferred, or logs one that it does not expect."""
+        with failures_collected() as failures:
+            yield failures
+
+    async def test_it_provides_the_interface(self) -> None:
         async with self.running() as broker:
             assert verifyObject(IBroker, broker)
             following = broker.follow(topic=new_topic(), observer=Recorder())
             assert verifyObject(IFollowing, following)
 
-    async def test_nothing_keeps_a_broker_that_works_from_reading_on(self):
+    async def test_nothing_keeps_a_broker_that_works_from_reading_on(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             recorder = Recorder()
@@ -122,14 +143,19 @@ class BrokerContract:
             await settled(broker, [record(topic)])
             await recorder.until(1)
             assert following.obstacle() is None
+            await within(following.stop())
+            assert following.obstacle() is None
+            late = broker.follow(topic=topic, observer=Recorder())
+            assert late.obstacle() is None or isinstance(late.obstacle(), str)
+        assert recorder.reset_at == []
 
-    async def test_concurrent_publishes_get_offsets_of_their_own_without_gaps(self):
+    async def test_concurrent_publishes_get_offsets_of_their_own_without_gaps(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             found = await settled(broker, [record(topic, b"%d" % n) for n in range(500)])
             read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
         assert {(m.partition, m.offset): b"%d" % n for n, m in enumerate(found)} == read
-        offsets = defaultdict(list)
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
         for metadata in found:
             assert isinstance(metadata, RecordMetadata)
             offsets[metadata.partition].append(metadata.offset)
@@ -139,7 +165,7 @@ class BrokerContract:
         if self.one_partition:
             assert set(offsets) == {0}
 
-    async def test_offsets_of_one_topic_are_independent_of_the_other_topics(self):
+    async def test_offsets_of_one_topic_are_independent_of_the_other_topics(self) -> None:
         one, other = new_topic(), new_topic()
         async with self.running() as broker:
             found = await settled(
@@ -151,17 +177,17 @@ class BrokerContract:
             offsets = [metadata.offset for metadata in found if metadata.topic == topic]
             assert offsets == list(range(offsets[0], offsets[0] + 20))
 
-    async def test_records_with_the_same_topic_and_key_keep_the_order_of_the_calls(self):
+    async def test_records_with_the_same_topic_and_key_keep_the_order_of_the_calls(self) -> None:
         topic = new_topic()
         keys = [b"a", b"b", b"", None]
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=keys[n % 4]) for n in range(400)])
             read = await everything(broker, topic)
         for key in (b"a", b"b", b""):
-            numbers = [int(r.value) for r in read if r.key == key]
+            numbers = [int(r.value or b"") for r in read if r.key == key]
             assert numbers == [n for n in range(400) if keys[n % 4] == key]
 
-    async def test_a_following_begins_with_the_first_record_and_goes_on_live(self):
+    async def test_a_following_begins_with_the_first_record_and_goes_on_live(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -175,9 +201,10 @@ class BrokerContract:
             await turns()
         assert recorder.values() == [b"%d" % n for n in range(760)]
         assert recorder.caught_up_at == [700]
+        assert recorder.reset_at == []
         self.assert_in_order(recorder.records)
 
-    async def test_two_followings_of_a_topic_are_each_told_everything(self):
+    async def test_two_followings_of_a_topic_are_each_told_everything(self) -> None:
         topic = new_topic()
         early, late = Recorder(), Recorder()
         async with self.running() as broker:
@@ -189,7 +216,7 @@ class BrokerContract:
             await late.until(40)
         assert early.values() == late.values() == [b"%d" % n for n in range(40)]
 
-    async def test_a_following_is_told_of_its_own_topic_only(self):
+    async def test_a_following_is_told_of_its_own_topic_only(self) -> None:
         mine, other = new_topic(), new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -199,15 +226,15 @@ class BrokerContract:
             await turns()
         assert recorder.values() == [b"yes"]
 
-    async def test_what_is_published_during_a_replay_arrives_once_and_in_order(self):
+    async def test_what_is_published_during_a_replay_arrives_once_and_in_order(self) -> None:
         topic = new_topic()
-        more = []
+        more: list[Deferred[RecordMetadata]] = []
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(1200)])
             numbers = itertools.count(1200)
 
-            def publish_one_more(received):
-                if int(received.value) % 100 == 0 and len(more) < 12:
+            def publish_one_more(received: ConsumerRecord) -> None:
+                if int(received.value or b"") % 100 == 0 and len(more) < 12:
                     more.append(broker.publish(record(topic, b"%d" % next(numbers), key=b"k")))
 
             recorder = Recorder(on_record=publish_one_more)
@@ -217,12 +244,12 @@ class BrokerContract:
         assert recorder.values() == [b"%d" % n for n in range(1212)]
         self.assert_in_order(recorder.records)
 
-    async def test_reading_may_begin_at_an_offset_before_the_end_or_at_a_time(self):
+    async def test_reading_may_begin_at_an_offset_before_the_end_or_at_a_time(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
             first = (await settled(broker, sent))[0].offset
-            starts = [
+            starts: list[tuple[Start, int]] = [
                 (EARLIEST, 0),
                 (FromOffset(first + 3), 3),
                 (FromOffset(first + 10), 10),
@@ -244,7 +271,7 @@ class BrokerContract:
                 await recorder.until(11 - expected)
                 assert recorder.values() == [b"%d" % n for n in range(expected, 11)], start
 
-    async def test_a_topic_that_comes_into_being_later_is_read_from_its_first_record(self):
+    async def test_a_topic_that_comes_into_being_later_is_read_from_its_first_record(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -254,7 +281,7 @@ class BrokerContract:
             await recorder.until(1)
         assert recorder.values() == [b"first"]
 
-    async def test_one_partition_alone_may_be_read(self):
+    async def test_one_partition_alone_may_be_read(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             found = await settled(broker, [record(topic, b"%d" % n, key=b"%d" % n) for n in range(20)])
@@ -263,9 +290,9 @@ class BrokerContract:
                 broker.follow(topic=topic, observer=recorder, partition=number)
                 expected = [b"%d" % n for n, metadata in enumerate(found) if metadata.partition == number]
                 await recorder.until(len(expected))
-                assert sorted(recorder.values()) == sorted(expected)
+                assert sorted(value or b"" for value in recorder.values()) == sorted(expected)
 
-    async def test_a_following_knows_whether_there_is_what_it_follows(self):
+    async def test_a_following_knows_whether_there_is_what_it_follows(self) -> None:
         topic, other = new_topic(), new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
@@ -273,13 +300,13 @@ class BrokerContract:
             for name, partition in ((topic, None), (topic, 999), (other, None)):
                 recorder = Recorder()
                 followings.append(broker.follow(topic=name, observer=recorder, partition=partition))
-                await eventually(lambda recorder=recorder: recorder.caught_up_at)
+                await recorder.until(0)
             assert [each.exists() for each in followings] == [True, False, False]
             assert not any(each.is_lasting() for each in followings)
             await within(broker.publish(record(other)))
             await eventually(followings[-1].exists)
 
-    async def test_nothing_is_delivered_before_follow_has_returned(self):
+    async def test_nothing_is_delivered_before_follow_has_returned(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -290,7 +317,7 @@ class BrokerContract:
             assert recorder.caught_up_at == []
             await recorder.until(1)
 
-    async def test_observers_are_called_on_the_thread_of_the_reactor(self):
+    async def test_observers_are_called_on_the_thread_of_the_reactor(self) -> None:
         topic = new_topic()
         threads = set()
         recorder = Recorder(
@@ -303,7 +330,7 @@ class BrokerContract:
             await recorder.until(1)
         assert threads == {threading.get_ident()}
 
-    async def test_a_topic_that_does_not_exist_is_empty_until_it_does(self):
+    async def test_a_topic_that_does_not_exist_is_empty_until_it_does(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -315,7 +342,7 @@ class BrokerContract:
         assert recorder.values() == [b"first"]
         assert recorder.caught_up_at == [0]
 
-    async def test_after_stop_a_following_delivers_nothing_more(self):
+    async def test_after_stop_a_following_delivers_nothing_more(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -331,7 +358,7 @@ class BrokerContract:
             await turns()
         assert recorder.values() == [b"before"]
 
-    async def test_a_following_that_is_stopped_at_once_delivers_nothing_at_all(self):
+    async def test_a_following_that_is_stopped_at_once_delivers_nothing_at_all(self) -> None:
         topic = new_topic()
         recorder = Recorder()
         async with self.running() as broker:
@@ -343,9 +370,9 @@ class BrokerContract:
         assert recorder.records == []
         assert recorder.caught_up_at == []
 
-    async def test_a_following_may_be_stopped_by_its_own_observer_and_more_than_once(self):
+    async def test_a_following_may_be_stopped_by_its_own_observer_and_more_than_once(self) -> None:
         topic = new_topic()
-        stops = []
+        stops: list[Deferred[None]] = []
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
             recorder = Recorder(on_record=lambda r: r.value == b"3" and stops.append(following.stop()))
@@ -356,10 +383,12 @@ class BrokerContract:
         assert recorder.values() == [b"0", b"1", b"2", b"3"]
         assert recorder.caught_up_at == []
 
-    async def test_an_observer_that_raises_is_logged_and_told_of_the_next_record(self, no_failure_is_lost):
+    async def test_an_observer_that_raises_is_logged_and_told_of_the_next_record(
+        self, no_failure_is_lost: list[Failure]
+    ) -> None:
         topic = new_topic()
 
-        def fail(*_):
+        def fail(*_: object) -> None:
             raise ZeroDivisionError("on purpose")
 
         recorder = Recorder(on_record=fail, on_caught_up=fail)
@@ -375,15 +404,16 @@ class BrokerContract:
         assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError] * 5
         no_failure_is_lost.clear()
 
-    async def test_records_may_be_published_as_soon_as_it_was_started(self):
+    async def test_records_may_be_published_as_soon_as_it_was_started(self) -> None:
         topic = new_topic()
         with self.new_broker() as broker:
             broker.start()
             published = broker.publish(record(topic))
-            assert isinstance(await within(published), RecordMetadata)
+            metadata = await within(published)
+            assert isinstance(metadata, RecordMetadata)
             await within(broker.stop(deadline_s=20))
 
-    async def test_cancelling_a_publish_stops_only_the_waiting(self):
+    async def test_cancelling_a_publish_stops_only_the_waiting(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             first, cancelled, last = (broker.publish(record(topic, v, key=b"k")) for v in (b"1", b"2", b"3"))
@@ -396,7 +426,7 @@ class BrokerContract:
         assert isinstance(ends[2], RecordMetadata)
         assert values in ([b"1", b"2", b"3"], [b"1", b"3"])
 
-    async def test_it_becomes_ready_once_started_and_is_not_ready_once_stopped(self):
+    async def test_it_becomes_ready_once_started_and_is_not_ready_once_stopped(self) -> None:
         with self.new_broker() as broker:
             self.assert_not_ready(broker)
             broker.start()
@@ -405,7 +435,7 @@ class BrokerContract:
             await within(broker.stop(deadline_s=20))
             self.assert_not_ready(broker)
 
-    async def test_after_stop_it_refuses_records(self):
+    async def test_after_stop_it_refuses_records(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
@@ -416,7 +446,7 @@ class BrokerContract:
                 assert isinstance(each, BrokerStopped)
                 assert not each.possibly_published
 
-    async def test_stop_finishes_what_was_accepted(self):
+    async def test_stop_finishes_what_was_accepted(self) -> None:
         topic = new_topic()
         with self.new_broker() as broker:
             broker.start()
@@ -430,7 +460,7 @@ class BrokerContract:
                     b"%d" % n for n in range(3000)
                 ]
 
-    async def test_at_the_deadline_of_stop_every_publish_has_an_answer_that_is_true(self):
+    async def test_at_the_deadline_of_stop_every_publish_has_an_answer_that_is_true(self) -> None:
         topic = new_topic()
         with self.new_broker() as broker:
             broker.start()
@@ -440,14 +470,14 @@ class BrokerContract:
             ends = await outcomes(published)
             assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
             if self.durable:
-                stored = {int(r.value): r.offset for r in await self.read_again(broker, topic)}
+                stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}
                 for n, end in enumerate(ends):
                     if isinstance(end, RecordMetadata):
                         assert stored.get(n) == end.offset
                     elif not end.possibly_published:
                         assert n not in stored
 
-    async def test_stop_may_be_called_again_and_without_a_start(self):
+    async def test_stop_may_be_called_again_and_without_a_start(self) -> None:
         with self.new_broker() as broker:
             first, second = broker.stop(deadline_s=5), broker.stop(deadline_s=5)
             assert await outcomes([first, second, broker.stop(deadline_s=0)]) == [None] * 3
@@ -458,7 +488,7 @@ class BrokerContract:
             assert await outcomes([first, second]) == [None] * 2
             assert await within(broker.stop(deadline_s=20)) is None
 
-    async def test_stop_of_the_broker_stops_every_following(self):
+    async def test_stop_of_the_broker_stops_every_following(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
@@ -479,14 +509,14 @@ class BrokerContract:
             assert (len(recorder.records), len(unread.records)) == seen
             assert late.records == []
 
-    async def test_each_publish_fails_with_an_error_of_its_own(self):
+    async def test_each_publish_fails_with_an_error_of_its_own(self) -> None:
         async with self.running() as broker:
             await within(broker.stop(deadline_s=20))
             ends = await settled(broker, [record(new_topic()) for _ in range(2)])
         assert all(isinstance(each, PublishError) for each in ends)
         assert ends[0] is not ends[1]
 
-    async def test_publish_returns_a_deferred_that_may_be_used_by_its_caller_alone(self):
+    async def test_publish_returns_a_deferred_that_may_be_used_by_its_caller_alone(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             one, other = broker.publish(record(topic)), broker.publish(record(topic))
@@ -495,7 +525,8 @@ class BrokerContract:
             one.addCallback(lambda _: "changed")
             assert isinstance((await outcomes([one, other]))[1], RecordMetadata)
 
-    async def read_again(self, broker, topic):
+    async def read_again(self, broker: IBroker, topic: str) -> list[ConsumerRecord]:
+        """Read a topic as the next broker finds it."""
         again = self.again(broker)
         again.start()
         try:
@@ -503,14 +534,16 @@ class BrokerContract:
         finally:
             await within(again.stop(deadline_s=20))
 
-    def assert_in_order(self, records):
-        offsets = defaultdict(list)
+    def assert_in_order(self, records: Sequence[ConsumerRecord]) -> None:
+        """Offsets in each partition follow one another."""
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
         for each in records:
             offsets[each.partition].append(each.offset)
-        for each in offsets.values():
-            assert each == list(range(each[0], each[0] + len(each)))
+        for found in offsets.values():
+            assert found == list(range(found[0], found[0] + len(found)))
 
-    def assert_not_ready(self, broker):
+    def assert_not_ready(self, broker: IBroker) -> None:
+        """Health says so, with reasons."""
         health = broker.health()
         assert not health.ready
         assert health.reasons

@@ -1,0 +1,53 @@
+"""Waiting in tests, never for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+__all__ = ["DEADLINE_S", "eventually", "outcomes", "turns", "within"]
+
+DEADLINE_S = 30.0
+"""Far beyond what anything takes: it ends a test that would otherwise hang, and measures nothing."""
+
+_POLL_S = 0.005
+
+T = TypeVar("T")
+
+
+def within(deferred: Deferred[T]) -> Deferred[T]:
+    """Return the same Deferred; after `DEADLINE_S` it fails with Twisted's `TimeoutError`."""
+    return deferred.addTimeout(DEADLINE_S, _reactor())
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Let the reactor work until a condition is true; fail after `DEADLINE_S`."""
+    reactor = _reactor()
+    give_up_at_s = reactor.seconds() + DEADLINE_S
+    while not condition():
+        if reactor.seconds() >= give_up_at_s:
+            raise AssertionError("the condition did not become true in time")
+        await deferLater(reactor, _POLL_S)
+
+
+async def outcomes(deferreds: Iterable[Deferred[Any]]) -> list[Any]:
+    """Wait for all, and return every result or exception, in order; nothing is left unhandled."""
+    results = await within(DeferredList(deferreds, consumeErrors=True))
+    return [result if succeeded else result.value for succeeded, result in results]
+
+
+async def turns(count: int = 20) -> None:
+    """Let the reactor turn some times, for what must not happen meanwhile."""
+    for _ in range(count):
+        await deferLater(_reactor(), 0)
+
+
+def _reactor() -> IReactorTime:
+    # Not at import: pytest-twisted may install another one first.
+    from twisted.internet import reactor
+
+    return cast(IReactorTime, reactor)
