@@ -1,57 +1,17 @@
-"""The brokers that ship pass the contract, and a URL says which one is used."""
+"""A URL says which broker is used."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-import pytest_twisted
 from twisted.internet import reactor
 
 from sampleapp.brokers import BrokerURLError, from_url
 from sampleapp.brokers.kafka.broker import KafkaBroker
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.sqlite import SQLiteBroker
-from sampleapp.testing.broker_contract import BrokerContract, new_topic
-from tests.support.brokers import content, record, within
-
-
-class TestMemoryBroker(BrokerContract):
-    one_partition = True
-    first_offset = 0
-
-    @contextmanager
-    def new_broker(self):
-        yield MemoryBroker(clock=reactor)
-
-    @pytest_twisted.ensureDeferred
-    async def test_its_records_can_be_looked_at_without_following(self):
-        async with self.running() as broker:
-            topic = new_topic()
-            sent = [record(topic, b"1"), record(topic, b"2", key=b"k")]
-            for each in sent:
-                await within(broker.publish(each))
-            assert [content(each) for each in broker.records(topic)] == [content(each) for each in sent]
-            assert broker.records(new_topic()) == []
-
-
-class TestSQLiteBroker(BrokerContract):
-    one_partition = True
-    first_offset = 0
-    durable = True
-
-    @contextmanager
-    def new_broker(self):
-        with tempfile.TemporaryDirectory() as directory:
-            self.path = Path(directory, "log.sqlite3")
-            yield self.again(None)
-
-    def again(self, broker):
-        return SQLiteBroker(path=self.path, clock=reactor, threads=reactor)
 
 
 @pytest.mark.parametrize("relative", [True, False])

@@ -4,10 +4,15 @@ What the tests of the SQLite broker run in processes of their own; prints one JS
     python -m tests.support.sqlite_process publish PATH TOPIC NAME COUNT
     python -m tests.support.sqlite_process limited PATH BYTES
     python -m tests.support.sqlite_process check PATH
+
+Or, until it is killed, one line for each publish: how it ended.
+
+    python -m tests.support.sqlite_process serve PATH TOPIC
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -15,6 +20,7 @@ import sys
 
 from twisted.internet import reactor
 from twisted.internet.task import react
+from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite import SQLiteBroker
 from sampleapp.errors import StartUpError
@@ -86,8 +92,28 @@ async def check(path):
     return None
 
 
+async def serve(path, topic):
+    """Publish one record after another for each line on standard input, and print what became of it."""
+    broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
+    broker.start()
+    for n in itertools.count():
+        line = await deferToThread(sys.stdin.readline)
+        if line == "stop\n":
+            await within(broker.stop(deadline_s=20))
+            return
+        [end] = await settled(broker, [record(topic, b"%d" % n)])
+        failed = not isinstance(end, RecordMetadata)
+        report = {
+            "n": n,
+            "offset": None if failed else end.offset,
+            "error": type(end).__name__ if failed else None,
+            "reasons": broker.health().reasons,
+        }
+        print(json.dumps(report), flush=True)  # noqa: T201 -- its way of answering
+
+
 async def main(_, what, *arguments):
-    commands = {"publish": publish, "limited": limited, "check": check}
+    commands = {"publish": publish, "limited": limited, "check": check, "serve": serve}
     print(json.dumps(await commands[what](*arguments)))  # noqa: T201 -- its way of answering
 
 

@@ -1,8 +1,8 @@
 """
 The brokers that sampleapp can stand in front of, one file or folder each.
 
-Which one is in use is said by a URL. A broker's module is imported only when it is asked for, so that
-nobody needs the libraries of a broker that is not in use.
+Which one is in use is said by a URL. A broker's module is imported only when it is asked for, so that a
+process does not load the libraries of the others.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.observers import deliver, tell_caught_up
 from sampleapp.errors import BrokerStopped
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import (
@@ -43,7 +45,7 @@ class MemoryBroker:
         """:param clock: calls the observers, always later and never inside ``publish`` or ``follow``."""
         self._clock = clock
         self._topics: dict[str, list[ConsumerRecord]] = {}
-        self._followings: list[_Following] = []
+        self._followings: Followings[_Following] = Followings()
         self._started = False
         self._stopped = False
 
@@ -53,6 +55,7 @@ class MemoryBroker:
     def start(self) -> None:
         """Begin to be ready."""
         self._started = True
+        self._followings.start()
         self._log.info("Records are kept in memory, and lost when the service ends.")
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -72,7 +75,7 @@ class MemoryBroker:
                 headers=record.headers,
             )
         )
-        for following in self._followings:
+        for following in self._followings.current():
             if following.topic == record.topic:
                 following.wake()
         return succeed(RecordMetadata(topic=record.topic, partition=0, offset=offset))
@@ -92,13 +95,9 @@ class MemoryBroker:
             start=start,
             clock=self._clock,
             records=lambda: self._topics.get(topic) if partition in {None, 0} else None,
-            ended=self._forget,
+            ended=self._followings.ended,
         )
-        self._followings.append(following)
-        if self._stopped:
-            following.stop()
-        else:
-            following.wake()
+        self._followings.add(following)
         return following
 
     def health(self) -> Health:
@@ -112,23 +111,15 @@ class MemoryBroker:
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. Every accepted record is already in its topic."""
         self._stopped = True
-        for following in list(self._followings):
-            following.stop()
-        return succeed(None)
+        return Deferred.fromCoroutine(self._followings.stop())
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """Everything that is in a topic, in order; the list is the caller's own. For tests."""
         return list(self._topics.get(topic, ()))
 
-    def _forget(self, following: _Following) -> None:
-        if following in self._followings:
-            self._followings.remove(following)
-
 
 @implementer(IFollowing)
 class _Following:
-    _log = Logger()
-
     def __init__(
         self,
         *,
@@ -148,12 +139,18 @@ class _Following:
         self._position = _first_offset(now, start)
         self._end_at_start = len(now)
         self._caught_up = False
+        self._is_begun = False
         self._stopped = False
         self._next: IDelayedCall | None = None
 
+    def begin(self) -> None:
+        """Begin to read. The first records arrive later, not while `follow` is running."""
+        self._is_begun = True
+        self.wake()
+
     def wake(self) -> None:
         """Have the next records delivered soon, once."""
-        if self._next is None and not self._stopped:
+        if self._is_begun and self._next is None and not self._stopped:
             self._next = self._clock.callLater(0, self._turn)
 
     def _turn(self) -> None:
@@ -161,18 +158,12 @@ class _Following:
         records = self._records() or ()
         for record in records[self._position : self._position + _PAGE_RECORDS]:
             self._position += 1
-            try:
-                self._observer.record_received(record)
-            except Exception:  # noqa: BLE001 -- whatever it was, the next record is delivered
-                self._log.failure("An observer failed on a record of {topic}", topic=self.topic)
+            deliver(self._observer, record)
             if self._stopped:
                 return
         if not self._caught_up and self._position >= self._end_at_start:
             self._caught_up = True
-            try:
-                self._observer.caught_up()
-            except Exception:  # noqa: BLE001 -- whatever it was, the following goes on
-                self._log.failure("An observer failed on catching up with {topic}", topic=self.topic)
+            tell_caught_up(self._observer, topic=self.topic)
         if self._position < len(records):
             self.wake()
 

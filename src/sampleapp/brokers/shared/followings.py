@@ -33,6 +33,11 @@ class Followings(Generic[F]):
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker has started, and has not stopped."""
+        return self._is_started and not self._is_stopped
+
     def current(self) -> list[F]:
         """Return those that have not ended; the list is the caller's own."""
         return list(self._all)

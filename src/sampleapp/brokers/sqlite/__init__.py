@@ -1,7 +1,7 @@
 """
-The embedded default broker: a log in one SQLite file.
+The embedded default broker: records in one SQLite file.
 
-From the bottom up: `faults` says what an error of SQLite means, `file` opens and verifies, `log` appends
+From the bottom up: `faults` says what an error of SQLite means, `opening` opens and verifies, `store` appends
 and reads (all three run on one private thread), `thread` is that thread, `writer` gathers publishes into
 transactions, `following` reads topics, and `broker` puts them together.
 """

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.following import Followings
-from sampleapp.brokers.sqlite.log import Log
+from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
@@ -25,12 +26,13 @@ ANSWER_TIMEOUT_S = 15.0
 
 _UNLOCK_S = 0.25
 _LAST_WAIT_S = 5.0
+_STOPPED = "The broker was stopped."
 
 
 @implementer(IBroker)
 class SQLiteBroker:
     """
-    A log in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
+    Records in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
 
     A publish is answered after its commit was synced to the disk. Topics come into being by being
     published to. Several processes may use the same file at the same time.
@@ -57,15 +59,14 @@ class SQLiteBroker:
         :param answer_timeout_s: seconds to wait for the disk; well above the patience.
         """
         # Absolute from now on: a daemon changes its directory after its options were read.
-        self._file = Log(path=Path(path).absolute(), patience_s=patience_s)
-        self._clock = clock
+        self._store = Store(path=Path(path).absolute(), patience_s=patience_s)
         self._thread = PrivateThread(threads=threads)
         self._condition = Condition()
         self._followings = Followings(
-            log=self._file, thread=self._thread, clock=clock, condition=self._condition
+            store=self._store, thread=self._thread, clock=clock, condition=self._condition
         )
         self._writer = Writer(
-            log=self._file,
+            store=self._store,
             thread=self._thread,
             clock=clock,
             condition=self._condition,
@@ -74,21 +75,18 @@ class SQLiteBroker:
             stored=self._followings.stored,
         )
         self._started = False
-        self._stopping = False
-        self._stopped = False
-        self._deadlines: list[IDelayedCall] = []
-        self._stop_waiters: list[Deferred[None]] = []
+        self._stopping = Stopping(clock=clock, work=self._stop, deadline_passed=self._deadline_passed)
 
     def check(self) -> None:
         """See `IBroker.check`. Leaves nothing open, so that the process may fork afterwards."""
-        self._file.check()
+        self._store.check()
 
     def start(self) -> None:
         """See `IBroker.start`."""
-        if self._started or self._stopping:
+        if self._started or self._stopping.is_requested:
             return
         self._started = True
-        self._log.info("Records are kept in {path}", path=str(self._file.path))
+        self._log.info("Records are kept in {path}", path=str(self._store.path))
         self._thread.start()
         self._writer.start()
         self._followings.start()
@@ -114,49 +112,27 @@ class SQLiteBroker:
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
-        if self._stopped:
-            return succeed(None)
-        # Each caller has a Deferred of its own, and may cancel it.
-        waiter: Deferred[None] = Deferred()
-        self._stop_waiters.append(waiter)
-        self._deadlines.append(self._clock.callLater(deadline_s, self._deadline_passed))
-        if not self._stopping:
-            self._stopping = True
-            Deferred.fromCoroutine(self._stop()).addErrback(
-                lambda failure: self._log.failure("Stopping the broker failed", failure=failure)
-            )
-        return waiter
+        return self._stopping.request(deadline_s=deadline_s)
 
     def _deadline_passed(self) -> None:
-        self._file.abandon()
+        self._store.abandon()
         self._writer.give_up_queue()
         # What is left is the page or the batch that is running. A batch that waited for a lock is soon
         # known not to have been stored, which is better to know than that it may be.
-        self._deadlines.append(self._clock.callLater(_UNLOCK_S, self._writer.give_up))
+        self._stopping.later(_UNLOCK_S, self._writer.give_up)
         # Nothing waits for a lock any more, so only a disk that does not answer can take longer.
-        self._deadlines.append(self._clock.callLater(_LAST_WAIT_S, self._leave_behind))
+        self._stopping.later(_LAST_WAIT_S, self._leave_behind)
 
     def _leave_behind(self) -> None:
-        self._log.error("{path} does not answer: its thread is left behind.", path=str(self._file.path))
-        self._finish()
+        self._log.error("{path} does not answer: its thread is left behind.", path=str(self._store.path))
+        self._condition.expect(WRITING, _STOPPED)
+        self._stopping.finish()
 
     async def _stop(self) -> None:
         stopping = Deferred.fromCoroutine(self._followings.stop())
         await self._writer.drain()
         await stopping
         if self._started:
-            await self._thread.run(self._file.close)
+            await self._thread.run(self._store.close)
             self._thread.stop()
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._stopped:
-            return
-        self._stopped = True
-        for deadline in self._deadlines:
-            if deadline.active():
-                deadline.cancel()
-        self._condition.expect(WRITING, "The broker was stopped.")
-        waiters, self._stop_waiters = self._stop_waiters, []
-        for waiter in waiters:
-            waiter.callback(None)
+        self._condition.expect(WRITING, _STOPPED)

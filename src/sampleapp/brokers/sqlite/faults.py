@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError
 
-__all__ = ["CANNOT_BE_READ", "Code", "LogError", "from_sqlite", "primary_code"]
+__all__ = ["CANNOT_BE_READ", "Code", "StoreError", "from_sqlite", "primary_code"]
 
 
 class Code(IntEnum):
@@ -43,6 +43,7 @@ class _Meaning(Struct, frozen=True):
     """Whether the connection is not to be trusted any more."""
 
 
+_UNKNOWN = "The broker could not make sure that this record is stored; it may or may not be."
 _UNAVAILABLE = "The broker cannot store records at the moment; this one was not stored."
 
 CANNOT_BE_READ = "The stored records cannot be read at the moment."
@@ -109,8 +110,8 @@ _MESSAGES: tuple[tuple[str, Code], ...] = (
 )
 
 
-class LogError(Exception):
-    """The log could not do what it was asked. Nothing was stored, unless ``error`` says that it may be."""
+class StoreError(Exception):
+    """The store could not do what it was asked. Nothing was stored, unless ``error`` says that it may be."""
 
     def __init__(
         self,
@@ -145,6 +146,10 @@ class LogError(Exception):
         """Whether it stays until somebody repairs the file."""
         return self.code in {Code.CORRUPT, Code.NOTADB}
 
+    def after_commit(self) -> StoreError:
+        """Make the same error for a transaction that was committed before it was found."""
+        return StoreError(self.reason, error=OutcomeUnknown, detail=_UNKNOWN, code=self.code)
+
     def publish_error(self) -> PublishError:
         """Make the error for one waiting caller: each needs its own, since tracebacks grow on it."""
         return self._error(self._detail)
@@ -168,7 +173,7 @@ def primary_code(error: Exception) -> Code | None:
     return None
 
 
-def from_sqlite(error: Exception, *, path: str, committing: bool) -> LogError:
+def from_sqlite(error: Exception, *, path: str, committing: bool) -> StoreError:
     """
     Translate what SQLite raised.
 
@@ -180,10 +185,10 @@ def from_sqlite(error: Exception, *, path: str, committing: bool) -> LogError:
     reason = f"{path} {meaning.reason} (SQLite: {error})."
     # These are given before the last frame of the transaction is written, so it was surely rolled back.
     if committing and code not in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
-        return LogError(
+        return StoreError(
             reason,
             error=OutcomeUnknown,
-            detail="The broker could not make sure that this record is stored; it may or may not be.",
+            detail=_UNKNOWN,
             code=code,
         )
-    return LogError(reason, detail=meaning.detail, code=code, reopen=meaning.reopen)
+    return StoreError(reason, detail=meaning.detail, code=code, reopen=meaning.reopen)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from sampleapp.brokers.shared import followings
+from sampleapp.brokers.shared.backoff import Backoff
 from sampleapp.brokers.shared.condition import Condition
-from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, LogError
-from sampleapp.brokers.sqlite.log import Log
+from sampleapp.brokers.shared.observers import deliver, tell_caught_up
+from sampleapp.brokers.shared.pause import Pause
+from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
 from sampleapp.brokers.sqlite.rows import Page
+from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.interfaces import IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Record, Start
@@ -23,8 +28,7 @@ __all__ = ["Following", "Followings"]
 _PAGE_RECORDS = 250
 _PAGE_BYTES = 1024 * 1024
 _POLL_S = 0.2
-_BACKOFF_S = 0.25
-_MAX_BACKOFF_S = 5.0
+_BACKOFF = Backoff(first_s=0.25, max_s=5.0)
 
 
 @implementer(IFollowing)
@@ -59,7 +63,6 @@ class Following:
         self._has_partition = partition in {None, 0}
         self._find = find
         self._read = read
-        self._clock = clock
         self._condition = condition
         self._ended = ended
         self._position = 0
@@ -71,9 +74,9 @@ class Following:
         self._is_lasting = False
         self._exists: bool | None = None
         self._running: Deferred[None] | None = None
-        self._pause: Deferred[None] | None = None
-        self._timer: IDelayedCall | None = None
-        self._stop_waiters: list[Deferred[None]] = []
+        self._failures = 0
+        self._pause = Pause(clock)
+        self._stop_waiters: Waiters[None] = Waiters()
 
     def begin(self) -> None:
         """Begin to read, unless it was stopped already. What is read arrives later."""
@@ -83,22 +86,18 @@ class Following:
     def wake(self) -> None:
         """There may be more to read."""
         self._more = True
-        if self._timer is None:
-            self._go_on()
+        # Trying again too early would only fail again.
+        if not self._failures:
+            self._pause.wake()
 
     def stop(self) -> Deferred[None]:
         """See `IFollowing.stop`."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._running is None:
             self._ended(self)
             return succeed(None)
-        # Each caller waits for itself: what one does with its Deferred is nothing to the others.
-        waiter: Deferred[None] = Deferred()
-        self._stop_waiters.append(waiter)
-        self._go_on()
+        waiter = self._stop_waiters.wait()
+        self._pause.end()
         return waiter
 
     def obstacle(self) -> str | None:
@@ -115,34 +114,33 @@ class Following:
 
     async def _run(self) -> None:
         # The first page must not arrive while `follow` is still running: reading takes a thread hop.
-        backoff_s = _BACKOFF_S
         while not self._stopped:
             self._more = False
             try:
                 page = await self._next_page()
-            except LogError as error:
-                reason, obstacle = error.reason, error.obstacle
+            except StoreError as error:
                 self._is_lasting = error.is_lasting
+                await self._failed(error.reason, error.obstacle)
             except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
                 self._log.failure("Reading topic {topic} failed unexpectedly", topic=self.topic)
                 self._is_lasting = False
-                reason, obstacle = f"The topic {self.topic} could not be read; see the log.", CANNOT_BE_READ
+                reason = f"The topic {self.topic} could not be read; see the log."
+                await self._failed(reason, CANNOT_BE_READ)
             else:
-                backoff_s = _BACKOFF_S
                 await self._page_read(page)
-                continue
-            if not self._stopped:
-                self._condition.bad(self, reason)
-                self._obstacle = obstacle
-                await self._sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
         self._condition.forget(self)
         self._obstacle = None
         self._running = None
         self._ended(self)
-        waiters, self._stop_waiters = self._stop_waiters, []
-        for waiter in waiters:
-            waiter.callback(None)
+        self._stop_waiters.succeed(None)
+
+    async def _failed(self, reason: str, obstacle: str) -> None:
+        if self._stopped:
+            return
+        self._condition.bad(self, reason)
+        self._obstacle = obstacle
+        self._failures += 1
+        await self._pause.sleep(_BACKOFF.delay_s(self._failures))
 
     async def _next_page(self) -> Page:
         if self._begins_at is not None:
@@ -155,29 +153,12 @@ class Following:
     async def _page_read(self, page: Page) -> None:
         if self._stopped:
             return
+        self._failures = 0
         self._condition.good(self)
         self._obstacle = None
         self._deliver(page)
         if self._position >= page.end and not self._more:
-            await self._sleep(None)
-
-    async def _sleep(self, delay_s: float | None) -> None:
-        """Wait until there is more to read, or for a time that only `stop` shortens."""
-        if self._stopped:
-            return
-        self._pause = Deferred()
-        if delay_s is not None:
-            self._timer = self._clock.callLater(delay_s, self._timed_out)
-        await self._pause
-
-    def _timed_out(self) -> None:
-        self._timer = None
-        self._go_on()
-
-    def _go_on(self) -> None:
-        pause, self._pause = self._pause, None
-        if pause is not None:
-            pause.callback(None)
+            await self._pause.sleep(None)
 
     def _deliver(self, page: Page) -> None:
         if self._end_at_start is None:
@@ -185,37 +166,29 @@ class Following:
         for record in page.records:
             # Kept up here, since the observer may stop the following at any record.
             self._position = record.offset + 1
-            try:
-                self._observer.record_received(record)
-            except Exception:  # noqa: BLE001 -- whatever it was, the next record is delivered
-                self._log.failure(
-                    "An observer failed on record {offset} of {topic}", offset=record.offset, topic=self.topic
-                )
+            deliver(self._observer, record)
             if self._stopped:
                 return
         self._position = page.next_offset
         if not self._caught_up and self._position >= self._end_at_start:
             self._caught_up = True
-            try:
-                self._observer.caught_up()
-            except Exception:  # noqa: BLE001 -- whatever it was, the following goes on
-                self._log.failure("An observer failed on catching up with {topic}", topic=self.topic)
+            tell_caught_up(self._observer, topic=self.topic)
 
 
 class Followings:
     """All followings of a broker; sees to it that each learns of new records, whoever has written them."""
 
-    def __init__(self, *, log: Log, thread: PrivateThread, clock: IReactorTime, condition: Condition) -> None:
-        """:param thread: the one on which the log is read."""
-        self._file = log
+    def __init__(
+        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, condition: Condition
+    ) -> None:
+        """:param thread: the one on which the store is used."""
+        self._store = store
         self._thread = thread
         self._clock = clock
         self._condition = condition
-        self._all: list[Following] = []
-        self._started = False
-        self._stopped = False
+        self._registry: followings.Followings[Following] = followings.Followings()
+        self._pause = Pause(clock)
         self._changes: tuple[int, int] | None = None
-        self._poll: IDelayedCall | None = None
         self._polling: Deferred[None] | None = None
 
     def follow(
@@ -227,73 +200,58 @@ class Followings:
             observer=observer,
             start=start,
             partition=partition,
-            find=lambda topic, start: self._thread.run(self._file.first_offset, topic, start),
+            find=lambda topic, start: self._thread.run(self._store.first_offset, topic, start),
             read=self._read,
             clock=self._clock,
             condition=self._condition,
-            ended=self._forget,
+            ended=self._registry.ended,
         )
-        if self._stopped:
-            following.stop()
-            return following
-        self._all.append(following)
-        if self._started:
-            self._begin(following)
+        self._registry.add(following)
+        self._begin_to_poll()
         return following
 
     def start(self) -> None:
         """Begin to read for those who follow already, and for those to come."""
-        self._started = True
-        for following in list(self._all):
-            self._begin(following)
+        self._registry.start()
+        self._begin_to_poll()
 
     def stored(self, records: Sequence[Record]) -> None:
         """This process has stored records."""
-        if self._all:
+        if self._registry:
             topics = {record.topic for record in records}
-            for following in list(self._all):
+            for following in self._registry.current():
                 if following.topic in topics:
                     following.wake()
 
     async def stop(self) -> None:
         """Stop all of them, for ever."""
-        self._stopped = True
-        if self._poll is not None:
-            self._poll.cancel()
-            self._poll = None
-        for stopping in [following.stop() for following in list(self._all)]:
-            await stopping
-        if self._polling is not None:
-            await self._polling
-
-    def _begin(self, following: Following) -> None:
-        following.begin()
-        if self._poll is None and self._polling is None:
-            self._poll = self._clock.callLater(_POLL_S, self._look)
+        polling = self._polling
+        self._pause.end()
+        await self._registry.stop()
+        if polling is not None:
+            await polling
 
     def _read(self, topic: str, offset: int) -> Deferred[Page]:
         return self._thread.run(
-            self._file.read, topic, offset, max_records=_PAGE_RECORDS, max_bytes=_PAGE_BYTES
+            self._store.read, topic, offset, max_records=_PAGE_RECORDS, max_bytes=_PAGE_BYTES
         )
 
-    def _forget(self, following: Following) -> None:
-        if following in self._all:
-            self._all.remove(following)
+    def _begin_to_poll(self) -> None:
+        if self._polling is None and self._registry and self._registry.is_running:
+            self._polling = Deferred.fromCoroutine(self._poll())
 
-    def _look(self) -> None:
-        self._poll = None
-        self._polling = Deferred.fromCoroutine(self._look_for_changes())
-
-    async def _look_for_changes(self) -> None:
-        """Wake everybody if another process has written since the last look."""
-        try:
-            changes = await self._thread.run(self._file.changes)
-        except Exception:  # noqa: BLE001 -- the followings meet the same when they read, and report it
-            changes = None
-        if changes is None or changes != self._changes:
-            self._changes = changes
-            for following in list(self._all):
-                following.wake()
+    async def _poll(self) -> None:
+        """Wake everybody when another process has written since the last look."""
+        while True:
+            await self._pause.sleep(_POLL_S)
+            if not self._registry or not self._registry.is_running:
+                break
+            try:
+                changes = await self._thread.run(self._store.changes)
+            except Exception:  # noqa: BLE001 -- the followings meet the same when they read, and report it
+                changes = None
+            if changes is None or changes != self._changes:
+                self._changes = changes
+                for following in self._registry.current():
+                    following.wake()
         self._polling = None
-        if self._all and not self._stopped:
-            self._poll = self._clock.callLater(_POLL_S, self._look)

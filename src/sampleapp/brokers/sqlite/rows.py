@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from sampleapp.brokers.sqlite.faults import Code, LogError
+from sampleapp.brokers.sqlite.faults import Code, StoreError
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge
 from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, Record, RecordMetadata, Start
 
@@ -20,6 +20,7 @@ __all__ = [
     "first_offset",
     "insert",
     "insert_singly",
+    "next_offset",
     "page",
 ]
 
@@ -140,7 +141,7 @@ def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
 
 
 def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> int:
-    """Find where reading a topic begins; see `Log.first_offset`."""
+    """Find where reading a topic begins; see `Store.first_offset`."""
     try:
         topic.encode()
     except UnicodeEncodeError:
@@ -159,8 +160,14 @@ def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> in
     return end if row[0] is None else row[0]
 
 
+def next_offset(connection: sqlite3.Connection, topic: str) -> int:
+    """Return the offset that the next record of a topic gets."""
+    found = connection.execute("SELECT next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
+    return 0 if found is None else int(found[0])
+
+
 def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
-    """Read a topic from an offset on; see `Log.read`."""
+    """Read a topic from an offset on; see `Store.read`."""
     try:
         topic.encode()
     except UnicodeEncodeError:
@@ -190,7 +197,7 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
             if size >= max_bytes:
                 break
     except msgspec.MsgspecError as error:
-        raise LogError(
+        raise StoreError(
             f"The headers of record {at} of topic {topic!r} are not as they were written.", code=Code.CORRUPT
         ) from error
     finally:

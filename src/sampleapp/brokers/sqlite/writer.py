@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
-from sampleapp.brokers.sqlite.faults import LogError
-from sampleapp.brokers.sqlite.log import Log
+from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.rows import Outcome
+from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.errors import (
     BrokerStopped,
@@ -54,7 +54,7 @@ class Writer:
     def __init__(
         self,
         *,
-        log: Log,
+        store: Store,
         thread: PrivateThread,
         clock: IReactorTime,
         condition: Condition,
@@ -67,7 +67,7 @@ class Writer:
         :param answer_timeout_s: seconds after which a disk that does not answer is not waited for any more.
         :param stored: is told of each batch that was committed.
         """
-        self._file = log
+        self._store = store
         self._thread = thread
         self._clock = clock
         self._condition = condition
@@ -88,7 +88,7 @@ class Writer:
 
     def start(self) -> None:
         """Begin with what has been published so far, and see whether the file can be opened."""
-        self._condition.expect(WRITING, f"{self._file.path} has not been opened yet.")
+        self._condition.expect(WRITING, f"{self._store.path} has not been opened yet.")
         self._running = True
         # Busy with the probe: it opens the file, which must not fail twice to be said once.
         Deferred.fromCoroutine(self._begin())
@@ -161,12 +161,12 @@ class Writer:
             try:
                 # While nothing can be stored, callers are told so without the usual patience.
                 patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
-                outcomes = await self._on_thread(self._file.append, records, patience_s)
-            except LogError as error:
+                outcomes = await self._on_thread(self._store.append, records, patience_s)
+            except StoreError as error:
                 self._failed(error)
                 outcomes = [error.publish_error() for _ in records]
             except Exception:  # noqa: BLE001 -- nothing cancels this, and every publisher gets an answer
-                self._log.failure("Appending to {path} failed unexpectedly", path=str(self._file.path))
+                self._log.failure("Appending to {path} failed unexpectedly", path=str(self._store.path))
                 outcomes = [OutcomeUnknown("Whether the record was stored is not known.") for _ in records]
             else:
                 self._works()
@@ -206,7 +206,7 @@ class Writer:
                 waiting.callback(outcome)
 
     async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have the log do something, and let nobody wait for ever if it does not come back from it."""
+        """Have the store do something, and let nobody wait for ever if it does not come back from it."""
         late = self._clock.callLater(self._answer_timeout_s, self._not_answered)
         try:
             return await self._thread.run(work, *args, **kwargs)
@@ -218,7 +218,7 @@ class Writer:
     def _not_answered(self) -> None:
         self._hanging = True
         self._condition.bad(
-            WRITING, f"{self._file.path} has not been written to for {self._answer_timeout_s:g} seconds."
+            WRITING, f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds."
         )
         self._fail_batch(PublishTimedOut, "The broker did not answer in time; the record may be stored.")
         self._fail_queue(BrokerUnavailable, "The broker does not answer; the record was not published.")
@@ -232,7 +232,7 @@ class Writer:
             self._probe.cancel()
             self._probe = None
 
-    def _failed(self, error: LogError) -> None:
+    def _failed(self, error: StoreError) -> None:
         if self._stopping:
             return
         self._failing = True
@@ -248,11 +248,11 @@ class Writer:
 
     async def _see(self) -> None:
         try:
-            await self._on_thread(self._file.probe)
-        except LogError as error:
+            await self._on_thread(self._store.probe)
+        except StoreError as error:
             self._failed(error)
         except Exception:  # noqa: BLE001 -- nothing cancels this, and the next publish will show more
-            self._log.failure("Looking at {path} failed unexpectedly", path=str(self._file.path))
+            self._log.failure("Looking at {path} failed unexpectedly", path=str(self._store.path))
         else:
             self._works()
 

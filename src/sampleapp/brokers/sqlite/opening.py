@@ -1,5 +1,5 @@
 """
-Opening the log's file: making it when there is none, and refusing what is not ours.
+Opening the store's file: making it when there is none, and refusing what is not ours.
 
 Runs on the private thread, and once before the reactor runs.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
-from sampleapp.brokers.sqlite.faults import Code, LogError, primary_code
+from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
 
 __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "patiently", "require_creatable"]
 
@@ -54,11 +54,11 @@ def patiently(do: Callable[[], T], *, patience_s: float, abandoned: Event) -> T:
 
 def open_file(path: Path, *, patience_s: float, abandoned: Event) -> sqlite3.Connection:
     """
-    Open the log, and create it when the file is missing or empty.
+    Open the store, and create it when the file is missing or empty.
 
     :param patience_s: seconds to wait for another program that has it locked.
     :param abandoned: when it is set, nothing is waited for any more.
-    :raise LogError: the file cannot be the log; the message says why and what to do.
+    :raise StoreError: the file cannot be the store; the message says why and what to do.
     :raise sqlite3.Error: what SQLite could not do.
     """
     _look_at(path)
@@ -76,13 +76,13 @@ def require_creatable(path: Path) -> None:
     """
     See whether a file that is missing could be made, without making it.
 
-    :raise LogError: it could not; the message says why and what to do.
+    :raise StoreError: it could not; the message says why and what to do.
     """
     _look_at(path)
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise LogError(
+        raise StoreError(
             f"{path} cannot be created: {error.strerror}; this user has to be allowed to write to "
             f"{path.parent}, or give another path."
         ) from error
@@ -92,21 +92,21 @@ def _look_at(path: Path) -> None:
     """SQLite says "unable to open database file" to all of these, which helps nobody."""
     directory = path.parent
     if path.is_dir():
-        raise LogError(f"{path} is a directory; give the path of a file in it.")
+        raise StoreError(f"{path} is a directory; give the path of a file in it.")
     if not directory.is_dir():
         what = "is not a directory" if directory.exists() else "does not exist"
-        raise LogError(f"{path} cannot be opened: {directory} {what}; create it, or give another path.")
+        raise StoreError(f"{path} cannot be opened: {directory} {what}; create it, or give another path.")
     if path.exists() and not path.is_file():
-        raise LogError(f"{path} is not a regular file; give the path of one.")
+        raise StoreError(f"{path} is not a regular file; give the path of one.")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    # One transaction, or another process could create the log between two of the questions.
+    # One transaction, or another process could create the tables between two of the questions.
     with _transaction(connection, "BEGIN"):
         fresh = _is_empty(connection, path)
     (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal_mode != "wal":
-        raise LogError(
+        raise StoreError(
             f"{path} is on a file system that cannot share memory between processes, which SQLite's "
             "write-ahead log needs; give a path on a local disk."
         )
@@ -140,14 +140,14 @@ def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id == APPLICATION_ID:
         if version > SCHEMA_VERSION:
-            raise LogError(
+            raise StoreError(
                 f"{path} was written by a newer version of sampleapp (its schema is {version}, this version "
                 f"knows {SCHEMA_VERSION}); use that version, or another file."
             )
         return False
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id or version or tables:
-        raise LogError(f"{path} is a SQLite database of another program; give the path of another file.")
+        raise StoreError(f"{path} is a SQLite database of another program; give the path of another file.")
     return True
 
 

@@ -1,0 +1,302 @@
+"""What the broker does when the file goes bad while it runs."""
+
+# ruff: noqa: ASYNC240 -- a test may look at its few small files while the reactor waits
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from twisted.logger import LogLevel
+
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    OutcomeUnknown,
+    PublishTimedOut,
+)
+from tests.support.brokers import (
+    Recorder,
+    eventually,
+    everything,
+    outcomes,
+    record,
+    settled,
+    turns,
+    within,
+)
+from tests.support.logs import logged
+from tests.support.sqlite import new_broker, other_connection, process, running, stored
+
+
+async def unavailable(broker, error=BrokerUnavailable):
+    """A publish fails, says nothing internal, and health says why."""
+    [end] = await settled(broker, [record("t", b"lost")])
+    assert type(end) is error
+    assert "/" not in str(end)
+    assert "sqlite" not in str(end).lower()
+    health = broker.health()
+    assert not health.ready
+    assert "log.sqlite3" in health.reasons[0]
+    return health.reasons[0]
+
+
+async def works_again(broker, path, *, before):
+    await eventually(lambda: broker.health().ready)
+    found = await within(broker.publish(record("t", b"after")))
+    assert found.offset == len(before)
+    assert [row[3] for row in stored(path)] == [*before, b"after"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_while_the_file_is_locked_publishes_fail_and_afterwards_it_recovers_by_itself(path):
+    async with running(path, patience_s=0.05) as broker:
+        await within(broker.publish(record("t", b"before")))
+        with logged(LogLevel.error) as errors, logged(LogLevel.info) as infos:
+            with other_connection(path) as connection:
+                connection.execute("BEGIN EXCLUSIVE")
+                for _ in range(3):
+                    assert "locked" in await unavailable(broker)
+                assert [r.value for r in await everything(broker, "t")] == [b"before"]
+            await eventually(lambda: broker.health().ready)
+            assert len(errors) == 1
+            assert len(infos) == 1
+        await works_again(broker, path, before=[b"before"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_lock_that_is_let_go_of_in_time_delays_a_publish_only(path, disk):
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        with other_connection(path) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            published = broker.publish(record("t"))
+            await eventually(lambda: disk.asked["append"])
+            await turns()
+            assert not published.called
+        assert (await within(published)).offset == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_locked_at_the_start_is_opened_when_it_is_free(path):
+    new_broker(path).check()
+    with other_connection(path) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        broker = new_broker(path, patience_s=0.05)
+        broker.start()
+        recorder = Recorder()
+        broker.follow(topic="t", observer=recorder)
+        await unavailable(broker)
+        assert recorder.caught_up_at == []
+    await works_again(broker, path, before=[])
+    await recorder.until(1)
+    await within(broker.stop(deadline_s=20))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_commit_is_synced_before_it_is_answered(path, own_connection):
+    pragmas = []
+
+    def ask(connection):
+        pragmas.extend(connection.execute("PRAGMA journal_mode").fetchall())
+        pragmas.extend(connection.execute("PRAGMA synchronous").fetchall())
+
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        own_connection.before_next_use(ask)
+        await within(broker.publish(record("t")))
+    # 2 is FULL: the write-ahead log is synced by each commit (https://www.sqlite.org/pragma.html).
+    assert pragmas == [("wal",), (2,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, disk):
+    async with running(path, answer_timeout_s=0.1) as broker:
+        await within(broker.publish(record("t", b"before")))
+        disk.hang("append")
+        sent = [broker.publish(record("t", b"sent"))]
+        await eventually(lambda: disk.asked["append"])
+        waiting = [broker.publish(record("t", b"waiting"))]
+        with logged(LogLevel.error) as errors:
+            assert [type(each) for each in await outcomes(sent + waiting)] == [
+                PublishTimedOut,
+                BrokerUnavailable,
+            ]
+            # Nobody has to wait to be told the same.
+            assert [type(each) for each in await settled(broker, [record("t")])] == [BrokerUnavailable]
+            assert not broker.health().ready
+        assert len(errors) == 1
+        disk.answer()
+        await eventually(lambda: broker.health().ready)
+        assert (await within(broker.publish(record("t", b"after")))).offset == 2
+    # What timed out may be there, and is; what was said not to be there is not.
+    assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
+
+
+@pytest.mark.parametrize("operation", ["append", "read"])
+@pytest_twisted.ensureDeferred
+async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, disk, monkeypatch, operation):
+    monkeypatch.setattr("sampleapp.brokers.sqlite.broker._LAST_WAIT_S", 0.5)
+    broker = new_broker(path)
+    broker.start()
+    await within(broker.publish(record("t", b"before")))
+    disk.hang(operation)
+    broker.follow(topic="t", observer=Recorder())
+    sent = [broker.publish(record("t", b"sent"))]
+    await eventually(lambda: disk.asked[operation])
+    with logged(LogLevel.error) as errors:
+        await within(broker.stop(deadline_s=0))
+    assert [type(each) for each in await outcomes(sent)] == [OutcomeUnknown]
+    assert ["left behind" in event["log_format"] for event in errors] == [True]
+    disk.answer()
+    await eventually(lambda: not [t for t in threading.enumerate() if "sampleapp.sqlite" in t.name])
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_deadline_of_stop_ends_the_waiting_for_a_lock(path, disk):
+    broker = new_broker(path, patience_s=1000)
+    broker.start()
+    await within(broker.publish(record("t", b"before")))
+    with other_connection(path) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        published = [broker.publish(record("t", b"%d" % n)) for n in range(1500)]
+        await eventually(lambda: disk.asked["append"] == 2)
+        with logged(LogLevel.error) as errors:
+            assert await within(broker.stop(deadline_s=0.01)) is None
+        # Nor was the thread left behind, waiting.
+        assert errors == []
+        ends = await outcomes(published)
+    assert [type(each) for each in ends] == [BrokerUnavailable] * 1000 + [BrokerStopped] * 500
+    assert [row[3] for row in stored(path)] == [b"before"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_full_disk_fails_publishes_and_room_made_later_is_used(path, disk, own_connection):
+    async with running(path) as broker:
+        await within(broker.publish(record("t", b"before")))
+        with other_connection(path) as connection:
+            [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
+        own_connection.before_next_use(lambda c: c.execute(f"PRAGMA max_page_count = {pages}").fetchall())
+        with logged(LogLevel.error) as errors:
+            ends = await settled(broker, [record("t", bytes(8000)) for _ in range(3)])
+            assert [type(each) for each in ends] == [BrokerUnavailable] * 3
+            assert len({id(each) for each in ends}) == 3
+            assert not broker.health().ready
+            assert "full" in broker.health().reasons[0]
+            # As long as there is no room, looking again does not say that there is.
+            disk.asked.clear()
+            await eventually(lambda: disk.asked["probe"] == 2)
+            assert not broker.health().ready
+            assert len(errors) == 1
+        own_connection.before_next_use(lambda c: c.execute("PRAGMA max_page_count = 1000000").fetchall())
+        await works_again(broker, path, before=[b"before"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_at_a_real_limit_on_its_size_nothing_is_acknowledged_that_is_not_stored(path):
+    report = await process("limited", path, 400_000)
+    found = {key.decode(): offset for _, offset, key, _ in stored(path)}
+    assert report["refused"] or report["unknown"]
+    assert report["retriable"]
+    assert not report["ready_at_the_limit"]
+    assert str(path) in report["reasons"][0]
+    assert len(report["stored"]) > 5
+    assert {name: found.get(name) for name in report["stored"]} == report["stored"]
+    assert set(report["refused"]).isdisjoint(found)
+    assert sorted(found.values()) == list(range(len(found)))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_turns_read_only_fails_publishes_and_is_opened_again(path, own_connection):
+    async with running(path) as broker:
+        await within(broker.publish(record("t", b"before")))
+        own_connection.before_next_use(lambda c: c.execute("PRAGMA query_only = ON"))
+        assert "may not be written to" in await unavailable(broker)
+        await works_again(broker, path, before=[b"before"])
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "reason"),
+    [
+        ("disk I/O error", OutcomeUnknown, "I/O error"),
+        ("database is locked", BrokerUnavailable, "locked"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_commit_that_fails_is_rolled_back_and_says_whether_that_is_certain(
+    path, own_connection, message, error, reason
+):
+    async with running(path) as broker:
+        await within(broker.publish(record("t", b"before")))
+        own_connection.fail_next_commit(message)
+        assert reason in await unavailable(broker, error)
+        with other_connection(path) as connection:
+            # Possible only while the broker's transaction is not left open.
+            connection.execute("BEGIN IMMEDIATE")
+        await works_again(broker, path, before=[b"before"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_again_when_repaired(path, disk):
+    values = [b"%d" % n * 2000 for n in range(300)]
+    async with running(path) as broker:
+        await settled(broker, [record("t", value) for value in values])
+    size = path.stat().st_size
+    original = path.read_bytes()
+    recorder = Recorder()
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        with path.open("r+b") as file:
+            file.seek(size // 3 // 4096 * 4096)
+            file.write(b"\xff" * (size // 3))
+        with logged(LogLevel.error) as errors:
+            following = broker.follow(topic="t", observer=recorder)
+            await eventually(lambda: not broker.health().ready)
+            assert "is damaged" in broker.health().reasons[0]
+            assert following.obstacle() == "The stored records are damaged and cannot be read."
+            assert recorder.caught_up_at == []
+            # The back-off makes it try some more times.
+            disk.asked.clear()
+            await eventually(lambda: disk.asked["read"] == 2)
+            assert len(errors) == 1
+        with path.open("r+b") as file:
+            file.write(original)
+        await recorder.until(300)
+        await eventually(lambda: broker.health().ready)
+        assert following.obstacle() is None
+        assert recorder.values() == values
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_overwritten_while_it_runs_fails_publishes(path, own_connection):
+    async with running(path) as broker:
+        await settled(broker, [record("t", bytes(2000)) for _ in range(300)])
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+        own_connection.before_next_use(lambda c: c.execute("PRAGMA shrink_memory"))
+        ends = await settled(broker, [record("t", b"lost")])
+        assert isinstance(ends[0], BrokerUnavailable)
+        assert not broker.health().ready
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_moved_away_while_it_runs_takes_no_records_until_it_is_back(path, replaced):
+    async with running(path) as broker:
+        await within(broker.publish(record("t", b"before")))
+        aside = path.with_name("aside")
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+        if replaced:
+            path.touch()
+        assert ("was replaced" if replaced else "was moved or deleted") in await unavailable(broker)
+        path.unlink(missing_ok=True)
+        for suffix in ("-wal", "-shm", ""):
+            if Path(f"{aside}{suffix}").exists():
+                Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
+        await works_again(broker, path, before=[b"before"])

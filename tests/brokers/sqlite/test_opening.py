@@ -1,0 +1,128 @@
+"""What is wrong with the file at the start."""
+
+# ruff: noqa: ASYNC240 -- a test may look at its few small files while the reactor waits
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+
+from sampleapp.errors import (
+    StartUpError,
+)
+from tests.support.sqlite import make_file, new_broker, other_connection, process, stored
+
+
+def refused_at_start(path):
+    with pytest.raises(StartUpError) as caught:
+        new_broker(path).check()
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_check_makes_no_file_since_who_checks_may_be_somebody_else_than_who_writes(path):
+    new_broker(path).check()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_could_not_be_made_is_refused():
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o555)
+        message = await process("check", Path(directory, "log"))
+        Path(directory).chmod(0o755)
+    assert str(Path(directory, "log")) in message
+    assert "cannot be created" in message
+
+
+def test_check_leaves_a_log_that_is_marked_as_ours_and_holds_nothing_open(path):
+    make_file(path)
+    with other_connection(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (0x53417070,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        # Possible only while nobody else has the file open.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+    new_broker(path).check()
+
+
+def test_an_empty_file_becomes_a_log(path):
+    path.touch()
+    new_broker(path).check()
+    assert stored(path) == []
+
+
+def test_a_directory_is_refused(tmp_path):
+    assert "is a directory" in refused_at_start(tmp_path)
+
+
+def test_a_missing_directory_is_refused_and_not_created(tmp_path):
+    assert "does not exist" in refused_at_start(tmp_path / "missing" / "log")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    assert "is not a directory" in refused_at_start(tmp_path / "file" / "log")
+
+
+def test_a_path_that_is_no_regular_file_is_refused():
+    assert "not a regular file" in refused_at_start(Path("/dev/null"))
+
+
+@pytest.mark.parametrize("garbage", [b"garbage", b"garbage" * 5000], ids=["short", "long"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path, garbage):
+    path.write_bytes(garbage)
+    assert "is not a SQLite database" in refused_at_start(path)
+    assert path.read_bytes() == garbage
+
+
+@pytest.mark.parametrize("mark", ["CREATE TABLE theirs (a)", "PRAGMA application_id = 7"])
+def test_the_database_of_another_program_is_refused_and_left_alone(path, mark):
+    with other_connection(path) as connection:
+        connection.execute(mark)
+    before = path.read_bytes()
+    assert "another program" in refused_at_start(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
+    make_file(path)
+    with other_connection(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    assert "was written by a newer version" in refused_at_start(path)
+    with other_connection(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_file_whose_tables_are_missing_is_refused(path):
+    make_file(path)
+    with other_connection(path) as connection:
+        connection.execute("DROP TABLE record")
+    assert "no such table: record" in refused_at_start(path)
+
+
+@pytest.mark.parametrize("writable", ["nothing", "directory"])
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_may_not_be_written_to_is_refused(writable):
+    # Not tmp_path: nobody but its owner may look into that.
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "log")
+        make_file(path)
+        path.chmod(0o444)
+        Path(directory).chmod(0o777 if writable == "directory" else 0o555)
+        message = await process("check", path)
+        Path(directory).chmod(0o755)
+    assert str(path) in message
+    assert "write" in message
+
+
+def test_a_locked_file_is_no_reason_not_to_start(path):
+    make_file(path)
+    with other_connection(path) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        new_broker(path).check()

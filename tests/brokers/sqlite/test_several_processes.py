@@ -1,0 +1,70 @@
+"""Several processes on one file."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest_twisted
+from twisted.internet.threads import deferToThread
+
+from sampleapp.brokers.sqlite.store import Store
+from tests.support.brokers import (
+    Recorder,
+    outcomes,
+    record,
+    settled,
+)
+from tests.support.sqlite import other_connection, process, running, stored
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_processes_publish_to_one_file_without_a_gap_or_a_repeat(path):
+    # Neither has created the file: both may try at the same moment.
+    other = process("publish", path, "t", "other", 300)
+    tasks = [pytest_twisted.defer.ensureDeferred(other)]
+    recorder = Recorder()
+    mine = {}
+    async with running(path) as broker:
+        broker.follow(topic="t", observer=recorder)
+        for n in itertools.count():
+            names = [f"mine-{n}-{m}" for m in range(5)]
+            found = await settled(broker, [record("t", name.encode()) for name in names])
+            mine.update({name: m.offset for name, m in zip(names, found, strict=True)})
+            if tasks[0].called:
+                break
+        theirs = (await outcomes(tasks))[0]
+        assert len(theirs) == 300
+        everybodys = {**theirs, **mine}
+        await recorder.until(len(everybodys))
+    assert sorted(everybodys.values()) == list(range(len(everybodys)))
+    assert {row[3].decode(): row[1] for row in stored(path)} == everybodys
+    assert [r.offset for r in recorder.records] == list(range(len(everybodys)))
+    assert {r.value.decode(): r.offset for r in recorder.records} == everybodys
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_follower_sees_what_another_process_publishes(path):
+    recorder = Recorder()
+    async with running(path) as broker:
+        broker.follow(topic="t", observer=recorder)
+        await recorder.until(0)
+        await process("publish", path, "t", "other", 20)
+        await recorder.until(20)
+    assert recorder.values() == [b"other-%d" % n for n in range(20)]
+
+
+def probe_and_close(store):
+    try:
+        store.probe()
+    finally:
+        store.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_that_create_the_file_at_the_same_moment_all_end_well(tmp_path):
+    for attempt in range(5):
+        path = tmp_path / str(attempt)
+        stores = [Store(path=path, patience_s=20) for _ in range(8)]
+        assert await outcomes([deferToThread(probe_and_close, store) for store in stores]) == [None] * 8
+        with other_connection(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (1,)

@@ -1,0 +1,150 @@
+"""Group commit, and what bounds it."""
+
+from __future__ import annotations
+
+import pytest_twisted
+
+from sampleapp.errors import (
+    BrokerStopped,
+    BufferFull,
+    IllegalTopic,
+    RecordRefused,
+    RecordTooLarge,
+)
+from sampleapp.model import RecordMetadata
+from tests.support.brokers import (
+    Recorder,
+    eventually,
+    everything,
+    outcomes,
+    record,
+    settled,
+    within,
+)
+from tests.support.sqlite import new_broker, other_connection, running, stored
+
+
+@pytest_twisted.ensureDeferred
+async def test_publishes_that_arrive_while_a_transaction_runs_share_the_next_one(path, disk):
+    async with running(path) as broker:
+
+        async def publish_many(name):
+            for n in range(20):
+                await broker.publish(record("t", b"%d-%d" % (name, n)))
+
+        tasks = [pytest_twisted.defer.ensureDeferred(publish_many(name)) for name in range(64)]
+        assert await outcomes(tasks) == [None] * 64
+        assert disk.answered["append"] < 64 * 20 / 10
+        assert len(await everything(broker, "t")) == 64 * 20
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_transaction_is_bounded_by_count_and_by_bytes(path, disk):
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        await settled(broker, [record("t") for _ in range(2500)])
+        assert disk.answered["append"] == 3
+        await settled(broker, [record("t", bytes(1_500_000)) for _ in range(6)])
+        assert disk.answered["append"] == 5
+
+
+@pytest_twisted.ensureDeferred
+async def test_beyond_the_buffer_a_publish_fails_at_once_and_later_ones_are_taken_again(path):
+    async with running(path, buffer_bytes=10_000) as broker:
+        published = [broker.publish(record("t", bytes(1000))) for _ in range(20)]
+        ends = await outcomes(published)
+        full = [each for each in ends if isinstance(each, BufferFull)]
+        taken = [each.offset for each in ends if isinstance(each, RecordMetadata)]
+        assert len(full) + len(taken) == 20
+        assert taken == list(range(len(taken)))
+        assert 1 <= len(taken) <= 10
+        assert (await within(broker.publish(record("t", bytes(1000))))).offset == len(taken)
+        assert len(await everything(broker, "t")) == len(taken) + 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_records_without_a_key_or_value_or_with_headers_only_fill_the_buffer_as_well(path):
+    broker = new_broker(path, buffer_bytes=10_000)
+    empty = [broker.publish(record("t", None)) for _ in range(1000)]
+    assert any(each.called for each in empty)
+    large = broker.publish(record("t", None, headers=(("h", bytes(20_000)),)))
+    await within(broker.stop(deadline_s=0))
+    ends = await outcomes([*empty, large])
+    assert {type(each) for each in ends[:-1]} == {BufferFull, BrokerStopped}
+    assert isinstance(ends[-1], RecordTooLarge)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_record_that_would_not_fit_into_an_empty_buffer_is_too_large(path):
+    async with running(path, buffer_bytes=10_000) as broker:
+        [end] = await settled(broker, [record("t", bytes(10_001))])
+        assert isinstance(end, RecordTooLarge)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_record_that_sqlite_cannot_hold_is_refused_alone(path):
+    # Never touched, the pages of so many zeros are never allocated.
+    too_large = bytes(1_000_000_001)
+    async with running(path, buffer_bytes=3_000_000_000) as broker:
+        await within(broker.publish(record("t", b"0")))
+        ends = await settled(
+            broker,
+            [record("t", b"1"), record("new", too_large), record("t", too_large), record("t", b"2")],
+        )
+        assert [type(e) for e in ends] == [RecordMetadata, RecordTooLarge, RecordTooLarge, RecordMetadata]
+        assert [r.value for r in await everything(broker, "t")] == [b"0", b"1", b"2"]
+        assert broker.health().ready
+    assert [row[:2] for row in stored(path)] == [("t", 0), ("t", 1), ("t", 2)]
+    with other_connection(path) as connection:
+        # A record that is refused does not bring its topic into being.
+        assert connection.execute("SELECT name FROM topic").fetchall() == [("t",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_has_no_form_in_the_file_is_refused_alone(path):
+    async with running(path) as broker:
+        ends = await settled(
+            broker,
+            [
+                record("t", b"1"),
+                record("\ud800", b"illegal topic"),
+                record("t", b"illegal header", headers=(("\ud800", b""),)),
+                record("t", b"illegal time", timestamp_ms=2**63),
+                record("t", b"2", timestamp_ms=2**63 - 1),
+            ],
+        )
+        assert [type(e) for e in ends] == [
+            RecordMetadata,
+            IllegalTopic,
+            RecordRefused,
+            RecordRefused,
+            RecordMetadata,
+        ]
+        assert [r.value for r in await everything(broker, "t")] == [b"1", b"2"]
+        assert await everything(broker, "\ud800") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_records_published_before_the_start_wait_for_it(path):
+    broker = new_broker(path)
+    published = broker.publish(record("t"))
+    recorder = Recorder()
+    broker.follow(topic="t", observer=recorder)
+    assert not published.called
+    assert not path.exists()
+    broker.start()
+    assert (await within(published)).offset == 0
+    await recorder.until(1)
+    await within(broker.stop(deadline_s=20))
+
+
+@pytest_twisted.ensureDeferred
+async def test_records_published_before_a_start_that_never_comes_fail_when_it_is_stopped(path):
+    broker = new_broker(path)
+    following = broker.follow(topic="t", observer=Recorder())
+    published = broker.publish(record("t"))
+    await within(broker.stop(deadline_s=20))
+    [end] = await outcomes([published])
+    assert isinstance(end, BrokerStopped)
+    await within(following.stop())
+    assert not path.exists()

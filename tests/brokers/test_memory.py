@@ -1,0 +1,31 @@
+"""The memory broker passes the contract."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest_twisted
+from twisted.internet import reactor
+
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.testing.broker_contract import BrokerContract, new_topic
+from tests.support.brokers import content, record, within
+
+
+class TestMemoryBroker(BrokerContract):
+    one_partition = True
+    first_offset = 0
+
+    @contextmanager
+    def new_broker(self):
+        yield MemoryBroker(clock=reactor)
+
+    @pytest_twisted.ensureDeferred
+    async def test_its_records_can_be_looked_at_without_following(self):
+        async with self.running() as broker:
+            topic = new_topic()
+            sent = [record(topic, b"1"), record(topic, b"2", key=b"k")]
+            for each in sent:
+                await within(broker.publish(each))
+            assert [content(each) for each in broker.records(topic)] == [content(each) for each in sent]
+            assert broker.records(new_topic()) == []

@@ -1,0 +1,138 @@
+"""What the tests of the SQLite broker share: brokers on a file, other programs, and a hand in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.utils import getProcessOutputAndValue
+
+from sampleapp.brokers.sqlite import SQLiteBroker, store
+from tests.support.brokers import within
+
+PROJECT = Path(__file__).parents[2]
+
+
+def new_broker(path, **options):
+    return SQLiteBroker(path=path, clock=reactor, threads=reactor, **options)
+
+
+def make_file(path):
+    """Make the file as a broker does that finds an empty one."""
+    path.touch()
+    new_broker(path).check()
+
+
+@asynccontextmanager
+async def running(path, **options):
+    broker = new_broker(path, **options)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        await within(broker.stop(deadline_s=20))
+
+
+@contextmanager
+def other_connection(path):
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+        yield connection
+
+
+async def process(*arguments):
+    out, err, status = await getProcessOutputAndValue(
+        sys.executable,
+        ["-m", "tests.support.sqlite_process", *map(str, arguments)],
+        env=os.environ,
+        path=str(PROJECT),
+    )
+    assert status == 0, err.decode()
+    return json.loads(out)
+
+
+def stored(path):
+    """What the file holds, as another program sees it."""
+    with other_connection(path) as connection:
+        return connection.execute(
+            "SELECT name, offset, key, value FROM record JOIN topic ON topic.id = topic_id ORDER BY 1, 2"
+        ).fetchall()
+
+
+class Disk:
+    """Counts what the store of each broker is asked to do, and can be made not to answer."""
+
+    def __init__(self, monkeypatch):
+        self.asked = Counter()
+        self.answered = Counter()
+        self._answers = threading.Event()
+        self._answers.set()
+        self._hanging = None
+        for operation in ("append", "read", "probe"):
+            monkeypatch.setattr(store.Store, operation, self._watched(operation))
+
+    def hang(self, operation):
+        """Do not answer this any more, until `answer`."""
+        self.asked.clear()
+        self._hanging = operation
+        self._answers.clear()
+
+    def answer(self):
+        self._answers.set()
+
+    def _watched(self, name):
+        operate = getattr(store.Store, name)
+
+        def watched(*arguments, **options):
+            self.asked[name] += 1
+            if name == self._hanging:
+                assert self._answers.wait(30)
+            result = operate(*arguments, **options)
+            self.answered[name] += 1
+            return result
+
+        return watched
+
+
+class OwnConnection:
+    """A hand on the broker's own connection, which only its own thread may use."""
+
+    def __init__(self, monkeypatch):
+        self._todo = []
+        self._messages = []
+        open_file = store.open_file
+        monkeypatch.setattr(store, "open_file", lambda *a, **options: _Tapped(open_file(*a, **options), self))
+
+    def before_next_use(self, work):
+        """Have something done with it, right before it is used next."""
+        self._todo.append(work)
+
+    def fail_next_commit(self, message):
+        """Have the next commit fail, as no file can be made to do it."""
+        self._messages.append(message)
+
+    def used(self, connection, statement):
+        todo, self._todo = self._todo, []
+        for work in todo:
+            work(connection)
+        if statement == "COMMIT" and self._messages:
+            raise sqlite3.OperationalError(self._messages.pop())
+
+
+class _Tapped:
+    def __init__(self, connection, hand):
+        self._connection = connection
+        self._hand = hand
+
+    def execute(self, statement, *arguments):
+        self._hand.used(self._connection, statement)
+        return self._connection.execute(statement, *arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
