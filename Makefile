@@ -4,7 +4,7 @@
 #   make test    the tests (four minutes, half of which go to processes: the service, the command, and
 #                a mock cluster of Kafka)
 #   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
-#                (takes Java 17 or newer and Maven)
+#                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html
 #   make bench   what the service costs on this machine, and Kafka with it (about eight minutes)
@@ -13,6 +13,8 @@
 PYTHON ?= python3
 # Options for the service, such as: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'
 OPTIONS ?=
+# Versions of Kafka for test-kafka; none for those that every commit has to pass.
+KAFKA ?=
 
 # How a shell tells that a process was ended by Ctrl-C, which is how the service is meant to end.
 INTERRUPTED = 130
@@ -40,7 +42,7 @@ test: $(DEV)/installed
 	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
-	$(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
+	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
 
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.real_kafka.node import eventually
+from tests.support.waiting import wait_until
 
 __all__ = [
     "Admin",
@@ -74,13 +74,17 @@ class Admin:
         count = len(assignment) if assignment else partitions
         placed = {"replica_assignment": assignment} if assignment else {}
         self._done(self._client.create_topics([NewTopic(topic, count, config=settings, **placed)]))
-        eventually(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
+        wait_until(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
         return topic
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self._done(self._client.delete_topics([topic]))
-        eventually(lambda: not self.exists(topic), f"{topic} is gone")
+        wait_until(lambda: not self.exists(topic), f"{topic} is gone")
+
+    def controller(self) -> int:
+        """The id of the node that is the controller, with ZooKeeper; with KRaft, that of any node."""
+        return self._client.list_topics(timeout=_ANSWER_S).controller_id
 
     def exists(self, topic: str) -> bool:
         """Whether there is such a topic. Asking makes none."""
@@ -98,16 +102,16 @@ class Admin:
             found = self._partitions(topic).values()
             return bool(found) and all(len(each.isrs) == replicas for each in found)
 
-        eventually(in_sync, f"{replicas} replicas of {topic} are in sync")
+        wait_until(in_sync, f"{replicas} replicas of {topic} are in sync")
 
     def wait_until_led_by(self, topic: str, node: int) -> None:
         """Wait until one node leads every partition."""
-        eventually(lambda: set(self.leaders(topic).values()) == {node}, f"{node} leads {topic}")
+        wait_until(lambda: set(self.leaders(topic).values()) == {node}, f"{node} leads {topic}")
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Give a topic more partitions, and wait until they have leaders."""
         self._done(self._client.create_partitions([NewPartitions(topic, total)]))
-        eventually(lambda: len(self.leaders(topic)) == total, f"leaders of {topic}")
+        wait_until(lambda: len(self.leaders(topic)) == total, f"leaders of {topic}")
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Make an offset the first one of its partition."""
@@ -164,7 +168,7 @@ class Admin:
                     raise
             return bool(found)
 
-        eventually(answered, "a broker says which topics there are")
+        wait_until(answered, "a broker says which topics there are")
         return found[0]
 
     def _done(self, futures: Mapping) -> None:

@@ -1,7 +1,10 @@
 """
-Clusters of real Kafka nodes on this machine, without ZooKeeper, for the tests or to try the service with:
+Clusters of real Kafka nodes on this machine, for the tests or to try the service with:
 
     python -m tests.real_kafka.cluster --nodes 3
+    python -m tests.real_kafka.cluster --kafka 2.8.2
+
+Before Kafka 3.0 they run with ZooKeeper, from then on with KRaft.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import re
 import signal
 import socket
 import sys
@@ -27,11 +31,17 @@ from tests.real_kafka.configuration import (
     PLAIN,
     SETTINGS,
     Listener,
+    kraft_settings,
     listener_settings,
     replication,
+    zookeeper_settings,
 )
-from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable, get
-from tests.real_kafka.node import Node, eventually
+from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable
+from tests.real_kafka.node import Node
+from tests.real_kafka.process import java_command
+from tests.real_kafka.versions import KRAFT, SCRAM
+from tests.real_kafka.zookeeper import ZooKeeper
+from tests.support.waiting import wait_until
 
 __all__ = ["Cluster"]
 
@@ -42,6 +52,7 @@ PORTS = range(20_000, 30_000)
 START_DEADLINE_S = 60
 # 2026-01-31T23:59:59.999, with which each line of a log begins.
 LENGTH_OF_TIME = 23
+BECOMING_CONTROLLER = re.compile(r"Becoming (the )?active( controller)? at ")
 
 
 class Cluster:
@@ -55,54 +66,64 @@ class Cluster:
         directory: Path,
         listeners: Sequence[Listener] = (),
         settings: Mapping[str, str] | None = None,
-        users: Sequence[str] = (),
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """
         :param directory: for everything that the nodes write.
-        :param listeners: beside PLAIN and CONTROLLER, which are always there.
+        :param listeners: beside PLAIN and CONTROLLER, which are always there, the latter with KRaft only.
         :param settings: of all nodes, on top of those that the tests need.
-        :param users: with SCRAM credentials, as StorageTool's --add-scram takes them.
+        :param users: with SCRAM credentials, if the version has any: their passwords.
         """
         self.version = version
-        self._users = users
-        listeners = [PLAIN, CONTROLLER, *listeners]
+        self._users = dict(users or {}) if SCRAM.is_in(version) else {}
+        java = java_command(version)
+        has_kraft = KRAFT.is_in(version)
+        listeners = [PLAIN, *([CONTROLLER] if has_kraft else []), *listeners]
         names = [each.name for each in listeners]
         names += [f"{each.name}-ADVERTISED" for each in listeners if each.is_behind_proxy]
-        ports = free_ports(len(names) * nodes)
+        ports = free_ports(len(names) * nodes + 1)
+        self._zookeeper = (
+            None if has_kraft else ZooKeeper(java=java, directory=directory / "zookeeper", port=next(ports))
+        )
         places = {n: {name: next(ports) for name in names} for n in range(1, nodes + 1)}
-        voters = ",".join(f"{n}@{HOST}:{each[CONTROLLER.name]}" for n, each in places.items())
+
+        def own(number: int) -> dict[str, str]:
+            if self._zookeeper is not None:
+                return zookeeper_settings(number, self._zookeeper.address)
+            return kraft_settings(number, {n: each[CONTROLLER.name] for n, each in places.items()})
+
         self.nodes = [
             Node(
                 number=n,
-                jars=get(version),
+                java=java,
                 directory=directory / f"node-{n}",
                 ports=places[n],
                 settings={
                     **SETTINGS,
                     **replication(nodes),
-                    "node.id": str(n),
-                    "controller.quorum.voters": voters,
+                    **own(n),
                     **listener_settings(listeners, places[n]),
                     **(settings or {}),
                 },
+                zookeeper=self._zookeeper,
             )
             for n in places
         ]
 
     def __enter__(self) -> Self:
         try:
-            # One by one this would take longer than everything else.
-            with ThreadPoolExecutor() as threads:
-                list(threads.map(self._format, self.nodes))
+            self._prepare()
             self.start()
         except BaseException:
-            self.kill9()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         # Whatever there was to be found out of the files has been.
         self.kill9()
+        if self._zookeeper is not None:
+            self._zookeeper.kill9()
 
     @property
     def bootstrap(self) -> str:
@@ -156,11 +177,13 @@ class Cluster:
         """
         The node that is the active controller.
 
-        Clients are not told (they are given any broker in its place), so its log has to tell.
+        With KRaft, clients are not told (they are given any broker in its place), so its log has to tell.
         """
+        if self._zookeeper is not None:
+            return self.node(self.admin.controller())
         claims = {
             max(
-                (line[:LENGTH_OF_TIME] for line in _lines_with(node.log, "Becoming the active controller")),
+                (line[:LENGTH_OF_TIME] for line in _lines_with(node.log, BECOMING_CONTROLLER)),
                 default="",
             ): node
             for node in self.nodes
@@ -171,8 +194,14 @@ class Cluster:
         """The end of every node's log, for a test that has failed."""
         return "\n".join(f"--- node {node.number}: {node.log}\n{node.last_lines(15)}" for node in self.nodes)
 
-    def _format(self, node: Node) -> None:
-        node.format(cluster_id=CLUSTER_ID, users=self._users)
+    def _prepare(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.start()
+            self._zookeeper.add_scram_users(self._users)
+            return
+        # One by one this would take longer than everything else.
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda node: node.format(cluster_id=CLUSTER_ID, users=self._users), self.nodes))
 
     def _wait_until(self, node: Node, expected: set[int]) -> None:
         address = self.address(node.number)
@@ -181,7 +210,7 @@ class Cluster:
             node.check_alive()
             return known_brokers(address) == expected
 
-        eventually(
+        wait_until(
             knows_all, f"node {node.number} of Kafka {self.version} is ready", deadline_s=START_DEADLINE_S
         )
 
@@ -199,14 +228,16 @@ def free_ports(count: int) -> Iterator[int]:
     return iter(found)
 
 
-def _lines_with(path: Path, text: str) -> list[str]:
-    return [line for line in path.read_text(errors="backslashreplace").splitlines() if text in line]
+def _lines_with(path: Path, pattern: re.Pattern[str]) -> list[str]:
+    return [line for line in path.read_text(errors="backslashreplace").splitlines() if pattern.search(line)]
 
 
 def main() -> None:
     """Run a cluster until Ctrl-C."""
     parser = argparse.ArgumentParser(description="Run Apache Kafka on this machine, until Ctrl-C.")
-    parser.add_argument("--version", default=VERSIONS[-1], help="of Kafka (default: %(default)s)")
+    parser.add_argument(
+        "--kafka", default=VERSIONS[-1], metavar="VERSION", help="which version (default: %(default)s)"
+    )
     parser.add_argument(
         "--nodes", type=int, default=1, choices=(1, 3), help="how many (default: %(default)s)"
     )
@@ -217,7 +248,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="sampleapp-kafka-") as directory,
     ):
         try:
-            cluster = Cluster(version=arguments.version, nodes=arguments.nodes, directory=Path(directory))
+            cluster = Cluster(version=arguments.kafka, nodes=arguments.nodes, directory=Path(directory))
         except KafkaNotAvailable as error:
             sys.exit(f"No Kafka: {error}.")
         with cluster:

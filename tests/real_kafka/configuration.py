@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-__all__ = ["CONTROLLER", "HOST", "PLAIN", "SETTINGS", "Listener", "listener_settings", "replication"]
+__all__ = [
+    "CONTROLLER",
+    "HOST",
+    "PLAIN",
+    "SETTINGS",
+    "Listener",
+    "kraft_settings",
+    "listener_settings",
+    "replication",
+    "zookeeper_settings",
+]
 
 HOST = "127.0.0.1"
 
@@ -26,8 +36,6 @@ PLAIN = Listener(name="PLAIN")
 CONTROLLER = Listener(name="CONTROLLER")
 
 SETTINGS = {
-    "process.roles": "broker,controller",
-    "controller.listener.names": CONTROLLER.name,
     "inter.broker.listener.name": PLAIN.name,
     # A topic that is published to with auto_create has three partitions.
     "auto.create.topics.enable": "true",
@@ -49,6 +57,24 @@ SETTINGS = {
     # broker.session.timeout.ms stays at 9 s: how long a crashed leader is missed is a figure to report, and
     # it should be the one of clusters as they are run.
 }
+
+
+def kraft_settings(number: int, controllers: Mapping[int, int]) -> dict[str, str]:
+    """:param controllers: the port of each node's controller."""
+    return {
+        "process.roles": "broker,controller",
+        "controller.listener.names": CONTROLLER.name,
+        "node.id": str(number),
+        "controller.quorum.voters": ",".join(f"{n}@{HOST}:{port}" for n, port in controllers.items()),
+    }
+
+
+def zookeeper_settings(number: int, address: str) -> dict[str, str]:
+    return {
+        "broker.id": str(number),
+        "zookeeper.connect": address,
+        # zookeeper.session.timeout.ms stays at what the version has, for the reason given above.
+    }
 
 
 def replication(nodes: int) -> dict[str, str]:

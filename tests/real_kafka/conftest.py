@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable, get, why_not
-from tests.real_kafka.listeners import SETTINGS, USERS, Certificates, listeners
+from tests.real_kafka.listeners import PASSWORD, USER, Certificates, authorizer, listeners
 from tests.real_kafka.publishers import RECOVERY
 from tests.real_kafka.service import kafka_url
 from tests.support.live_service import LiveService
@@ -14,6 +14,16 @@ from tests.support.live_service import LiveService
 
 def pytest_configure(config):
     config.stash[RECOVERY] = []
+    config.addinivalue_line("markers", "needs(*features): what a version of Kafka must have, else: skipped")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what a version of Kafka does not have, and say so."""
+    for item in items:
+        version = getattr(item, "callspec", None) and item.callspec.params.get("version")
+        for feature in (each for mark in item.iter_markers("needs") for each in mark.args):
+            if version and not feature.is_in(version):
+                item.add_marker(pytest.mark.skip(reason=feature.why_not_in(version)))
 
 
 def pytest_sessionstart(session):
@@ -74,9 +84,9 @@ def one_node(version, certificates, tmp_path_factory):
         version=version,
         nodes=1,
         directory=tmp_path_factory.mktemp(f"kafka-{version}-one"),
-        listeners=listeners(certificates),
-        settings=SETTINGS,
-        users=USERS,
+        listeners=listeners(certificates, version),
+        settings=authorizer(version),
+        users={USER: PASSWORD},
     ) as cluster:
         yield cluster
 

@@ -11,10 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.real_kafka.versions import OLDEST, is_version, maven_properties, parsed
+
 __all__ = ["VERSIONS", "KafkaNotAvailable", "get", "java", "why_not"]
 
-VERSIONS = tuple(os.environ.get("SAMPLEAPP_KAFKA_VERSIONS", "3.9.2 4.4.0").split())
-"""The last before Kafka 4 took old versions of requests away, and the newest; 3.5 and newer can be tried."""
+VERSIONS = tuple(os.environ.get("SAMPLEAPP_KAFKA_VERSIONS", "").split()) or ("3.9.2", "4.4.0")
+"""By default the last before Kafka 4 took old versions of requests away, and the newest."""
 
 _POM = Path(__file__).with_name("pom.xml")
 _OLDEST_JAVA = 17
@@ -34,6 +36,8 @@ def why_not() -> str | None:
     """
     try:
         _check_java()
+        for version in VERSIONS:
+            _check_version(version)
         if not all(_directory(version).is_dir() for version in VERSIONS):
             _maven()
     except KafkaNotAvailable as error:
@@ -64,6 +68,7 @@ def get(version: str) -> Path:
     :raise KafkaNotAvailable: they cannot be had.
     """
     _check_java()
+    _check_version(version)
     directory = _directory(version)
     if not directory.is_dir():
         _say(f"Getting Kafka {version} from Maven Central …")
@@ -85,9 +90,17 @@ def _directory(version: str) -> Path:
     if cache is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         cache = Path(home, "sampleapp-kafka")
-    # What was got by another pom.xml is not what this one asks for.
-    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]
+    # What was got by another pom.xml, or with other properties, is not what these ask for.
+    asked = _POM.read_bytes() + repr(maven_properties(version)).encode()
+    digest = hashlib.sha256(asked).hexdigest()[:8]
     return Path(cache, f"{version}-{digest}")
+
+
+def _check_version(version: str) -> None:
+    if not is_version(version):
+        raise KafkaNotAvailable(f"{version!r} is no version of Kafka; name one such as 3.9.2")
+    if parsed(version) < parsed(OLDEST):
+        raise KafkaNotAvailable(f"the service needs Kafka {OLDEST} or newer, and {version} is older")
 
 
 def _check_java() -> None:
@@ -115,7 +128,7 @@ def _maven() -> str:
 def _copy_dependencies(version: str, directory: Path) -> None:
     command = [
         *[_maven(), "--batch-mode", "--quiet", "--update-snapshots", "--file", str(_POM)],
-        f"-Dkafka.version={version}",
+        *(f"-D{name}={value}" for name, value in maven_properties(version).items()),
         "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies",
         *["-DincludeScope=runtime", f"-DoutputDirectory={directory}"],
     ]

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.real_kafka.configuration import Listener
+from tests.real_kafka.versions import ACLS, KRAFT, PEM, SASL, SCRAM, parsed
 from tests.support.certificates import Authority, Issued
 
 __all__ = [
     "PASSWORD",
     "SESSION_LIFETIME_S",
-    "SETTINGS",
     "USER",
-    "USERS",
     "Certificates",
+    "authorizer",
     "listeners",
     "write_credentials",
 ]
@@ -25,15 +25,23 @@ PASSWORD = "Xyzzy-42-do-not-show"
 SESSION_LIFETIME_S = 3
 """After which a connection that came in with SCRAM-SHA-256 is closed (KIP-368)."""
 
-USERS = [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
-"""As StorageTool's --add-scram takes them."""
 
-SETTINGS = {
-    # Whoever comes over a plain listener is an administrator, and what no rule speaks of is open to all.
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "allow.everyone.if.no.acl.found": "true",
-}
+def authorizer(version: str) -> dict[str, str]:
+    """Whoever comes over a plain listener is an administrator, and what no rule speaks of is open to all."""
+    if not ACLS.is_in(version):
+        return {}
+    if KRAFT.is_in(version):
+        name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    elif parsed(version) >= (2, 4):
+        name = "kafka.security.authorizer.AclAuthorizer"
+    else:
+        name = "kafka.security.auth.SimpleAclAuthorizer"
+    return {
+        "authorizer.class.name": name,
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+
 
 _LOGIN = "org.apache.kafka.common.security"
 _PLAIN = {
@@ -77,29 +85,43 @@ class Certificates(NamedTuple):
         )
 
 
-def listeners(certificates: Certificates) -> list[Listener]:
-    """Beside the plain one."""
+def listeners(certificates: Certificates, version: str) -> list[Listener]:
+    """Those that a version can have, beside the plain one."""
 
     def tls(issued: Issued) -> dict[str, str]:
-        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(issued.both)}
+        # Not as files: Kafka 2.7 and 2.8 take a key from a file only if it has a password.
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": issued.key.read_text(),
+            "ssl.keystore.certificate.chain": issued.certificate.read_text(),
+        }
 
     verifying = {
         "ssl.client.auth": "required",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.ca),
     }
+    mechanisms = ["PLAIN", *(["SCRAM-SHA-256", "SCRAM-SHA-512"] if SCRAM.is_in(version) else [])]
     all_mechanisms = {
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": ",".join(mechanisms),
         "scram-sha-256.connections.max.reauth.ms": str(SESSION_LIFETIME_S * 1000),
     }
     one_mechanism = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     good = tls(certificates.server)
-    return [
-        Listener(name="TLS", protocol="SSL", settings=good),
-        Listener(name="MTLS", protocol="SSL", settings={**good, **verifying}),
-        Listener(name="OTHERNAME", protocol="SSL", settings=tls(certificates.other_name)),
-        Listener(name="EXPIRED", protocol="SSL", settings=tls(certificates.expired)),
-        Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM}),
-        Listener(name="SASLTLS", protocol="SASL_SSL", settings={**good, **one_mechanism, **_SCRAM}),
-        Listener(name="PROXIED", is_behind_proxy=True),
-    ]
+    found = [Listener(name="PROXIED", is_behind_proxy=True)]
+    if PEM.is_in(version):
+        found += [
+            Listener(name="TLS", protocol="SSL", settings=good),
+            Listener(name="MTLS", protocol="SSL", settings={**good, **verifying}),
+            Listener(name="OTHERNAME", protocol="SSL", settings=tls(certificates.other_name)),
+            Listener(name="EXPIRED", protocol="SSL", settings=tls(certificates.expired)),
+        ]
+    if SASL.is_in(version):
+        found.append(
+            Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM})
+        )
+    if PEM.is_in(version) and SCRAM.is_in(version):
+        found.append(
+            Listener(name="SASLTLS", protocol="SASL_SSL", settings={**good, **one_mechanism, **_SCRAM})
+        )
+    return found

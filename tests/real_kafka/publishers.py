@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from typing_extensions import Self
 
-from tests.real_kafka.node import eventually
 from tests.real_kafka.reading import Stored
+from tests.support.waiting import wait_until
 
 __all__ = ["RECOVERY", "Answer", "Figures", "Publishers", "check_answers", "figures"]
 
@@ -83,7 +83,7 @@ class Publishers:
                 in_a_row[each.key] = in_a_row[each.key] + 1 if each.status == http.HTTPStatus.OK else 0
             return len(in_a_row) == CLIENTS and min(in_a_row.values()) >= times
 
-        eventually(all_accepted, "all clients are answered with 200", deadline_s=90)
+        wait_until(all_accepted, "all clients are answered with 200", deadline_s=90)
 
     def _publish(self, key: str) -> None:
         host, port = self._address.hostname, self._address.port

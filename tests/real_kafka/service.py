@@ -83,6 +83,6 @@ def for_each_version(cls):
     for version in VERSIONS:
         name = f"Test{cls.__name__}{version.replace('.', '_')}"
         mark = pytest.mark.parametrize("version", [version], indirect=True)
-        body = {"__module__": cls.__module__, "pytestmark": mark}
+        body = {"__module__": cls.__module__, "pytestmark": mark, "version": version}
         setattr(sys.modules[cls.__module__], name, type(name, (cls,), body))
     return cls

@@ -16,6 +16,7 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.publishers import CLIENTS, RECOVERY, Publishers, check_answers, figures
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import post
+from tests.real_kafka.versions import ELECT_LEADERS, needs
 
 PARTITIONS = 6
 SOON_S = 5
@@ -98,6 +99,7 @@ def test_the_nodes_are_restarted_one_after_the_other(three_nodes, publishing):
             publishers.until_all_are_accepted(1)
 
 
+@needs(ELECT_LEADERS)
 def test_other_leaders_are_elected(three_nodes, publishing):
     with publishing("leader election") as (topic, publishers):
         admin = three_nodes.admin

@@ -13,9 +13,8 @@ from tests.real_kafka.dropping_proxy import DroppingProxy
 from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, running
+from tests.real_kafka.versions import ACLS, ADD_PARTITIONS, CODECS, ELECT_LEADERS, SASL, needs
 from tests.support.brokers import Recorder, eventually, everything, record, settled, within
-
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def produce(cluster, topic, values, *, partition=-1, key=None, transaction=None, commit=True, **config):
@@ -170,6 +169,7 @@ async def test_what_is_in_an_open_transaction_is_shown_once_it_is_committed(one_
         assert live.values() == [b"within", b"behind"]
 
 
+@needs(SASL, ACLS)
 @pytest_twisted.ensureDeferred
 async def test_a_topic_that_may_not_be_read_is_followed_once_it_may(one_node, tmp_path):
     topic = await in_thread(one_node.admin.create, new_topic("unreadable"))
@@ -188,6 +188,7 @@ async def test_a_topic_that_may_not_be_read_is_followed_once_it_may(one_node, tm
         assert live.values() == [b"1"]
 
 
+@needs(ADD_PARTITIONS)
 @pytest_twisted.ensureDeferred
 async def test_partitions_that_are_added_are_followed_from_their_first_record(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("grown"))
@@ -245,6 +246,7 @@ async def test_a_follower_that_was_too_slow_goes_on_with_the_first_record_that_i
         proxy.close()
 
 
+@needs(ELECT_LEADERS)
 @pytest.mark.timeout(120)
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_missed_or_repeated_while_leaders_change(three_nodes):

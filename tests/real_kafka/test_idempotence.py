@@ -15,6 +15,7 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.dropping_proxy import DroppingProxy, Loss
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, running
+from tests.real_kafka.versions import UNCLEAN_ELECTIONS, needs
 from tests.support.brokers import eventually, outcomes, record, settled
 
 KEYS = 20
@@ -165,6 +166,7 @@ async def test_many_records_at_once_while_leaders_are_killed_and_frozen(three_no
     assert_exactly_once_in_order(await in_thread(read_all, three_nodes.bootstrap, topic), sent, ends)
 
 
+@needs(UNCLEAN_ELECTIONS)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("is_under_way", [False, True])
 @pytest_twisted.ensureDeferred

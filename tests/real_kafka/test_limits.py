@@ -9,9 +9,10 @@ import pytest
 
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import USER, write_credentials
-from tests.real_kafka.node import eventually
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import connect, post, post_on
+from tests.real_kafka.versions import ACLS, SCRAM, needs
+from tests.support.waiting import wait_until
 
 # A batch of one record without headers: 61 bytes, and the record, whose own length, and that of the value,
 # take two or three bytes each for these sizes (zigzag varints), the other parts one, the empty key none.
@@ -96,6 +97,7 @@ def restricted_service(one_node, start_service, tmp_path):
     return start_service(one_node, listener="SASL", sasl="SCRAM-SHA-512", credentials=credentials)
 
 
+@needs(SCRAM, ACLS)
 @pytest.mark.parametrize(
     ("allowed", "denied"), [(["DESCRIBE"], ["WRITE"]), ([], ["DESCRIBE", "WRITE"]), (["READ"], [])]
 )
@@ -111,12 +113,13 @@ def test_a_topic_that_may_not_be_written_to(one_node, restricted_service, allowe
     assert read_all(one_node.bootstrap, forbidden) == []
 
 
+@needs(SCRAM, ACLS)
 def test_a_topic_that_may_be_written_to_from_now_on(one_node, restricted_service):
     topic = one_node.admin.create(new_topic("allowed"))
     one_node.admin.rule(topic, USER, allow=["READ"])
     assert problem(post(restricted_service, topic, "x")) == (403, "topic-not-authorized")
     one_node.admin.rule(topic, USER, allow=["WRITE"])
-    eventually(
+    wait_until(
         lambda: post(restricted_service, topic, "x")[0] == 200, "it may be written to", deadline_s=SOON_S
     )
 
@@ -142,7 +145,7 @@ def test_a_topic_is_published_to_soon_after_it_was_made(one_node, service):
     topic = new_topic("later")
     assert post(service, topic, "x")[0] == 404
     one_node.admin.create(topic)
-    eventually(lambda: post(service, topic, "x")[0] == 200, "it is known", deadline_s=SOON_S)
+    wait_until(lambda: post(service, topic, "x")[0] == 200, "it is known", deadline_s=SOON_S)
 
 
 def test_a_topic_that_is_deleted_and_made_again(one_node, service):
@@ -163,7 +166,7 @@ def test_a_topic_that_is_deleted_and_made_again(one_node, service):
         answers.append(post_on(connection, topic, f"again {len(answers)}", key="0"))
         return answers[-1][0] == 200
 
-    eventually(is_published, "it is known again", deadline_s=SOON_S)
+    wait_until(is_published, "it is known again", deadline_s=SOON_S)
     for n in range(10):
         assert post_on(connection, topic, f"{n}", key=f"{n}")[0] == 200
     connection.close()

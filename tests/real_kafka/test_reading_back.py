@@ -18,9 +18,9 @@ from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import for_each_version, in_thread, kafka_url, post, running
+from tests.real_kafka.versions import CODECS, codecs_of
 from tests.support.brokers import record, settled, within
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 6
 # What people use for keys, beside what bytes there are.
 TEXT_KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.encode)
@@ -29,10 +29,10 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
 
 
-def read_back_property():
+def read_back_property(version):
     @settings(max_examples=40)
     @given(
-        codec=st.sampled_from(CODECS),
+        codec=st.sampled_from(codecs_of(version)),
         contents=st.lists(st.tuples(KEYS | TEXT_KEYS, VALUES, HEADERS, TIMESTAMPS), min_size=1, max_size=12),
     )
     @pytest_twisted.ensureDeferred
@@ -73,7 +73,7 @@ def partition_property():
 @for_each_version
 class ReadingBack:
     def __init_subclass__(cls):
-        cls.test_librdkafka_reads_what_was_published = read_back_property()
+        cls.test_librdkafka_reads_what_was_published = read_back_property(cls.version)
         cls.test_a_key_goes_to_the_partition_that_javas_and_librdkafkas_partitioner_choose = (
             partition_property()
         )

@@ -16,10 +16,15 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import PASSWORD, SESSION_LIFETIME_S, USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, post, ready, running
+from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SASL, SCRAM, needs
 from tests.support.brokers import Recorder, eventually, outcomes, record, within
 
 WRONG_PASSWORD = "Plugh-43-do-not-show"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (
+    "PLAIN",
+    pytest.param("SCRAM-SHA-256", marks=needs(SCRAM)),
+    pytest.param("SCRAM-SHA-512", marks=needs(SCRAM)),
+)
 
 
 @pytest.fixture
@@ -75,11 +80,13 @@ async def assert_told(cluster, said, url, pattern):
     assert await in_thread(read_all, cluster.bootstrap, topic) == []
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_tls(one_node, certificates, said):
     await assert_published(one_node, kafka_url(one_node, "TLS", tls=True, ca=certificates.ca))
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_mutual_tls(one_node, certificates, said):
     client = certificates.client
@@ -91,12 +98,14 @@ async def test_mutual_tls(one_node, certificates, said):
     )
 
 
+@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_sasl(one_node, mechanism, credentials, said):
     await assert_published(one_node, kafka_url(one_node, "SASL", sasl=mechanism, credentials=credentials()))
 
 
+@needs(PEM, SCRAM)
 @pytest_twisted.ensureDeferred
 async def test_sasl_over_tls_with_credentials_from_the_environment(one_node, certificates, monkeypatch, said):
     monkeypatch.setenv("SAMPLEAPP_KAFKA_USERNAME", USER)
@@ -106,6 +115,7 @@ async def test_sasl_over_tls_with_credentials_from_the_environment(one_node, cer
     )
 
 
+@needs(SCRAM, REAUTHENTICATION)
 @pytest_twisted.ensureDeferred
 async def test_sessions_that_end_after_a_while_cost_nothing(one_node, credentials, said):
     topic = await in_thread(one_node.admin.create, new_topic("sessions"))
@@ -126,6 +136,7 @@ async def test_sessions_that_end_after_a_while_cost_nothing(one_node, credential
     assert [line for line in said if line and ("No connection" in line or "does not work" in line)] == []
 
 
+@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_a_wrong_password(one_node, mechanism, credentials, said):
@@ -133,6 +144,7 @@ async def test_a_wrong_password(one_node, mechanism, credentials, said):
     await assert_told(one_node, said, url, r"user name|password|credentials")
 
 
+@needs(SASL)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest_twisted.ensureDeferred
 async def test_a_user_that_there_is_not(one_node, mechanism, credentials, said):
@@ -140,6 +152,7 @@ async def test_a_user_that_there_is_not(one_node, mechanism, credentials, said):
     await assert_told(one_node, said, url, r"user name|password|credentials")
 
 
+@needs(PEM, SCRAM)
 @pytest_twisted.ensureDeferred
 async def test_a_mechanism_that_the_broker_does_not_offer(one_node, certificates, credentials, said):
     url = kafka_url(
@@ -154,40 +167,47 @@ async def test_sasl_where_there_is_none(one_node, credentials, said):
     await assert_told(one_node, said, url, r"SASL")
 
 
+@needs(SASL)
 @pytest_twisted.ensureDeferred
 async def test_no_credentials_where_they_are_required(one_node, said):
     await assert_told(one_node, said, kafka_url(one_node, "SASL"), r"SASL.*sasl=")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_for_another_name(one_node, certificates, said):
     url = kafka_url(one_node, "OTHERNAME", tls=True, ca=certificates.ca)
     await assert_told(one_node, said, url, r"certificate.*(127\.0\.0\.1|name)")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_has_expired(one_node, certificates, said):
     url = kafka_url(one_node, "EXPIRED", tls=True, ca=certificates.ca)
     await assert_told(one_node, said, url, r"certificate.*expired")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_of_another_authority(one_node, certificates, said):
     url = kafka_url(one_node, "TLS", tls=True, ca=certificates.other_ca)
     await assert_told(one_node, said, url, r"certificate.*ca=")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_of_an_authority_that_the_system_does_not_know(one_node, said):
     await assert_told(one_node, said, kafka_url(one_node, "TLS", tls=True), r"certificate.*ca=")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_no_client_certificate_where_one_is_required(one_node, certificates, said):
     url = kafka_url(one_node, "MTLS", tls=True, ca=certificates.ca)
     await assert_told(one_node, said, url, r"client certificate.*certificate=")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_client_certificate_that_the_broker_does_not_trust(one_node, certificates, said):
     stranger = certificates.stranger
@@ -197,6 +217,7 @@ async def test_a_client_certificate_that_the_broker_does_not_trust(one_node, cer
     await assert_told(one_node, said, url, r"client certificate")
 
 
+@needs(PEM)
 @pytest_twisted.ensureDeferred
 async def test_a_tls_port_that_is_spoken_to_in_plain_text(one_node, said):
     await assert_told(one_node, said, kafka_url(one_node, "TLS"), r"kafka\+tls://")
@@ -207,6 +228,7 @@ async def test_a_plain_port_that_is_spoken_to_in_tls(one_node, certificates, sai
     await assert_told(one_node, said, kafka_url(one_node, tls=True, ca=certificates.ca), r"kafka://")
 
 
+@needs(KRAFT)
 @pytest_twisted.ensureDeferred
 async def test_a_port_of_the_controller(one_node, said):
     await assert_told(one_node, said, kafka_url(one_node, "CONTROLLER"), r"controller")
@@ -219,6 +241,7 @@ async def test_an_advertised_address_that_nobody_listens_at(one_node, said):
     await assert_told(one_node, said, url, rf"127\.0\.0\.1:{advertised}")
 
 
+@needs(SCRAM)
 def test_the_service_says_what_is_wrong_and_not_the_password(one_node, start_service, credentials):
     topic = one_node.admin.create(new_topic("wrong-password"))
     wrong = credentials(password=WRONG_PASSWORD)
