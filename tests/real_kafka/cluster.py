@@ -67,16 +67,18 @@ class Cluster:
         listeners: Sequence[Listener] = (),
         settings: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
+        log_levels: Mapping[str, str] | None = None,
     ) -> None:
         """
         :param directory: for everything that the nodes write.
         :param listeners: beside PLAIN and CONTROLLER, which are always there, the latter with KRaft only.
         :param settings: of all nodes, on top of those that the tests need.
         :param users: with SCRAM credentials, if the version has any: their passwords.
+        :param log_levels: of loggers of Kafka, by name.
         """
         self.version = version
         self._users = dict(users or {}) if SCRAM.is_in(version) else {}
-        java = java_command(version)
+        java = java_command(version, log_levels or {})
         has_kraft = KRAFT.is_in(version)
         listeners = [PLAIN, *([CONTROLLER] if has_kraft else []), *listeners]
         names = [each.name for each in listeners]

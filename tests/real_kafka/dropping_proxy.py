@@ -10,9 +10,10 @@ import threading
 from collections import Counter
 from enum import Enum
 
+from tests.real_kafka.configuration import HOST
+
 __all__ = ["DroppingProxy", "Loss"]
 
-HOST = "127.0.0.1"
 PRODUCE = 0
 
 

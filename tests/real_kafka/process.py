@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.real_kafka.distribution import get, java
@@ -23,26 +23,28 @@ _JVM = (
     "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+)
+_LOG_LEVELS = dict.fromkeys(
     # All settings, in hundreds of lines, and one line for each of the partitions.
-    *(
-        f"-Dorg.slf4j.simpleLogger.log.{name}=warn"
-        for name in (
-            "kafka.server.KafkaConfig",
-            "org.apache.kafka.common.config.AbstractConfig",
-            "org.apache.kafka.common.utils.AppInfoParser",
-            "kafka.log",
-            "org.apache.kafka.storage.internals.log",
-            "org.apache.zookeeper",
-            "state.change.logger",
-        )
+    (
+        "kafka.server.KafkaConfig",
+        "org.apache.kafka.common.config.AbstractConfig",
+        "org.apache.kafka.common.utils.AppInfoParser",
+        "kafka.log",
+        "org.apache.kafka.storage.internals.log",
+        "org.apache.zookeeper",
+        "state.change.logger",
     ),
+    "warn",
 )
 _STOP_DEADLINE_S = 60
 
 
-def java_command(version: str) -> list[str]:
+def java_command(version: str, log_levels: Mapping[str, str]) -> list[str]:
     """The command that runs a class of one version of Kafka; its name and arguments are to follow."""
-    return [java(), *_JVM, *jvm_options(version), "-cp", f"{get(version)}/*"]
+    levels = {**_LOG_LEVELS, **log_levels}
+    logging = [f"-Dorg.slf4j.simpleLogger.log.{name}={level}" for name, level in levels.items()]
+    return [java(), *_JVM, *logging, *jvm_options(version), "-cp", f"{get(version)}/*"]
 
 
 class JavaProcess:

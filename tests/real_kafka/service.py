@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -17,9 +23,24 @@ from tests.real_kafka.configuration import PLAIN
 from tests.real_kafka.distribution import VERSIONS
 from tests.support.brokers import eventually, within
 
-__all__ = ["connect", "for_each_version", "in_thread", "kafka_url", "post", "post_on", "ready", "running"]
+__all__ = [
+    "Answer",
+    "connect",
+    "consume",
+    "for_each_version",
+    "get_readings",
+    "in_thread",
+    "kafka_url",
+    "post",
+    "post_on",
+    "ready",
+    "running",
+    "wait_for_line",
+    "wait_for_readings",
+]
 
 DEADLINE_S = 60
+VERSION_2 = "application/vnd.sampleApp.v2+json"
 
 
 def kafka_url(cluster, listener=PLAIN.name, *, tls=False, addresses=None, **options):
@@ -72,6 +93,68 @@ def post(service, topic, content, *, key=None):
         return post_on(connection, topic, content, key=key)
     finally:
         connection.close()
+
+
+class Answer(NamedTuple):
+    """What ``GET /`` was answered with."""
+
+    status: int
+    etag: str | None
+    body: bytes
+
+    @property
+    def readings(self):
+        """The value of each id, in order."""
+        return {each["id"]: each["value"] for each in json.loads(self.body)}
+
+    @property
+    def detail(self):
+        """What a problem document says."""
+        return json.loads(self.body)["detail"]
+
+
+def get_readings(service):
+    """Version 2 of the readings."""
+    connection = connect(service)
+    try:
+        connection.request("GET", "/", headers={"Accept": VERSION_2})
+        response = connection.getresponse()
+        return Answer(response.status, response.getheader("ETag"), response.read())
+    finally:
+        connection.close()
+
+
+def wait_for_readings(service, expected):
+    """
+    Wait until exactly these are served; returns the answer.
+
+    :raise AssertionError: they were not in time; with what is served in their place.
+    """
+    until_s = time.monotonic() + DEADLINE_S
+    while True:
+        found = get_readings(service)
+        if found.status == HTTPStatus.OK and (found.readings == expected or time.monotonic() > until_s):
+            assert found.readings == expected
+            return found
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)
+
+
+def wait_for_line(service, *words, deadline_s=30.0):
+    """Wait until one line of the log has all these words, in any case and order."""
+    wanted = "".join(rf"(?=.*(?<!\w){re.escape(word)}(?!\w))" for word in words)
+    service.wait_for_output(re.compile(rf"^{wanted}.*$", re.IGNORECASE | re.MULTILINE), deadline_s=deadline_s)
+
+
+def consume(cluster, topic):
+    """Run ``sampleapp consume`` to its end."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("sampleapp"), "consume", topic, "--broker", kafka_url(cluster)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
 
 
 def for_each_version(cls):

@@ -20,8 +20,6 @@ from tests.real_kafka.versions import ELECT_LEADERS, needs
 
 PARTITIONS = 6
 SOON_S = 5
-# One fault, with all that Kafka takes its time for.
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

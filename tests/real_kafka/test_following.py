@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 import pytest_twisted
-from confluent_kafka import Producer
 
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.dropping_proxy import DroppingProxy
@@ -14,29 +13,8 @@ from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, running
 from tests.real_kafka.versions import ACLS, ADD_PARTITIONS, CODECS, ELECT_LEADERS, SASL, needs
+from tests.real_kafka.writing import open_transaction, produce
 from tests.support.brokers import Recorder, eventually, everything, record, settled, within
-
-
-def produce(cluster, topic, values, *, partition=-1, key=None, transaction=None, commit=True, **config):
-    """
-    Have librdkafka write to a topic, and wait until it is there.
-
-    :param key: makes the key of each value.
-    :param transaction: the id of one that all of it is written in.
-    """
-    producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "log_level": 0, "linger.ms": 5, **config}
-        | ({"transactional.id": transaction} if transaction else {})
-    )
-    if transaction:
-        producer.init_transactions(30)
-        producer.begin_transaction()
-    for value in values:
-        place = {} if partition < 0 else {"partition": partition}
-        producer.produce(topic, value, key=key and key(value), **place)
-    assert producer.flush(30) == 0
-    if transaction:
-        (producer.commit_transaction if commit else producer.abort_transaction)(30)
 
 
 def numbers(begin, end):
@@ -155,11 +133,7 @@ async def test_a_topic_of_aborted_transactions_alone_is_empty_and_caught_up_with
 @pytest_twisted.ensureDeferred
 async def test_what_is_in_an_open_transaction_is_shown_once_it_is_committed(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("open"))
-    producer = Producer({"bootstrap.servers": one_node.bootstrap, "transactional.id": "open", "log_level": 0})
-    await in_thread(producer.init_transactions, 30)
-    producer.begin_transaction()
-    producer.produce(topic, b"within")
-    await in_thread(producer.flush, 30)
+    producer = await in_thread(open_transaction, one_node, topic, b"within")
     async with running(kafka_url(one_node)) as broker:
         with following(broker, topic) as live:
             # Behind the open transaction nothing is shown (KIP-98), so that the order is the same for all.
@@ -247,7 +221,6 @@ async def test_a_follower_that_was_too_slow_goes_on_with_the_first_record_that_i
 
 
 @needs(ELECT_LEADERS)
-@pytest.mark.timeout(120)
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_missed_or_repeated_while_leaders_change(three_nodes):
     admin = three_nodes.admin

@@ -75,7 +75,6 @@ async def publish_more(broker, topic, sent, ends):
     ends += await settled(broker, more)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [1, 6])
 @pytest_twisted.ensureDeferred
 async def test_dozens_of_lost_connections_lose_and_repeat_nothing(one_node, proxied, partitions):
@@ -132,7 +131,6 @@ async def test_without_idempotence_a_lost_answer_is_an_outcome_that_is_not_known
     assert_exactly_once_in_order(await in_thread(read_all, one_node.bootstrap, topic), sent, ends)
 
 
-@pytest.mark.timeout(180)
 @pytest_twisted.ensureDeferred
 async def test_many_records_at_once_while_leaders_are_killed_and_frozen(three_nodes):
     """As the service has them when many callers publish with the same keys, and nobody waits for anybody."""
@@ -167,7 +165,6 @@ async def test_many_records_at_once_while_leaders_are_killed_and_frozen(three_no
 
 
 @needs(UNCLEAN_ELECTIONS)
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("is_under_way", [False, True])
 @pytest_twisted.ensureDeferred
 async def test_after_an_unclean_election_a_new_producer_id_goes_on(three_nodes, is_under_way):

@@ -71,7 +71,6 @@ def test_a_record_that_no_broker_takes(one_node, start_service):
     assert post(service, topic, "x" * 1_000_000)[0] == 200
 
 
-@pytest.mark.timeout(120)
 def test_too_few_replicas_in_sync(three_nodes, start_service):
     admin = three_nodes.admin
     topic = admin.create(new_topic("in-sync"), assignment=[[1, 2]], min_insync_replicas=2)

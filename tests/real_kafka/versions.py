@@ -15,11 +15,13 @@ __all__ = [
     "ELECT_LEADERS",
     "KRAFT",
     "OLDEST",
+    "OLD_CODECS",
     "OLD_FORMATS",
     "PEM",
     "REAUTHENTICATION",
     "SASL",
     "SCRAM",
+    "SKIPS_VALUES",
     "SOFTWARE_NAME",
     "TOPIC_IDS",
     "UNCLEAN_ELECTIONS",
@@ -85,6 +87,12 @@ UNCLEAN_ELECTIONS = Feature(
     not_in=("3.0", "3.9"),
 )
 OLD_FORMATS = Feature(name="message.format.version with an effect", before="3.0")
+OLD_CODECS = Feature(name="refusal of zstd", before="2.1")
+SKIPS_VALUES = Feature(
+    # Older ones, with the memory that they have here, end with OutOfMemoryError.
+    name="way to check large records without holding them (KAFKA-8106)",
+    since="2.4",
+)
 PEM = Feature(name="key stores in PEM (KIP-651)", since="2.7")
 SASL = Feature(name="SASL settings of one listener (KIP-226)", since="1.1")
 SCRAM = Feature(name="SCRAM", since="1.1", not_in=("3.0", "3.5"))

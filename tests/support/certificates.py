@@ -22,8 +22,6 @@ class Issued(NamedTuple):
     """It, and after it those of the authorities between it and the root."""
     key: Path
     """PKCS#8, not encrypted."""
-    both: Path
-    """The key and then the certificate, as Kafka's ``ssl.keystore.type=PEM`` takes them."""
 
 
 class Authority:
@@ -78,13 +76,10 @@ class Authority:
         issued = Issued(
             self.directory / f"{name}.pem",
             self.directory / f"{name}.key",
-            self.directory / f"{name}.both.pem",
         )
         issued.certificate.write_bytes(b"".join(map(_pem, (certificate, *self._chain))))
         issued.key.write_bytes(key_pem(key))
         issued.key.chmod(0o600)
-        issued.both.write_bytes(issued.key.read_bytes() + issued.certificate.read_bytes())
-        issued.both.chmod(0o600)
         return issued
 
 
