@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import re
 import signal
 import socket
 import sys
@@ -52,7 +51,6 @@ PORTS = range(20_000, 30_000)
 START_DEADLINE_S = 60
 # 2026-01-31T23:59:59.999, with which each line of a log begins.
 LENGTH_OF_TIME = 23
-BECOMING_CONTROLLER = re.compile(r"Becoming (the )?active( controller)? at ")
 
 
 class Cluster:
@@ -185,7 +183,7 @@ class Cluster:
             return self.node(self.admin.controller())
         claims = {
             max(
-                (line[:LENGTH_OF_TIME] for line in _lines_with(node.log, BECOMING_CONTROLLER)),
+                (line[:LENGTH_OF_TIME] for line in _lines_with(node.log, "Becoming the active controller")),
                 default="",
             ): node
             for node in self.nodes
@@ -230,8 +228,8 @@ def free_ports(count: int) -> Iterator[int]:
     return iter(found)
 
 
-def _lines_with(path: Path, pattern: re.Pattern[str]) -> list[str]:
-    return [line for line in path.read_text(errors="backslashreplace").splitlines() if pattern.search(line)]
+def _lines_with(path: Path, text: str) -> list[str]:
+    return [line for line in path.read_text(errors="backslashreplace").splitlines() if text in line]
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def test_after_a_while_records_are_refused_soon_and_the_first_after_it_is_taken(
         answers = [timed_post(service, topic, "y") for _ in range(3)]
         assert {status for status, _ in answers} == {503}
         assert max(took_s for _, took_s in answers) < SOON_S
-    one_node.admin.leaders(topic)
+    wait_until(lambda: one_node.admin.leaders(topic), "the topic has a leader")
     status, took_s = timed_post(service, topic, "after")
     assert status == 200
     assert took_s < SOON_S
@@ -79,7 +79,7 @@ def test_readings_that_cannot_be_read_at_the_start_are_not_said_to_be_under_way(
     assert post(start_service(one_node, **options), topic, "1", key="1")[0] == 200
     with all_down(one_node):
         service = start_service(one_node, **options)
-        wait_until(lambda: "cannot be reached" in service.output or "No connection" in service.output, "said")
+        service.wait_for_output("does not work")
         answer = get_readings(service)
         assert answer.status == 503
         assert "still being read" not in answer.detail
