@@ -11,6 +11,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    ClusterMetadata,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -73,7 +74,18 @@ class Admin:
         settings = {name.replace("_", "."): str(value) for name, value in config.items()}
         count = len(assignment) if assignment else partitions
         placed = {"replica_assignment": assignment} if assignment else {}
-        self._done(self._client.create_topics([NewTopic(topic, count, config=settings, **placed)]))
+
+        def created() -> bool:
+            try:
+                self._done(self._client.create_topics([NewTopic(topic, count, config=settings, **placed)]))
+            except KafkaException as error:
+                # With ZooKeeper, the name of a topic that is gone may be taken for another moment.
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or self.exists(topic):
+                    raise
+                return False
+            return True
+
+        wait_until(created, f"{topic} can be made")
         wait_until(lambda: len(self.leaders(topic)) == count, f"leaders of {topic}")
         return topic
 
@@ -83,12 +95,12 @@ class Admin:
         wait_until(lambda: not self.exists(topic), f"{topic} is gone")
 
     def controller(self) -> int:
-        """The id of the node that is the controller, with ZooKeeper; with KRaft, that of any node."""
-        return self._client.list_topics(timeout=_ANSWER_S).controller_id
+        """The id of the node that is the controller, with ZooKeeper; with KRaft, that of any node; or -1."""
+        return self._metadata().controller_id
 
     def exists(self, topic: str) -> bool:
         """Whether there is such a topic. Asking makes none."""
-        return topic in self._topics()
+        return topic in self._metadata().topics
 
     def leaders(self, topic: str) -> dict[int, int]:
         """The node that leads each partition that has a leader."""
@@ -153,22 +165,22 @@ class Admin:
 
     def _partitions(self, topic: str) -> Mapping:
         # The whole list: to ask for a topic by its name may make it.
-        found = self._topics().get(topic)
+        found = self._metadata().topics.get(topic)
         return {} if found is None else found.partitions
 
-    def _topics(self) -> Mapping:
+    def _metadata(self) -> ClusterMetadata:
         found = []
 
         def answered() -> bool:
             try:
-                found.append(self._client.list_topics(timeout=_ANSWER_S).topics)
+                found.append(self._client.list_topics(timeout=_ANSWER_S))
             except KafkaException as error:
                 # It has asked a broker that is frozen; next it may ask another.
                 if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
                     raise
             return bool(found)
 
-        wait_until(answered, "a broker says which topics there are")
+        wait_until(answered, "a broker says what there is")
         return found[0]
 
     def _done(self, futures: Mapping) -> None:

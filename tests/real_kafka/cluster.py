@@ -172,6 +172,7 @@ class Cluster:
         for node in self.nodes:
             if node.is_running:
                 self._wait_until(node, expected)
+        wait_until(lambda: self.admin.controller() in expected, "there is a controller")
 
     def controller(self) -> Node:
         """

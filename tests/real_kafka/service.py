@@ -134,7 +134,7 @@ def wait_for_readings(service, expected):
     while True:
         found = get_readings(service)
         if found.status == HTTPStatus.OK and (found.readings == expected or time.monotonic() > until_s):
-            assert found.readings == expected
+            assert found.readings == expected, f"{found.readings} instead of {expected}"
             return found
         assert time.monotonic() < until_s, found
         time.sleep(0.1)

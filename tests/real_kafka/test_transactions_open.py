@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.service import get_readings, wait_for_line, wait_for_readings
 from tests.real_kafka.writing import open_transaction, produce
-from tests.support.waiting import wait_until
 
 
 def test_at_the_start_the_log_and_the_503_name_where_it_begins(one_node, start_service):
@@ -42,5 +41,5 @@ def test_a_transaction_that_ends_soon_is_not_worth_a_line(one_node, start_servic
     for n in range(3):
         producer = open_transaction(one_node, topic, b"%d" % n, key=b"%d" % n)
         producer.commit_transaction(30)
-        wait_until(lambda n=n: str(n) in get_readings(service).readings, "what was committed is served")
+        wait_for_readings(service, {str(each): float(each) for each in range(n + 1)})
     assert "transaction" not in service.output.lower()
