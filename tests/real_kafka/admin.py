@@ -54,6 +54,7 @@ class Admin:
     """Does one thing after the other, and waits until it has been done."""
 
     def __init__(self, bootstrap: str) -> None:
+        self._replicas = len(bootstrap.split(","))
         self._client = AdminClient({**_CLIENT, "bootstrap.servers": bootstrap})
 
     def create(
@@ -73,7 +74,8 @@ class Admin:
         """
         settings = {name.replace("_", "."): str(value) for name, value in config.items()}
         count = len(assignment) if assignment else partitions
-        placed = {"replica_assignment": assignment} if assignment else {}
+        # Before 2.4 brokers do not choose the number of replicas themselves (KIP-464).
+        placed = {"replica_assignment": assignment} if assignment else {"replication_factor": self._replicas}
 
         def created() -> bool:
             try:

@@ -122,3 +122,4 @@ def start_service(tmp_path):
     for service in services:
         if service.process.poll() is None:
             service.stop()
+        service.kill()

@@ -132,8 +132,10 @@ def maven_properties(version: str) -> Mapping[str, str]:
 
 
 def jvm_options(version: str) -> list[str]:
-    """What Java has closed since."""
+    """What Java has closed since, and what is not there."""
     if parsed(version) >= (1, 1):
         return []
+    # ZooKeeper looks for parts of log4j that its stand-in does not have.
+    zookeeper = "-Dzookeeper.jmx.log4j.disable=true"
     packages = ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.ref")
-    return [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages]
+    return [zookeeper, *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages)]
