@@ -21,6 +21,8 @@ _JVM = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    # ZooKeeper looks for parts of log4j, which is not there.
+    "-Dzookeeper.jmx.log4j.disable=true",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
 )

@@ -64,7 +64,8 @@ def test_a_record_that_is_too_large_takes_no_others_with_it(one_node, service, s
 
 
 def test_a_record_that_no_broker_takes(one_node, start_service):
-    # The broker's own limit is about a mebibyte, and was a million bytes; the service's own, on bodies, comes before it by default.
+    # The broker's own limit is about a mebibyte, and was a million bytes; the service's own, on bodies, comes
+    # before it by default.
     service = start_service(one_node, service_options=["--max-body", "4000000"])
     topic = one_node.admin.create(new_topic("large"))
     assert problem(post(service, topic, "x" * 1_100_000)) == (413, "record-too-large")

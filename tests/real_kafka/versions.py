@@ -132,10 +132,8 @@ def maven_properties(version: str) -> Mapping[str, str]:
 
 
 def jvm_options(version: str) -> list[str]:
-    """What Java has closed since, and what is not there."""
+    """What Java has closed since."""
     if parsed(version) >= (1, 1):
         return []
-    # ZooKeeper looks for parts of log4j that its stand-in does not have.
-    zookeeper = "-Dzookeeper.jmx.log4j.disable=true"
     packages = ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.ref")
-    return [zookeeper, *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages)]
+    return [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages]
