@@ -8,7 +8,8 @@ import pytest
 import pytest_twisted
 from OpenSSL import SSL
 
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.connections.diagnostics import tls_failed
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
 from tests.support.brokers import eventually, within
 from tests.support.certificates import Authority
 from tests.support.connecting import (
@@ -220,6 +221,28 @@ async def test_a_server_that_answers_tls_in_plain_text(authority, words):
     assert reason.sentence == (
         f"127.0.0.1:{port} does not speak TLS: use kafka:// for this port, or give the port of a TLS "
         "listener."
+    )
+    assert reason.lasting
+
+
+@pytest.mark.parametrize(
+    ("has_certificate", "what"),
+    [
+        (False, "requires a client certificate: give certificate= and key=."),
+        (True, "refuses the client certificate: check that it trusts its authority."),
+    ],
+)
+def test_an_alert_of_an_old_kafka_that_cannot_be_decrypted(has_certificate, what):
+    peer = Peer(host="kafka", port=9093, tls=True, client_certificate=has_certificate)
+    # As OpenSSL 3 has it in its queue.
+    said = [
+        ("SSL routines", "", "decryption failed or bad record mac"),
+        ("SSL routines", "", "record layer failure"),
+    ]
+    reason = tls_failed(peer, SSL.Error(said))
+    assert reason.sentence == (
+        "kafka:9093 sent something after the TLS handshake that cannot be decrypted, as Kafka does when it "
+        + what
     )
     assert reason.lasting
 

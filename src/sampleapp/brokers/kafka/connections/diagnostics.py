@@ -76,6 +76,9 @@ _NOT_TLS: Final = (
     "unexpected message",
     "invalid record type",
 )
+# What OpenSSL says of a record that does not fit the keys. With such an alert Kafka 2.8 and 3.0, on Java 17,
+# refuse client certificates with TLS 1.3.
+_CANNOT_BE_READ: Final = "decryption failed or bad record mac"
 _SHOWN_NAMES: Final = 5
 
 NOT_LEARNT: Final = FailureReason(
@@ -219,10 +222,12 @@ def tls_failed(peer: Peer, reason: BaseException | None) -> FailureReason | None
         return _tls_failure(_wrong_host(peer, reason))
     if not isinstance(reason, SSL.Error):
         return None
-    said = _words(reason)
-    if not said:
+    words = _words(reason)
+    if not words:
         return None
-    return _tls_failure(_refused_handshake(peer, said))
+    if _CANNOT_BE_READ in words:
+        return _tls_failure(_refused_illegibly(peer))
+    return _tls_failure(_refused_handshake(peer, words[-1]))
 
 
 def closed_while_securing(peer: Peer) -> FailureReason:
@@ -337,13 +342,19 @@ def _refused_handshake(peer: Peer, said: str) -> str:
     return f"TLS with {peer.at} failed ({said}): check the TLS settings of the broker."
 
 
-def _words(error: SSL.Error) -> str:
-    """What OpenSSL says, of all that it has in its queue the last; empty if it says nothing."""
+def _refused_illegibly(peer: Peer) -> str:
+    said = f"{peer.at} sent something after the TLS handshake that cannot be decrypted, as Kafka does when it"
+    if peer.client_certificate:
+        return f"{said} refuses the client certificate: check that it trusts its authority."
+    return f"{said} requires a client certificate: give certificate= and key=."
+
+
+def _words(error: SSL.Error) -> list[str]:
+    """What OpenSSL has in its queue of errors; empty if it says nothing."""
     queue = error.args[0] if error.args else None
-    if not isinstance(queue, list | tuple) or not queue:
-        return ""
-    last = queue[-1]
-    return _printable(str(last[-1] if isinstance(last, tuple) else last).lower())
+    if not isinstance(queue, list | tuple):
+        return []
+    return [_printable(str(each[-1] if isinstance(each, tuple) else each).lower()) for each in queue]
 
 
 def _printable(text: str) -> str:
