@@ -13,8 +13,8 @@ from tests.support.process import (
     publish,
     records,
     wait_for_readings,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 
 def test_after_kill_9_every_acknowledged_record_is_where_its_answer_said(start, tmp_path):

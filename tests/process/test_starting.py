@@ -20,8 +20,8 @@ from tests.support.process import (
     run,
     send_message,
     wait_for_readings,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 
 def test_every_option_has_its_effect(start, tmp_path):

@@ -16,8 +16,8 @@ from tests.support.process import (
     records,
     refuses,
     send_message,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 
 def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):

@@ -10,10 +10,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 20
 
@@ -82,13 +83,6 @@ class Publisher(threading.Thread):
                 self.acknowledged.append((answer["offset"], content))
         except (OSError, http.client.HTTPException):
             self.connection.close()
-
-
-def wait_until(condition, what):
-    until = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < until, f"never: {what}"
-        time.sleep(0.01)
 
 
 def assert_nothing_lost(publishers, directory):
