@@ -16,7 +16,10 @@ from sampleapp.brokers.kafka.protocol import (
     request_frame,
 )
 from tests.real_kafka.admin import new_topic
-from tests.real_kafka.node import eventually
+from tests.real_kafka.versions import FETCH_BY_ID, needs
+from tests.support.waiting import wait_until
+
+pytestmark = needs(FETCH_BY_ID)
 
 VERSIONS = ApiVersionsRequest(software_name="sampleapp", software_version="0.1.0")
 
@@ -97,11 +100,11 @@ def test_a_topic_that_is_made_again_has_another_id_and_is_not_read_by_the_old_on
             return answer.error
 
         first = topic_id()
-        eventually(lambda: fetched({topic: first}) == ErrorCode.NONE, "the new topic can be read")
+        wait_until(lambda: fetched({topic: first}) == ErrorCode.NONE, "the new topic can be read")
         one_node.admin.delete(topic)
-        eventually(lambda: topic_id() is None, "it is deleted")
+        wait_until(lambda: topic_id() is None, "it is deleted")
         one_node.admin.create(topic, partitions=1)
-        eventually(lambda: topic_id() not in {None, first}, "it is there again")
-        eventually(lambda: fetched({}) == ErrorCode.NONE, "it can be read again")
+        wait_until(lambda: topic_id() not in {None, first}, "it is there again")
+        wait_until(lambda: fetched({}) == ErrorCode.NONE, "it can be read again")
         assert fetched({topic: first}) in {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
         assert fetched({topic: topic_id()}) == ErrorCode.NONE

@@ -13,6 +13,7 @@ __all__ = [
     "ADD_PARTITIONS",
     "CODECS",
     "ELECT_LEADERS",
+    "FETCH_BY_ID",
     "KRAFT",
     "OLDEST",
     "OLD_CODECS",
@@ -78,6 +79,7 @@ class Feature(Struct, frozen=True, kw_only=True):
 KRAFT = Feature(name="KRaft, and so no controller's listener", since="3.0")
 ZSTD = Feature(name="zstd (KIP-110)", since="2.1")
 TOPIC_IDS = Feature(name="topic ids (KIP-516)", since="2.8")
+FETCH_BY_ID = Feature(name="Metadata 12 and Fetch 13 (KIP-516)", since="3.1")
 SOFTWARE_NAME = Feature(name="log of requests with the names of clients (KIP-511)", since="2.7")
 ADD_PARTITIONS = Feature(name="CreatePartitions request (KIP-195)", since="1.0")
 ELECT_LEADERS = Feature(name="ElectLeaders request (KIP-460)", since="2.4")
