@@ -51,12 +51,15 @@ setup(
         # tests/test_private_names.py says. Raise a cap when that test passes with the next version.
         "afkak == 21.5.0.post0",
         "aiokafka >= 0.12, < 0.15",
+        # In the standard library since Python 3.14. Unlike others it can be told where to stop.
+        "backports.zstd >= 1.0; python_version < '3.14'",
         "click >= 8.1",
-        # What aiokafka compresses with: snappy, lz4 and zstd.
+        # For snappy.
         "cramjam >= 2.8",
         # URLs in the form that treq takes them in.
         "hyperlink >= 21.0",
         "klein >= 24.8, < 25",
+        "lz4 >= 4.4.3",
         "msgspec >= 0.19",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.

@@ -10,6 +10,7 @@ from sampleapp.brokers.kafka.client import Client, ClusterClient, ConnectionList
 from sampleapp.brokers.kafka.watch import Watch
 from tests.support.connection_listener import Connections
 from tests.support.fake_kafka import FakeCluster
+from tests.support.kafka_simulator import SimulatedClient
 
 
 def is_a_client(client: Client) -> ClusterClient:
@@ -17,6 +18,10 @@ def is_a_client(client: Client) -> ClusterClient:
 
 
 def is_a_client_for_the_producer(client: FakeCluster) -> ClusterClient:
+    return client
+
+
+def is_a_client_for_the_consumer(client: SimulatedClient) -> ClusterClient:
     return client
 
 

@@ -299,7 +299,7 @@ OLDEST = {PRODUCE: (0, 3), FETCH: (0, 4), LIST_OFFSETS: (0, 1), METADATA: (0, 4)
     ("offered", "spoken"),
     [
         (OLDEST, {PRODUCE: 3, FETCH: 4, LIST_OFFSETS: 1, METADATA: 4, INIT_PRODUCER_ID: 0}),
-        ({}, {PRODUCE: 8, FETCH: 12, LIST_OFFSETS: 5, METADATA: 12, INIT_PRODUCER_ID: 1}),
+        ({}, {PRODUCE: 8, FETCH: 13, LIST_OFFSETS: 5, METADATA: 12, INIT_PRODUCER_ID: 1}),
     ],
     ids=["like 0.11", "the newest"],
 )

@@ -34,6 +34,7 @@ def test_an_address_alone_is_enough_and_everything_else_has_a_default():
         "auto_create": False,
         "buffer_bytes": 64 * 1024 * 1024,
         "delivery_timeout_s": 10.0,
+        "max_batch_bytes": 64 * 1024 * 1024,
         "compression": "none",
         "idempotence": True,
         "client_id": "sampleapp",
@@ -114,6 +115,7 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "auto_create": st.booleans(),
         "buffer_bytes": st.integers(1, 2**40),
+        "max_batch_bytes": st.integers(1, 2**40),
         "delivery_timeout": st.integers(1, 86_400_000_000).map(lambda us: us / 1_000_000),
         "compression": st.sampled_from(COMPRESSIONS),
         "idempotence": st.booleans(),
@@ -160,6 +162,7 @@ def test_a_plus_sign_in_a_path_is_a_plus_sign():
         ("buffer_bytes=0", "buffer_bytes= and a whole number from 1"),
         ("buffer_bytes=" + "9" * 5000, "buffer_bytes= and a whole number from 1"),
         ("buffer_bytes=-1", "buffer_bytes= and a whole number from 1"),
+        ("max_batch_bytes=0", "max_batch_bytes= and a whole number from 1"),
         ("delivery_timeout=0", "delivery_timeout= and seconds, more than 0"),
         ("delivery_timeout=0.0000001", "delivery_timeout= and seconds, more than 0"),
         ("delivery_timeout=inf", "delivery_timeout= and seconds, more than 0"),

@@ -17,10 +17,11 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.consumer import Followings
+from sampleapp.brokers.kafka.consumer import Following
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
@@ -76,12 +77,8 @@ class KafkaBroker:
         self._condition = Condition(reactor)
         self._condition.expect(WRITING, "The Kafka broker was not started yet.")
         self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
-        self._followings = Followings(
-            new_client=self._new_client,
-            clock=reactor,
-            condition=self._condition,
-            metadata_interval_s=metadata_interval_s,
-        )
+        self._interval_s = metadata_interval_s
+        self._followings: Followings[Following] = Followings()
         self._client: Client | None = None
         self._producer: Producer | None = None
         self._stopping = False
@@ -135,9 +132,19 @@ class KafkaBroker:
         partition: int | None = None,
     ) -> IFollowing:
         """See `IBroker.follow`. Uncommitted and aborted records of transactions are not shown."""
-        following: IFollowing = self._followings.follow(
-            topic=topic, observer=observer, start=start, partition=partition
+        following = Following(
+            topic=topic,
+            observer=observer,
+            start=start,
+            partition=partition,
+            new_client=self._new_client,
+            clock=self._reactor,
+            condition=self._condition,
+            ended=self._followings.ended,
+            metadata_interval_s=self._interval_s,
+            max_batch_bytes=self._config.max_batch_bytes,
         )
+        self._followings.add(following)
         return following
 
     def health(self) -> Health:
@@ -174,7 +181,7 @@ class KafkaBroker:
         )
 
     async def _stop(self) -> None:
-        followings = self._followings.stop()
+        followings = Deferred.fromCoroutine(self._followings.stop())
         self._watch.stop()
         if self._producer is not None:
             await self._producer.drain()

@@ -40,6 +40,8 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     """How much may wait for the cluster at most."""
     delivery_timeout_s: float = 10.0
     """Seconds after which a record that is not acknowledged has failed."""
+    max_batch_bytes: int = 64 * 1024 * 1024
+    """How much the records of a batch that is read may take after decompression; others are skipped."""
     compression: str = "none"
     """One of `COMPRESSIONS`."""
     idempotence: bool = True
@@ -164,6 +166,7 @@ _OPTIONS: Mapping[str, _Option] = {
     "delivery_timeout": _Option(
         "delivery_timeout_s", f"seconds, more than 0 and at most {_MAX_DELIVERY_TIMEOUT_S:g}", _seconds
     ),
+    "max_batch_bytes": _Option("max_batch_bytes", f"a whole number from 1 to {_MAX_BUFFER_BYTES}", _bytes),
     "compression": _Option("compression", *_one_of(*COMPRESSIONS)),
     "idempotence": _Option("idempotence", "true or false", _switch),
     "client_id": _Option("client_id", "1 to 249 letters, digits, dots, underscores and hyphens", _client_id),

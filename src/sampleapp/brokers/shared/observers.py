@@ -7,7 +7,7 @@ from twisted.logger import Logger
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["deliver", "tell_caught_up"]
+__all__ = ["deliver", "tell_caught_up", "tell_reset"]
 
 _log = Logger()
 
@@ -31,3 +31,11 @@ def tell_caught_up(observer: IRecordObserver, *, topic: str) -> None:
         observer.caught_up()
     except Exception:  # noqa: BLE001 -- whatever it was, the following goes on
         _log.failure("An observer failed on catching up with {topic}", topic=topic)
+
+
+def tell_reset(observer: IRecordObserver, *, topic: str) -> None:
+    """Call `IRecordObserver.reset`; what it raises is logged."""
+    try:
+        observer.reset()
+    except Exception:  # noqa: BLE001 -- whatever it was, the records of the new topic are delivered
+        _log.failure("An observer failed on beginning anew with {topic}", topic=topic)

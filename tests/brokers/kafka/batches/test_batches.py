@@ -26,14 +26,13 @@ from hypothesis import strategies as st
 from sampleapp.brokers.kafka.batches import (
     BATCH_OVERHEAD,
     Codec,
-    CorruptBatch,
     Page,
-    UnsupportedCodec,
+    UnreadableBatch,
     decode_batches,
     encode_batch,
+    layout,
     record_size,
 )
-from sampleapp.brokers.kafka.batches import records as records_module
 from sampleapp.brokers.kafka.batches.compression import CompressionError, compress, decompress
 from sampleapp.brokers.kafka.batches.records import RecordsError, Where, read_records, read_records_slowly
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
@@ -394,14 +393,14 @@ def test_snappy_is_framed_as_java_writes_it():
     ],
 )
 def test_what_others_write_in_another_way_is_read(codec, data):
-    assert decompress(codec, data) == LARGE
+    assert decompress(codec, data, limit_bytes=len(LARGE)) == LARGE
 
 
 @each_compression
 def test_what_is_not_compressed_or_cut_short_is_refused(codec):
     data = compress(codec, LARGE)
     for wrong in (b"", b"garbage" * 20, data[:-3], data[: len(data) // 2], data[:10]):
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(UnreadableBatch):
             decode(plain_batch([record()], attributes=codec.value, body=wrong))
 
 
@@ -409,7 +408,7 @@ def test_what_is_not_compressed_or_cut_short_is_refused(codec):
 def test_a_block_of_snappy_that_cannot_be_is_refused(length):
     data = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + struct.pack(">i", length) + bytes(30)
     with pytest.raises(CompressionError):
-        decompress(Codec.SNAPPY, data)
+        decompress(Codec.SNAPPY, data, limit_bytes=1000)
 
 
 # -- Reading -------------------------------------------------------------------------------------------
@@ -474,7 +473,7 @@ def test_a_broken_checksum_is_told_with_the_place(codec):
     for at in range(17, len(batch)):
         damaged = bytearray(batch)
         damaged[at] ^= 0x40
-        with pytest.raises(CorruptBatch, match=r"^t, partition 3, offset 5: its checksum is wrong\.$"):
+        with pytest.raises(UnreadableBatch, match=r"^t, partition 3, offset 5: its checksum is wrong\.$"):
             decode(bytes(damaged))
 
 
@@ -483,13 +482,13 @@ def test_nothing_after_a_broken_batch_is_read():
     bad = bytearray(plain_batch([record(b"b")], base_offset=1))
     bad[-1] ^= 1
     first = len(good) // 2
-    with pytest.raises(CorruptBatch, match="offset 1"):
+    with pytest.raises(UnreadableBatch, match="offset 1"):
         decode(good[:first] + bytes(bad) + good[first:])
 
 
 @pytest.mark.parametrize("attributes", [5, 6, 7])
 def test_a_codec_that_is_not_known_is_told_with_the_place(attributes):
-    with pytest.raises(UnsupportedCodec, match=f"^t, partition 3, offset 0: .*codec {attributes}"):
+    with pytest.raises(UnreadableBatch, match=f"^t, partition 3, offset 0: .*codec {attributes}"):
         decode(plain_batch([record()], attributes=attributes))
 
 
@@ -528,14 +527,14 @@ def test_a_codec_that_is_not_known_is_told_with_the_place(attributes):
     ],
 )
 def test_an_impossible_batch_is_refused(data):
-    with pytest.raises(CorruptBatch, match=r"^t, partition 3, offset -?\d+: .*\.$"):
+    with pytest.raises(UnreadableBatch, match=r"^t, partition 3, offset -?\d+: .*\.$"):
         decode(data)
 
 
 def outcome_of(data):
     try:
         return decode(data)
-    except (CorruptBatch, UnsupportedCodec) as error:
+    except UnreadableBatch as error:
         return error
 
 
@@ -587,23 +586,23 @@ def test_the_name_of_a_header_need_not_be_utf_8():
 def test_the_two_readers_of_records_agree(some, stamped, data):
     batch = plain_batch(some, base_offset=5, attributes=LOG_APPEND_TIME if stamped else 0)
     where = Where("t", 3, data.draw(st.integers(0, 15)))
-    header = records_module.HEADER.unpack_from(batch)
+    header = layout.HEADER.unpack_from(batch)
     body = batch[BATCH_OVERHEAD:]
-    assert read_records_slowly(header, body, where) == read_records(header, body, where)
+    assert list(read_records_slowly(header, body, where)) == list(read_records(header, body, where))
     end = data.draw(st.integers(0, len(body) - 1))
     for reader in (read_records, read_records_slowly):
         with pytest.raises(RecordsError):
-            reader(header, body[:end], where)
+            list(reader(header, body[:end], where))
         with pytest.raises(RecordsError):
-            reader(header, body + b"\0", where)
+            list(reader(header, body + b"\0", where))
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.integers(-1, 5))
 def test_the_slower_reader_refuses_or_reads_anything(body, count):
-    header = records_module.HEADER.unpack_from(plain_batch([record()], count=count))
+    header = layout.HEADER.unpack_from(plain_batch([record()], count=count))
     with contextlib.suppress(RecordsError):
-        read_records_slowly(header, body, Where("t", 3, 0))
+        list(read_records_slowly(header, body, Where("t", 3, 0)))
 
 
 # -- Transactions --------------------------------------------------------------------------------------
@@ -684,7 +683,7 @@ def test_what_is_hidden_need_not_be_readable():
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
 def test_a_marker_without_a_type_is_refused(key):
     data = plain_batch([record(key=key)], attributes=TRANSACTIONAL | CONTROL, producer_id=7)
-    with pytest.raises(CorruptBatch, match="marker"):
+    with pytest.raises(UnreadableBatch, match="marker"):
         decode(data, aborted=[AbortedTransaction(7, 0)])
 
 
@@ -747,7 +746,7 @@ def test_the_broker_may_have_stamped_a_compressed_message_for_all_inside():
 
 
 def test_lz4_in_format_0_is_not_supported():
-    with pytest.raises(UnsupportedCodec, match="lz4 in format 0"):
+    with pytest.raises(UnreadableBatch, match="lz4 in format 0"):
         decode(wrapped(Codec.LZ4, message(b"a", offset=0, magic=0), offset=0, magic=0))
 
 
@@ -805,7 +804,7 @@ NESTED = wrapped(Codec.GZIP, message(b"a", offset=0), offset=0)
     ],
 )
 def test_a_compressed_message_that_holds_what_it_may_not_is_refused(inner):
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(UnreadableBatch):
         decode(wrapped(Codec.GZIP, inner, offset=4))
 
 
@@ -829,7 +828,7 @@ def with_right_checksum(checked):
     ],
 )
 def test_an_impossible_message_is_refused(data):
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(UnreadableBatch):
         decode(data)
 
 

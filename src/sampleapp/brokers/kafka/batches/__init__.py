@@ -5,23 +5,24 @@ Layout: https://kafka.apache.org/documentation/#recordbatch.
 """
 
 from sampleapp.brokers.kafka.batches.compression import Codec
-from sampleapp.brokers.kafka.batches.encoding import BATCH_OVERHEAD, encode_batch, record_size
+from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size
 from sampleapp.brokers.kafka.batches.fetched import (
-    CorruptBatch,
+    DEFAULT_MAX_BATCH_BYTES,
     Page,
-    Transactions,
-    UnsupportedCodec,
+    UnreadableBatch,
     decode_batches,
+    read_batches,
 )
+from sampleapp.brokers.kafka.batches.layout import BATCH_OVERHEAD
 
 __all__ = [
     "BATCH_OVERHEAD",
+    "DEFAULT_MAX_BATCH_BYTES",
     "Codec",
-    "CorruptBatch",
     "Page",
-    "Transactions",
-    "UnsupportedCodec",
+    "UnreadableBatch",
     "decode_batches",
     "encode_batch",
+    "read_batches",
     "record_size",
 ]

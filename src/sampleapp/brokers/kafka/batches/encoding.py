@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from struct import Struct
 
 from aiokafka.record.default_records import (  # type: ignore[import-untyped] # it has no py.typed
     DefaultRecordBatchBuilder,
@@ -12,21 +11,20 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped] # 
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped] # as above
 
 from sampleapp.brokers.kafka.batches.compression import Codec, compress
+from sampleapp.brokers.kafka.batches.layout import (
+    ATTRIBUTES,
+    ATTRIBUTES_AT,
+    BATCH_OVERHEAD,
+    CRC,
+    CRC_AT,
+    FORMAT,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_COUNTS_FROM,
+)
 from sampleapp.model import Record
 
-__all__ = ["BATCH_OVERHEAD", "encode_batch", "record_size"]
-
-BATCH_OVERHEAD = 61
-"""The bytes of a batch's header."""
-
-_FORMAT = 2
-_LENGTH_AT = 8
-_LENGTH = Struct(">i")
-_LENGTH_COUNTS_FROM = 12
-_CRC_AT = 17
-_CRC = Struct(">I")
-_ATTRIBUTES_AT = 21
-_ATTRIBUTES = Struct(">h")
+__all__ = ["encode_batch", "record_size"]
 
 # Variable-length numbers at their longest: the record's length, its attributes, the deltas of timestamp
 # and offset, the lengths of key and value, the number of headers.
@@ -76,7 +74,7 @@ def encode_batch(
         raise ValueError("A batch has at least one record.")
     # From its batch_size on the builder would refuse records: there is none here, since who calls decides.
     builder = DefaultRecordBatchBuilder(
-        magic=_FORMAT,
+        magic=FORMAT,
         compression_type=Codec.NONE.value,
         is_transactional=0,
         producer_id=producer_id,
@@ -101,7 +99,7 @@ def _compressed(batch: bytes, codec: Codec) -> bytes:
         return batch
     smaller = bytearray(batch[:BATCH_OVERHEAD])
     smaller += records
-    _LENGTH.pack_into(smaller, _LENGTH_AT, len(smaller) - _LENGTH_COUNTS_FROM)
-    _ATTRIBUTES.pack_into(smaller, _ATTRIBUTES_AT, codec.value)
-    _CRC.pack_into(smaller, _CRC_AT, calc_crc32c(memoryview(smaller)[_ATTRIBUTES_AT:]))
+    LENGTH.pack_into(smaller, LENGTH_AT, len(smaller) - LENGTH_COUNTS_FROM)
+    ATTRIBUTES.pack_into(smaller, ATTRIBUTES_AT, codec.value)
+    CRC.pack_into(smaller, CRC_AT, calc_crc32c(memoryview(smaller)[ATTRIBUTES_AT:]))
     return bytes(smaller)

@@ -8,11 +8,19 @@ and nobody writes them any more (KIP-724). Layout: https://kafka.apache.org/docu
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
 
 from sampleapp.brokers.kafka.batches.compression import Codec, UnsupportedCodec, codec_in, decompress
+from sampleapp.brokers.kafka.batches.layout import (
+    FORMAT_AT,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_COUNTS_FROM,
+    LOG_APPEND_TIME,
+)
 from sampleapp.brokers.kafka.batches.records import RecordsError, Where
 from sampleapp.model import ConsumerRecord
 
@@ -22,12 +30,8 @@ OLD_FORMATS = (0, 1)
 
 # Offset, length, CRC, magic, attributes and, in format 1, the timestamp.
 _HEADERS = (Struct(">qiIbb"), Struct(">qiIbbq"))
-_LENGTH = Struct(">i")
-_LENGTH_AT = 8
-_LENGTH_COUNTS_FROM = 12
 _CRC_COUNTS_FROM = 16
 _SMALLEST = 26
-_LOG_APPEND_TIME = 0x08
 _NO_TIMESTAMP = -1
 
 
@@ -40,20 +44,24 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-def read_message(data: bytes, where: Where) -> list[ConsumerRecord]:
+def read_message(data: bytes, where: Where, max_bytes: int) -> Iterator[ConsumerRecord]:
     """
     Read one message, which holds others if it is compressed.
 
     :param data: from its offset to its end.
-    :return: those that are wanted, in their order.
-    :raise RecordsError: if it is not what it says it is, or its checksum is wrong.
+    :param max_bytes: how much those that it holds may take after decompression.
+    :return: those that are wanted, in their order. They are read, and errors in them raised, as they are
+        asked for.
+    :raise RecordsError: it is not what it says it is, or its checksum is wrong.
     :raise CompressionError: likewise.
-    :raise UnsupportedCodec: if it is compressed in a way that is not known, or with lz4 in format 0: its
+    :raise BatchTooLarge: it holds more than that.
+    :raise UnsupportedCodec: it is compressed in a way that is not known, or with lz4 in format 0: its
         frames had a wrong checksum then (KAFKA-3160).
     """
     outer = _parse(data)
     codec = codec_in(outer.attributes)
-    return [
+    messages = iter([outer]) if codec is Codec.NONE else _inside(outer, codec, max_bytes)
+    return (
         ConsumerRecord(
             topic=where.topic,
             partition=where.partition,
@@ -62,57 +70,57 @@ def read_message(data: bytes, where: Where) -> list[ConsumerRecord]:
             key=message.key,
             value=message.value,
         )
-        for message in ([outer] if codec is Codec.NONE else _inside(outer, codec))
+        for message in messages
         if message.offset >= where.position
-    ]
+    )
 
 
-def _inside(outer: _Message, codec: Codec) -> list[_Message]:
+def _inside(outer: _Message, codec: Codec, max_bytes: int) -> Iterator[_Message]:
     if outer.value is None:
         raise RecordsError("a compressed message is null")
     if codec is Codec.LZ4 and outer.magic == 0:
         raise UnsupportedCodec("compressed with lz4 in format 0, whose frames were not right")
-    messages = _split(decompress(codec, outer.value))
-    if not messages:
+    data = decompress(codec, outer.value, limit_bytes=max_bytes)
+    last = b""
+    for last in _split(data):  # noqa: B007 -- the last one is what is wanted
+        pass
+    if not last:
         raise RecordsError("a compressed message holds none")
-    if any(
-        message.magic != outer.magic or codec_in(message.attributes) is not Codec.NONE for message in messages
-    ):
-        raise RecordsError("a compressed message holds another format, or another compressed one")
-    if outer.magic == 0:
-        return messages
     # Since format 1 the offsets inside are relative, and the one outside is that of the last (KIP-31).
-    base = outer.offset - messages[-1].offset
+    base = 0 if outer.magic == 0 else outer.offset - _parse(last).offset
     if base < 0:
         raise RecordsError("the offsets of a compressed message would be negative")
-    stamped = outer.attributes & _LOG_APPEND_TIME
-    return [
-        msgspec.structs.replace(
+    return _unwrapped(data, outer, base)
+
+
+def _unwrapped(data: bytes, outer: _Message, base: int) -> Iterator[_Message]:
+    stamped = outer.magic > 0 and outer.attributes & LOG_APPEND_TIME
+    for message in map(_parse, _split(data)):
+        if message.magic != outer.magic or codec_in(message.attributes) is not Codec.NONE:
+            raise RecordsError("a compressed message holds another format, or another compressed one")
+        yield msgspec.structs.replace(
             message,
             offset=base + message.offset,
             timestamp_ms=outer.timestamp_ms if stamped else message.timestamp_ms,
         )
-        for message in messages
-    ]
 
 
-def _split(data: bytes) -> list[_Message]:
-    messages: list[_Message] = []
+def _split(data: bytes) -> Iterator[bytes]:
+    """As `layout.split`, but strict: nothing is cut short inside of a message."""
     start = 0
     while start < len(data):
         if len(data) - start < _SMALLEST:
             raise RecordsError("a message is cut short")
-        (length,) = _LENGTH.unpack_from(data, start + _LENGTH_AT)
-        end = start + _LENGTH_COUNTS_FROM + length
+        (length,) = LENGTH.unpack_from(data, start + LENGTH_AT)
+        end = start + LENGTH_COUNTS_FROM + length
         if length < 0 or end > len(data):
             raise RecordsError("a message reaches beyond the end")
-        messages.append(_parse(data[start:end]))
+        yield data[start:end]
         start = end
-    return messages
 
 
 def _parse(data: bytes) -> _Message:
-    magic = data[_CRC_COUNTS_FROM] if len(data) >= _SMALLEST else -1
+    magic = data[FORMAT_AT] if len(data) >= _SMALLEST else -1
     if magic not in OLD_FORMATS or len(data) < _HEADERS[magic].size:
         raise RecordsError("a message is cut short, or of a format that is not known")
     offset, _, crc, _, attributes, *timestamp = _HEADERS[magic].unpack_from(data)
@@ -126,10 +134,10 @@ def _parse(data: bytes) -> _Message:
 
 
 def _nullable_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    start = at + _LENGTH.size
+    start = at + LENGTH.size
     if start > len(data):
         raise RecordsError("a message is cut short")
-    (length,) = _LENGTH.unpack_from(data, at)
+    (length,) = LENGTH.unpack_from(data, at)
     if length == -1:
         return None, start
     if not 0 <= length <= len(data) - start:

@@ -9,24 +9,23 @@ has the last word, and says what is wrong.
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped] # it has no py.typed
 from aiokafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped] # as above
 
+from sampleapp.brokers.kafka.batches.layout import CODEC, HEADER, LENGTH_COUNTS_FROM, LOG_APPEND_TIME
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["HEADER", "RecordsError", "Where", "read_records", "read_records_slowly"]
+__all__ = ["RecordsError", "Where", "read_records", "read_records_slowly"]
 
-HEADER = struct.Struct(">qiibIhiqqqhii")
-"""
-Of a batch: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and maximum
-timestamp, producer id, its epoch, base sequence, number of records.
-"""
+_MAX_HEADERS = 10_000
+"""Of one record. In memory each takes many times the two bytes that it takes at least in a batch."""
+_MAX_IN_C_BYTES = 4 * 1024 * 1024
+"""aiokafka reads all headers of a record: in what is longer, they are counted before that."""
 
-_LOG_APPEND_TIME = 0x08
-_CODEC = 0x07
 # More than any sequence of variable-length numbers that is read before the next look at the end.
 _PADDING = bytes(64)
 _LONGEST_VARINT = 63
@@ -47,48 +46,55 @@ class Where(msgspec.Struct, frozen=True, gc=False):
     """The first offset that is wanted."""
 
 
-def read_records(header: tuple[int, ...], body: bytes, where: Where) -> list[ConsumerRecord]:
+def read_records(header: tuple[int, ...], body: bytes, where: Where) -> Iterator[ConsumerRecord]:
     """
     Read the records of a batch that has been decompressed.
 
+    A record that has more than 10,000 headers is shown without them.
+
     :param header: the fields of `HEADER`.
     :param body: what follows it.
-    :return: those that are wanted, in the order of the batch.
-    :raise RecordsError: if there is one that is cut short or impossible, or they are not as many as the
-        header says.
+    :return: those that are wanted, in the order of the batch; they are read as they are asked for.
+    :raise RecordsError: while they are read: there is one that is cut short or impossible, or they are not
+        as many as the header says.
     """
+    if len(body) > _MAX_IN_C_BYTES:
+        yield from read_records_slowly(header, body, where)
+        return
     base, _, epoch, magic, crc, attributes, *rest = header
-    plain = HEADER.pack(base, HEADER.size - 12 + len(body), epoch, magic, crc, attributes & ~_CODEC, *rest)
+    plain = HEADER.pack(
+        base, HEADER.size - LENGTH_COUNTS_FROM + len(body), epoch, magic, crc, attributes & ~CODEC, *rest
+    )
     padded = b"".join((plain, body, _PADDING))
     topic, partition, position = where.topic, where.partition, where.position
+    count = 0
     try:
-        return [
-            ConsumerRecord(
+        for record in DefaultRecordBatch(memoryview(padded)[: -len(_PADDING)]):
+            offset = record.offset
+            if offset < position:
+                continue
+            yield ConsumerRecord(
                 topic=topic,
                 partition=partition,
-                offset=record.offset,
+                offset=offset,
                 timestamp_ms=-1 if record.timestamp is None else record.timestamp,
                 key=record.key,
                 value=record.value,
-                headers=tuple([(name, value or b"") for name, value in record.headers])
-                if record.headers
-                else (),
+                headers=_headers(record.headers) if record.headers else (),
             )
-            for record in DefaultRecordBatch(memoryview(padded)[: -len(_PADDING)])
-            if record.offset >= position
-        ]
+            count += 1
     except (CorruptRecordException, ValueError, OverflowError, IndexError, MemoryError):
-        return read_records_slowly(header, body, where)
+        # From the beginning, and then on from where the other one stopped.
+        yield from islice(read_records_slowly(header, body, where), count, None)
 
 
-def read_records_slowly(header: tuple[int, ...], body: bytes, where: Where) -> list[ConsumerRecord]:
+def read_records_slowly(header: tuple[int, ...], body: bytes, where: Where) -> Iterator[ConsumerRecord]:
     """
     As `read_records`, in Python, and with U+FFFD for what is not UTF-8, as Java's clients do it.
 
     To refuse such a batch would stop whoever follows the topic for good, for the sake of one producer.
     """
     base, *_, attributes, _, base_timestamp, max_timestamp, _, _, _, count = header
-    records: list[ConsumerRecord] = []
     at = 0
     try:
         for _ in range(count):
@@ -101,6 +107,8 @@ def read_records_slowly(header: tuple[int, ...], body: bytes, where: Where) -> l
             value, at = _nullable_bytes(body, at)
             header_count, at = _varint(body, at)
             headers = []
+            if header_count > _MAX_HEADERS:
+                header_count, at = 0, end
             for _ in range(header_count):
                 name, at = _nullable_bytes(body, at)
                 content, at = _nullable_bytes(body, at)
@@ -109,7 +117,7 @@ def read_records_slowly(header: tuple[int, ...], body: bytes, where: Where) -> l
                 headers.append((name.decode(errors="replace"), content or b""))
             if at != end or header_count < 0:
                 raise RecordsError("a record does not have the length that it says")
-            stamped = attributes & _LOG_APPEND_TIME
+            stamped = attributes & LOG_APPEND_TIME
             record = ConsumerRecord(
                 topic=where.topic,
                 partition=where.partition,
@@ -120,12 +128,17 @@ def read_records_slowly(header: tuple[int, ...], body: bytes, where: Where) -> l
                 headers=tuple(headers),
             )
             if record.offset >= where.position:
-                records.append(record)
+                yield record
     except IndexError as error:
         raise RecordsError("a record is cut short") from error
     if at != len(body):
         raise RecordsError(f"{len(body) - at} bytes are left over after its records")
-    return records
+
+
+def _headers(some: list[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes], ...]:
+    if len(some) > _MAX_HEADERS:
+        return ()
+    return tuple([(name, value or b"") for name, value in some])
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

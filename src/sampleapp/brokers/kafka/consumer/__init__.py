@@ -1,5 +1,5 @@
 """Reading topics: every partition from its first record on, in order, and then live."""
 
-from sampleapp.brokers.kafka.consumer.followings import Followings
+from sampleapp.brokers.kafka.consumer.following import Following
 
-__all__ = ["Followings"]
+__all__ = ["Following"]

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+from uuid import UUID
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import CorruptBatch, UnsupportedCodec
-from sampleapp.brokers.kafka.client import Client, RequestFailed
+from sampleapp.brokers.kafka.batches import UnreadableBatch
+from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
-from sampleapp.brokers.kafka.consumer.listing import list_extents, locate
-from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
+from sampleapp.brokers.kafka.consumer.positions import Extent, Found, Obstacle, Partition, Positions
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest
+from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, Fetched, FetchRequest, ListOffsetsRequest
 from sampleapp.brokers.shared.pause import Pause
+from sampleapp.model import FromTime
 
 __all__ = ["Fetching"]
 
 _MAX_WAIT_MS: Final = 500
-_TIMEOUT_S: Final = 10.0
+_FETCH_TIMEOUT_S: Final = 10.0
+_LIST_TIMEOUT_S: Final = 5.0
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_MAX_BYTES: Final = 1024 * 1024
+_MAX_LISTED: Final = 5
 _LEAST_PACE_S: Final = 0.1
 """A broker that has nothing is expected to wait; should it not, it is not asked more often than this."""
 
@@ -37,17 +40,21 @@ class Fetching:
         *,
         node_id: int,
         topic: str,
-        client: Client,
+        client: ClusterClient,
         positions: Positions,
         delivery: Delivery,
         clock: IReactorTime,
+        topic_id: Callable[[], UUID | None],
         changed: Callable[[], None],
         look_again: Callable[[], None],
+        begin_anew: Callable[[str], None],
     ) -> None:
         """
         :param node_id: the broker.
+        :param topic_id: gives the id of the topic that is read, if it has one.
         :param changed: is called after each round.
         :param look_again: is called when the metadata may be out of date.
+        :param begin_anew: is called with the reason when the log of a partition is not the one that was read.
         """
         self._node_id = node_id
         self._topic = topic
@@ -55,7 +62,9 @@ class Fetching:
         self._positions = positions
         self._delivery = delivery
         self._clock = clock
+        self._topic_id = topic_id
         self._changed = changed
+        self._begin_anew = begin_anew
         self._look_again = look_again
         self._idle = Pause(clock)
         self._pace = Pause(clock)
@@ -86,7 +95,13 @@ class Fetching:
                 await self._round(due)
             except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
                 self._log.failure("Reading topic {topic} failed unexpectedly", topic=self._topic)
-                self._failed(due, f"The topic {self._topic} could not be read; see the log.")
+                self._failed(
+                    due,
+                    Obstacle(
+                        f"The topic {self._topic} could not be read; see the log.",
+                        "The topic could not be read.",
+                    ),
+                )
             self._changed()
 
     async def _round(self, due: Sequence[Partition]) -> None:
@@ -103,29 +118,82 @@ class Fetching:
     async def _locate(self, partitions: Sequence[Partition]) -> None:
         mark = object()
         for partition in partitions:
-            partition.request = mark
+            partition.asked(mark)
         try:
-            extents = await list_extents(
-                self._client,
-                self._node_id,
-                topic=self._topic,
-                partitions=partitions,
-                start=self._positions.start,
-            )
+            extents = await self._list_extents([partition.number for partition in partitions])
         except RequestFailed as error:
-            self._unanswered([each for each in partitions if each.request is mark], error)
+            self._unanswered([each for each in partitions if each.waits_for(mark)], error)
             return
         now_s = self._clock.seconds()
+        deleted: list[str] = []
         for partition in partitions:
             extent = extents.get(partition.number)
-            if extent is None or partition.request is not mark:
+            if extent is None or not partition.waits_for(mark):
                 continue
             if extent.error:
                 self._refused(partition, extent.error)
-            elif not locate(partition, extent, topic=self._topic, now_s=now_s, start=self._positions.start):
+                continue
+            position = partition.position
+            found = partition.locate(extent, now_s=now_s, start=self._positions.start)
+            if found is Found.REPLACED:
+                self._replaced(partition, extent)
+                return
+            if found is Found.UNCERTAIN:
                 self._refused(partition, ErrorCode.OFFSET_OUT_OF_RANGE, transient=True)
+            elif found is Found.DELETED:
+                deleted.append(f"{position} to {extent.earliest - 1} of partition {partition.number}")
+        if deleted:
+            more = f" and of {len(deleted) - _MAX_LISTED} more" if len(deleted) > _MAX_LISTED else ""
+            self._log.warn(
+                "Records of the topic {topic} were deleted before they were read, at the offsets "
+                "{deleted}{more}; reading goes on after them",
+                topic=self._topic,
+                deleted=", ".join(deleted[:_MAX_LISTED]),
+                more=more,
+            )
+
+    async def _list_extents(self, partitions: Sequence[int]) -> dict[int, Extent]:
+        """
+        Ask where partitions begin and end; if it is a time to start from, the first record since as well.
+
+        :return: by the partition's number.
+        :raise RequestFailed: there was no answer.
+        """
+        found: list[dict[int, tuple[int, int]]] = []
+        start = self._positions.start
+        times = [start.timestamp_ms] if isinstance(start, FromTime) else []
+        for which in (EARLIEST, LATEST, *times):
+            request = ListOffsetsRequest(
+                topics=[(self._topic, [(number, which) for number in partitions])],
+                # The high watermark, rather than the end of the last finished transaction.
+                read_committed=False,
+            )
+            answer = await self._client.request(self._node_id, request, timeout_s=_LIST_TIMEOUT_S)
+            found.append(
+                {each.partition: (each.error, each.offset) for each in answer if each.topic == self._topic}
+            )
+        earliest, latest, *since = found
+        return {
+            number: Extent(
+                error=next((each[number][0] for each in found if each[number][0]), 0),
+                earliest=earliest[number][1],
+                latest=latest[number][1],
+                since=since[0][number][1] if since else -1,
+            )
+            for number in earliest
+            if all(number in each for each in found)
+        }
+
+    def _replaced(self, partition: Partition, extent: Extent) -> None:
+        self._begin_anew(
+            f"Partition {partition.number} ends at offset {extent.latest}, before the position "
+            f"{partition.position}: its log was replaced, because the topic was deleted and made again or an "
+            "election was unclean"
+        )
+        self._look_again()
 
     async def _fetch(self, partitions: Sequence[Partition]) -> None:
+        topic_id = self._topic_id()
         request = FetchRequest(
             topics=[(self._topic, [(each.number, each.position or 0) for each in partitions])],
             max_wait_ms=_MAX_WAIT_MS,
@@ -133,16 +201,17 @@ class Fetching:
             max_bytes=self._max_bytes,
             partition_max_bytes=min(self._max_bytes, _PARTITION_MAX_BYTES),
             read_committed=True,
+            topic_ids={} if topic_id is None else {self._topic: topic_id},
         )
         for partition in partitions:
-            partition.request = request
+            partition.asked(request)
         asked_at_s = self._clock.seconds()
         try:
-            answer = await self._client.request(self._node_id, request, timeout_s=_TIMEOUT_S)
+            answer = await self._client.request(self._node_id, request, timeout_s=_FETCH_TIMEOUT_S)
         except RequestFailed as error:
             # It may have been too much for the time, on this line.
             self._max_bytes = max(self._max_bytes // 2, _PARTITION_MAX_BYTES)
-            self._unanswered([each for each in partitions if each.request is request], error)
+            self._unanswered([each for each in partitions if each.waits_for(request)], error)
             return
         self._max_bytes = min(self._max_bytes + _PARTITION_MAX_BYTES, _MAX_BYTES)
         self._rounds += 1
@@ -165,63 +234,77 @@ class Fetching:
             if fetched is None or self._stopped:
                 continue
             said_something = said_something or bool(fetched.error or fetched.records)
-            if partition.request is request:
+            if partition.waits_for(request):
                 await self._take_one(partition, fetched, nothing_before=nothing_before)
             nothing_before = nothing_before and not fetched.records
         return said_something
 
     async def _take_one(self, partition: Partition, fetched: Fetched, *, nothing_before: bool) -> None:
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            partition.suspect = True
+            partition.doubt()
         elif fetched.error:
+            if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
+                partition.doubt_extent()
             self._refused(partition, fetched.error)
         elif fetched.records:
             await self._deliver(partition, fetched)
         else:
             partition.worked()
-            if nothing_before:
-                # Otherwise the limits may have left no room for it, or for a batch that is beyond them.
-                partition.found_nothing(fetched, now_s=self._clock.seconds())
+            partition.found_nothing(fetched, alone=nothing_before, now_s=self._clock.seconds())
 
     async def _deliver(self, partition: Partition, fetched: Fetched) -> None:
         position = partition.position
-        partition.turn = self._rounds
-        partition.found_something()
-        # Whoever leads it meanwhile has to wait until all of this has been delivered.
-        partition.delivering = True
+        partition.begin_delivery(self._rounds)
+        fault = None
         try:
             await self._delivery.deliver(partition, fetched)
-        except (CorruptBatch, UnsupportedCodec) as error:
-            reason = str(error)
+        except UnreadableBatch as error:
+            fault = error.fault
         else:
-            reason = "Kafka has sent no whole batch." if partition.position == position else ""
+            if partition.position == position:
+                fault = "Kafka has sent no whole batch"
         finally:
-            partition.delivering = False
-        if reason and not self._stopped:
-            where = f"Partition {partition.number} of the topic {self._topic}"
-            self._failed([partition], f"{where} cannot be read on at offset {partition.position}: {reason}")
-        else:
+            partition.end_delivery()
+        if fault is None or self._stopped or partition.dropped:
             partition.worked()
+            return
+        rest = f"cannot be read on at offset {partition.position}: {fault}."
+        number = partition.number
+        self._failed(
+            [partition],
+            Obstacle(f"Partition {number} of the topic {self._topic} {rest}", f"Partition {number} {rest}"),
+        )
 
     def _unanswered(self, partitions: Sequence[Partition], error: RequestFailed) -> None:
+        reason, broker = error.reason, self._node_id
         self._failed(
             partitions,
-            f"The topic {self._topic} cannot be read from broker {self._node_id}: {error.reason.sentence}",
+            Obstacle(
+                f"The topic {self._topic} cannot be read from broker {broker}: {reason.sentence}",
+                f"The topic cannot be read: {reason.public}",
+            ),
             transient=True,
         )
 
     def _refused(self, partition: Partition, code: int, *, transient: bool = False) -> None:
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            sentence = f"The service is not allowed to read the topic {self._topic}; it needs the right READ."
-        else:
-            sentence = (
-                f"Partition {partition.number} of the topic {self._topic} cannot be read: broker "
-                f"{self._node_id} answers {ErrorCode.name_of(code)}."
+            obstacle = Obstacle(
+                f"The service is not allowed to read the topic {self._topic}; it needs the right READ.",
+                "The service is not allowed to read the topic.",
             )
-        self._failed([partition], sentence, transient=transient or ErrorCode.is_transient(code))
+        else:
+            number, name = partition.number, ErrorCode.name_of(code)
+            obstacle = Obstacle(
+                f"Partition {number} of the topic {self._topic} cannot be read: broker {self._node_id} "
+                f"answers {name}.",
+                f"Partition {number} cannot be read: Kafka answers {name}.",
+            )
+        self._failed([partition], obstacle, transient=transient or ErrorCode.is_transient(code))
 
-    def _failed(self, partitions: Iterable[Partition], sentence: str, *, transient: bool = False) -> None:
+    def _failed(
+        self, partitions: Iterable[Partition], obstacle: Obstacle, *, transient: bool = False
+    ) -> None:
         now_s = self._clock.seconds()
         for partition in partitions:
-            partition.failed(sentence, now_s=now_s, transient=transient)
+            partition.failed(obstacle, now_s=now_s, transient=transient)
         self._look_again()

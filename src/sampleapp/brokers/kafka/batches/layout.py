@@ -1,0 +1,69 @@
+"""Where things stand in batches: https://kafka.apache.org/documentation/#messageformat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+__all__ = [
+    "ATTRIBUTES",
+    "ATTRIBUTES_AT",
+    "BATCH_OVERHEAD",
+    "CODEC",
+    "CRC",
+    "CRC_AT",
+    "FORMAT",
+    "FORMAT_AT",
+    "HEADER",
+    "LENGTH",
+    "LENGTH_AT",
+    "LENGTH_COUNTS_FROM",
+    "LOG_APPEND_TIME",
+    "OFFSET",
+    "split",
+]
+
+# The same in every format: an offset, the length of what follows it, and where the format's number is.
+OFFSET: Final = Struct(">q")
+LENGTH: Final = Struct(">i")
+LENGTH_AT: Final = OFFSET.size
+LENGTH_COUNTS_FROM: Final = LENGTH_AT + LENGTH.size
+FORMAT_AT: Final = 16
+# Of the attributes: which codec it is, and whether the broker has put its own timestamp in.
+CODEC: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+
+FORMAT: Final = 2
+"""The format that is written (KIP-98); what follows is true of it."""
+CRC_AT: Final = 17
+CRC: Final = Struct(">I")
+ATTRIBUTES_AT: Final = 21
+"""What the checksum covers begins here, too."""
+ATTRIBUTES: Final = Struct(">h")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""
+Base offset, length, leader epoch, format, CRC, attributes, last offset delta, base and maximum timestamp,
+producer id, its epoch, base sequence, number of records.
+"""
+BATCH_OVERHEAD: Final = HEADER.size
+"""The bytes of a batch's header."""
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """
+    Cut what was fetched into batches.
+
+    A batch at the end that is cut short is left out. One whose length cannot be is the last: it is for the
+    reader to refuse.
+    """
+    start = 0
+    while len(data) - start > FORMAT_AT:
+        (length,) = LENGTH.unpack_from(data, start + LENGTH_AT)
+        end = start + LENGTH_COUNTS_FROM + length
+        if end > len(data):
+            return
+        yield data[start : max(start, end)]
+        if length < 0:
+            return
+        start = end
