@@ -13,6 +13,7 @@ from twisted.internet.task import LoopingCall
 from sampleapp.brokers import BrokerURLError, from_url
 from sampleapp.cli._output import CommandFailed, flush_results, note
 from sampleapp.cli._printer import Printer
+from sampleapp.cli._warnings import warnings_on_stderr
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IBroker, IFollowing
 from sampleapp.model import EARLIEST, Start
@@ -61,7 +62,8 @@ async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) ->
         raise CommandFailed(str(error)) from error
     broker.start()
     try:
-        return await print_topic_of(broker, selection, clock=reactor)
+        with warnings_on_stderr():
+            return await print_topic_of(broker, selection, clock=reactor)
     finally:
         await broker.stop(deadline_s=STOP_DEADLINE_S)
 

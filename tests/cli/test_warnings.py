@@ -1,0 +1,35 @@
+"""What ``sampleapp consume`` shows of the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.kafka_log import produce
+from tests.support.mock_cluster import MockCluster
+
+COMMAND = Path(sys.executable).with_name("sampleapp")
+
+
+def test_a_batch_that_is_too_large_is_a_warning_on_stderr_and_the_others_are_printed():
+    with MockCluster(brokers=1) as cluster:
+        cluster.create_topic("t")
+        for value in (b"before", b"x" * 100_000, b"y" * 100_000, b"after"):
+            compression = "none" if len(value) < 10 else "zstd"
+            produce(cluster.bootstrap, "t", [(None, value)], compression=compression)
+        broker = f"kafka://{cluster.bootstrap}?max_batch_bytes=50000"
+        done = subprocess.run(
+            [COMMAND, "consume", "t", "--broker", broker],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["offset"], each["value"]) for each in printed] == [(0, "before"), (3, "after")]
+    assert done.stderr.decode().splitlines() == [
+        "Skipped 1 batch(es) of the topic t, whose records take more than max_batch_bytes, 50000 bytes, "
+        f"after decompression; the last one in partition 0, at offsets {offset} to {offset}."
+        for offset in (1, 2)
+    ]
