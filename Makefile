@@ -1,4 +1,4 @@
-# Everything here sets itself up: it takes Python 3.10 or newer, make and git, and a package index.
+# Everything here sets itself up: it takes Python 3.10 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
 #   make test    the tests (four minutes, half of which go to processes: the service, the command, and
@@ -6,8 +6,8 @@
 #   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
 #                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
 #   make check   lint, typing and documentation
-#   make docs    the documentation as HTML, in docs/_build/html
-#   make bench   what the service costs on this machine, and Kafka with it (about eight minutes)
+#   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
+#   make bench   what the service costs on this machine, and Kafka with it (about seven minutes)
 #   make clean   remove what the others have made
 
 PYTHON ?= python3
@@ -24,6 +24,7 @@ INTERRUPTED = 130
 
 RUN = .venv-run
 DEV = .venv
+DOCS = .venv-docs
 
 run: $(RUN)/installed
 	@echo
@@ -47,15 +48,15 @@ test-kafka: $(DEV)/installed
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs
 
-docs: $(DEV)/installed
-	$(DEV)/bin/python -m tox -e docs
+docs: $(DOCS)/installed
+	$(DOCS)/bin/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "See docs/_build/html/index.html"
 
 bench: $(DEV)/bench-installed
 	$(DEV)/bin/python benchmarks/run.py
 
 clean:
-	rm -rf $(RUN) $(DEV) .tox build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(RUN) $(DEV) $(DOCS) .tox build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache \
 	    .hypothesis .import_linter_cache
 
 # The service as it is installed anywhere: from the sources as they are now, and nothing beside.
@@ -71,6 +72,13 @@ $(DEV)/installed: setup.py pyproject.toml
 	@$(call check_python)
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# What builds the documentation, and the package that it describes; none of what the tests need.
+$(DOCS)/installed: setup.py pyproject.toml
+	@$(call check_python)
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(DEV)/bench-installed: $(DEV)/installed

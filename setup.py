@@ -1,5 +1,7 @@
 """Packaging: the package lives in ``src/``, the twistd plugin in ``twisted/plugins/``."""
 
+import os
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -21,28 +23,62 @@ TEST = [
     "kio >= 0.6; python_version >= '3.11'",
     "pytest-timeout >= 2.3",
     # A test builds a wheel, with what is installed already.
-    "setuptools >= 69",
+    "setuptools >= 77",
     "wheel",
 ]
+
+DOCS = [
+    "furo >= 2024.8.6",
+    # CHANGELOG.md is a page of the documentation.
+    "myst-parser >= 4.0",
+    "sphinx >= 8.1",
+    "sphinx-copybutton >= 0.5.2",
+]
+
+# Where the project lives, once it has an address: whoever publishes it sets these, such as to
+# https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v0.1.0. None is made up here.
+HOME = os.environ.get("SAMPLEAPP_PROJECT_URL", "").rstrip("/")
+FILES = os.environ.get("SAMPLEAPP_FILES_URL", "").rstrip("/")
+
+
+def long_description() -> str:
+    """
+    Return README.md for a package index, which has none of the files that it links to.
+
+    A link to a file becomes one to ``FILES``. As long as there is none, it becomes its text and the path.
+    """
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    relative_link = r"\[([^]]+)\]\((?!https?:)([^)]+)\)"
+    return re.sub(relative_link, rf"[\1]({FILES}/\2)" if FILES else r"\1 (`\2`)", text)
+
 
 setup(
     name="sampleapp",
     version="0.1.0",
-    description="The front door between plain HTTP and Apache Kafka, on Twisted",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    description=(
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "and read the latest values with GET."
+    ),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
-    license="MIT",
+    author="the sampleapp developers",
+    license_expression="MIT",
     license_files=["LICENSE"],
+    keywords=["apache-kafka", "gateway", "http", "kafka", "publish", "rest-proxy", "sqlite", "twisted"],
+    project_urls={"Source": HOME, "Changes": f"{FILES}/CHANGELOG.md"} if HOME and FILES else {},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Framework :: Twisted",
+        "Intended Audience :: Developers",
         "Intended Audience :: System Administrators",
         "Operating System :: POSIX",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Internet :: WWW/HTTP :: HTTP Servers",
+        "Topic :: System :: Networking",
         "Typing :: Typed",
     ],
     python_requires=">=3.10",
@@ -70,6 +106,7 @@ setup(
     extras_require={
         "testing": TESTING,
         "test": TEST,
+        "docs": DOCS,
         "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"],
         # What the benchmarks compare with.
         "bench": ["aiohttp >= 3.9"],

@@ -13,7 +13,7 @@ from sampleapp.model import RecordMetadata
 async def publish(
     client: Client, *, key: str, content: str, reactor: Any, attempts: int = 5
 ) -> RecordMetadata:
-    """Publish one reading; try again, as long as it is certain that nothing was published."""
+    """Publish a reading; try again as long as nothing was published for sure."""
     try:
         return await client.publish(topic="readings", key=key, content=content)
     except ClientError as error:
@@ -21,18 +21,34 @@ async def publish(
             raise
         print(f"{key}: {error} Trying again.", file=sys.stderr)
     await deferLater(reactor, 1)
-    return await publish(client, key=key, content=content, reactor=reactor, attempts=attempts - 1)
+    return await publish(
+        client,
+        key=key,
+        content=content,
+        reactor=reactor,
+        attempts=attempts - 1,
+    )
 
 
 async def forward(reactor: Any, url: str) -> None:
     """Publish one line after the other, so that they keep their order."""
     client = Client(base_url=url, reactor=reactor)
     for line in sys.stdin:
-        key, content = line.split()
+        match line.split():
+            case [key, content]:
+                pass
+            case _:
+                print(f"not an id and a number: {line!r}", file=sys.stderr)
+                continue
         try:
-            metadata = await publish(client, key=key, content=content, reactor=reactor)
+            metadata = await publish(
+                client,
+                key=key,
+                content=content,
+                reactor=reactor,
+            )
         except ClientError as error:
-            doubt = " It may have been published all the same." if error.possibly_published else ""
+            doubt = " It may be in the topic." if error.possibly_published else ""
             raise SystemExit(f"{key}: {error}{doubt}") from error
         print(f"{key}: partition {metadata.partition}, offset {metadata.offset}")
     await client.close()

@@ -1,4 +1,8 @@
-"""The front door between plain HTTP and Apache Kafka."""
+"""
+An HTTP gateway to Apache Kafka.
+
+Publish messages with POST, get the answer once they are stored, and read the latest values with GET.
+"""
 
 from importlib.metadata import version
 

@@ -51,12 +51,12 @@ Try it:
   curl http://127.0.0.1:8080/
   curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
 
-For everybody who can reach this machine (there is no authentication: see to it that nobody else can), with
-TLS beside plain HTTP, and the records in a directory of their own:
+With TLS beside plain HTTP, and the records in a directory of their own. (Without interface=, an endpoint
+is open to the whole network, and the service does not check who calls.)
 
   {command} \\
-      --listen tcp:8080 \\
-      --listen ssl:8443:privateKey=/etc/sampleapp/key.pem:certKey=/etc/sampleapp/cert.pem \\
+      --listen tcp:8080:interface=127.0.0.1 \\
+      --listen ssl:8443:interface=127.0.0.1:privateKey=key.pem:certKey=certificate.pem \\
       --broker sqlite:/var/lib/sampleapp/records.sqlite3
 
 On Apache Kafka, with TLS and a password (the reference has all options of such a URL):
@@ -73,9 +73,9 @@ class Options(TwistedOptions):
     """How the service is started, in examples."""
     synopsis = "[options]"
     longdesc = (
-        "Takes messages over HTTP and publishes each as a record of a broker's topic; serves the latest "
-        "readings. An answered POST is in the topic. With no options it listens on port 8080 of this machine "
-        "only, and keeps its records in sampleapp.sqlite3 in the working directory."
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "and read the latest values with GET. With no options it listens on port 8080 of this machine only, "
+        "and keeps its records in sampleapp.sqlite3 in the working directory."
     )
 
     # The option's name, its short form, its default as shown, its help.

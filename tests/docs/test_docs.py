@@ -8,11 +8,13 @@ marked, in a comment before them, are
   ``in the background, continued`` is what it prints next;
 - ``the service``: what the log of the service holds, line by line.
 
-Blocks in another language than ``console`` are not run: they start or install the service.
+Blocks in another language than ``console`` start or install the service. Those of ``README.md`` are run by a
+test of their own, with a twistd that listens on a free port; those of the tutorial are not run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -20,12 +22,17 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
 
+from sampleapp.cli import main
+from tests.support.certificates import Authority
 from tests.support.live_service import LiveService
 
 DEADLINE_S = 20
@@ -91,6 +98,10 @@ class Session:
         self._background = None
         self._background_shows = ""
         (directory / ".curlrc").write_text("silent\nshow-error\n")
+        # Where ``make run`` would have put the environment; what is in it is on PATH here.
+        activate = directory / ".venv-run/bin/activate"
+        activate.parent.mkdir(parents=True)
+        activate.touch()
         self._environment = {
             **os.environ,
             "CURL_HOME": str(directory),
@@ -206,6 +217,119 @@ def test_every_command_prints_what_the_page_shows(project, tmp_path, page):
     show(found, tmp_path)
 
 
+SHELL_BLOCK = re.compile(r"^```shell\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INLINE_COMMAND = re.compile(r"`(make [^`]+)`")
+LISTENING = re.compile(r"Listening at http://127\.0\.0\.1:\d+/")
+
+
+@pytest.fixture
+def sources(project, tmp_path):
+    """
+    A directory that looks like the sources after ``make run`` has installed the service.
+
+    What is installed there are the two commands of this environment, with one more endpoint, on a free port.
+    """
+    for name in ["Makefile", "setup.py", "pyproject.toml", "src", "twisted"]:
+        (tmp_path / name).symlink_to(project / name)
+    directory = tmp_path / ".venv-run/bin"
+    directory.mkdir(parents=True)
+    for name, run in [
+        ("twistd", "from twisted.scripts.twistd import run; run()"),
+        ("sampleapp", "from sampleapp.cli import main; main()"),
+    ]:
+        command = directory / name
+        command.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -c "{run}" "$@" --listen tcp:0:interface=127.0.0.1\n'
+        )
+        command.chmod(0o755)
+    installed = tmp_path / ".venv-run/installed"
+    installed.touch()
+    ahead_s = time.time() + 86_400
+    os.utime(installed, (ahead_s, ahead_s))
+    return tmp_path
+
+
+def commands_of_readme(project):
+    text = (project / "README.md").read_text(encoding="utf-8")
+    joined = "\n".join(SHELL_BLOCK.findall(text)).replace("\\\n", "")
+    lines = [line.split("  #")[0].strip() for line in joined.splitlines()]
+    return [line for line in [*lines, *INLINE_COMMAND.findall(text)] if line]
+
+
+def test_every_kind_of_block_in_the_readme_is_run(project):
+    text = (project / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^```(\w*)$", text, re.MULTILINE)) == {"console", "shell", ""}
+    assert {command.split()[0] for command in commands_of_readme(project)} == {"make", "twistd"}
+
+
+def test_what_starts_the_service_in_the_readme_starts_it(project, sources):
+    Authority(sources)
+    (sources / "kafka-credentials").write_text("username=a\npassword=b\n")
+    (sources / "kafka-credentials").chmod(0o600)
+    starts = [each for each in commands_of_readme(project) if each.startswith(("make run", "twistd"))]
+    assert len(starts) >= 4
+    for command in dict.fromkeys(starts):
+        # Somebody else may have that port here.
+        on_a_free_port = command.replace("tcp:9090:", "tcp:0:")
+        shown = what_it_prints_until(LISTENING, on_a_free_port, directory=sources)
+        assert LISTENING.search(shown), f"{command}\n{shown}"
+
+
+def what_it_prints_until(pattern, command, *, directory):
+    running = subprocess.Popen(
+        command,
+        shell=True,
+        cwd=directory,
+        env={**os.environ, "PATH": f"{directory}/.venv-run/bin{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    shown = ""
+    try:
+        for line in running.stdout:
+            shown += line
+            if pattern.search(line):
+                break
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate(timeout=DEADLINE_S)
+    return shown
+
+
+def test_what_else_the_readme_has_make_do_is_there(project):
+    others = [
+        each for each in commands_of_readme(project) if each.startswith("make") and "make run" not in each
+    ]
+    assert set(others) == {"make test", "make docs"}
+    for command in others:
+        subprocess.run([*command.split(), "--dry-run"], cwd=project, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_one_sentence_says_what_sampleapp_is_everywhere(project):
+    from sampleapp.options import Options
+
+    sentence = (
+        "an HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "and read the latest values with GET."
+    )
+    for page in ["README.md", "docs/index.rst"]:
+        assert f"sampleapp is {sentence}" in " ".join((project / page).read_text(encoding="utf-8").split())
+    (plugin,) = [each for each in getPlugins(IServiceMaker) if each.tapname == "sampleapp"]
+    for told in [plugin.description, Options.longdesc, main.help, metadata("sampleapp")["Summary"]]:
+        assert f"A{sentence[1:]}" in " ".join(told.split())
+
+
+def test_a_package_index_gets_no_link_that_leads_nowhere():
+    description = metadata("sampleapp").get_payload() or metadata("sampleapp")["Description"]
+    targets = re.findall(r"\]\(([^)]*)\)", description)
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert "Glossary (`docs/reference/glossary.rst`)".casefold() in description.casefold()
+
+
 @pytest.mark.parametrize("text", ["$ echo one\ntwo", "$ echo one", "$ true\none", "$ echo one\none\n\ntwo"])
 def test_a_page_that_shows_something_else_is_noticed(tmp_path, text):
     session = Session(directory=tmp_path, service=SimpleNamespace(url="http://127.0.0.1:1/"), patience_s=0)
@@ -224,7 +348,7 @@ def test_the_client_of_the_how_to_does_what_the_page_says(project, tmp_path):
     with LiveService(directory=tmp_path) as service:
         ended = subprocess.run(
             [sys.executable, "-W", "error", str(project / "docs/howto/forward.py"), service.url],
-            input="kitchen 21.5\nhall 19\n",
+            input="kitchen 21.5\ndamp\nhall 19\n",
             capture_output=True,
             check=False,
             encoding="utf-8",
@@ -233,7 +357,7 @@ def test_the_client_of_the_how_to_does_what_the_page_says(project, tmp_path):
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         0,
         "kitchen: partition 0, offset 0\nhall: partition 0, offset 1\n",
-        "",
+        "not an id and a number: 'damp\\n'\n",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -60,6 +61,19 @@ def test_an_answer_that_is_a_problem_is_printed_as_it_is_and_fails(project, serv
     ended = run(project, name, f"{service.url}no/such/")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert json.loads(ended.stderr)["status"] == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["publish_with_key.py", "publish_without_key.py", "readings_v1.py", "readings_v2.py"]
+)
+def test_an_example_says_in_one_line_that_nothing_answers(project, name):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        ended = run(project, name, url)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"Nothing answers at {url}: Connection was refused")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_every_example_is_short_enough_to_be_read_at_a_glance(project):

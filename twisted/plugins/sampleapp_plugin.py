@@ -5,6 +5,9 @@ from twisted.application.service import ServiceMaker
 sampleapp = ServiceMaker(
     name="sampleapp",
     module="sampleapp.tap",
-    description="The front door between plain HTTP and Apache Kafka.",
+    description=(
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "and read the latest values with GET."
+    ),
     tapname="sampleapp",
 )

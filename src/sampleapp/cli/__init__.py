@@ -57,7 +57,12 @@ class _Main(click.Group):
 @click.group(cls=_Main, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sampleapp", prog_name="sampleapp")
 def main() -> None:
-    """Run the sampleapp service, talk to a running one, or look into its broker."""
+    """
+    An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, and
+    read the latest values with GET.
+
+    This command runs the service, talks to a running one, or looks into its broker.
+    """
 
 
 main.add_command(serve)
