@@ -31,6 +31,7 @@ OWNERS = {
     "sqlite3": "brokers/sqlite/",
     "afkak": "brokers/kafka/",
     "aiokafka": "brokers/kafka/",
+    "cramjam": "brokers/kafka/",
     "hypothesis": "testing/",
     "pytest": "testing/",
     "pytest_twisted": "testing/",
