@@ -24,6 +24,7 @@ import sys
 import time
 from importlib.metadata import metadata
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -359,6 +360,25 @@ def test_the_client_of_the_how_to_does_what_the_page_says(project, tmp_path):
         "kitchen: partition 0, offset 0\nhall: partition 0, offset 1\n",
         "not an id and a number: 'damp\\n'\n",
     )
+
+
+def test_no_code_is_wider_than_a_page(project):
+    # What the theme shows at 1280 pixels; blocks of "console" and "text" wrap.
+    widest = 88
+    found = {}
+    for page in sorted((project / "docs").rglob("*.rst")):
+        text = page.read_text(encoding="utf-8")
+        for language, block in re.findall(
+            r"^ *\.\. code-block:: (\w+)\n\n((?: +[^\n]*\n|\n)+)", text, re.MULTILINE
+        ):
+            if language not in {"console", "text"}:
+                found[page.name] = max(found.get(page.name, 0), *map(len, dedent(block).splitlines()))
+    for shown in [*(project / "docs/examples").iterdir(), *(project / "docs/howto").iterdir()]:
+        if shown.suffix not in {".py", ".service", ".conf"}:
+            continue
+        found[shown.name] = max(map(len, shown.read_text(encoding="utf-8").splitlines()))
+    assert {"kafka.rst", "forward.py", "sampleapp.service", "nginx.conf"} <= found.keys()
+    assert {name: width for name, width in found.items() if width > widest} == {}
 
 
 def test_every_problem_type_is_in_the_reference(project):
