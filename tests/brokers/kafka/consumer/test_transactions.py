@@ -70,7 +70,7 @@ def test_one_that_stays_open_for_ten_seconds_is_told_once_for_all_partitions_and
     assert following.obstacle == f"An open transaction holds up reading, {where}"
     assert following.reasons == (f"An open transaction holds up reading the topic t, {where}",)
     (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
-    assert "kafka-transactions.sh --find-hanging" in formatEvent(warning)
+    assert "kafka-transactions.sh find-hanging" in formatEvent(warning)
     with capturedLogs() as events:
         for number in (0, 2):
             end_transaction(cluster.logs[number])
