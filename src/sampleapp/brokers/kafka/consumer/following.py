@@ -261,7 +261,7 @@ class _OpenTransactions:
         if first:
             self._log.warn(
                 "{sentence} Nothing after it is read until it is committed or aborted; one whose producer is "
-                "gone is found and ended with kafka-transactions.sh find-hanging and --abort",
+                "gone is found and ended with kafka-transactions.sh find-hanging and abort",
                 sentence=sentence,
             )
 
