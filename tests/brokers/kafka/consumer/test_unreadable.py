@@ -83,7 +83,7 @@ def test_a_batch_that_is_too_large_is_passed_over_and_told(setup, codec):
     (warning,) = [formatEvent(event) for event in events]
     assert warning == (
         "Skipped 1 batch(es) of the topic t, whose records take more than max_batch_bytes, 3000 bytes, after "
-        "decompression; the last one in partition 0, at offsets 1 to 2"
+        "decompression; the last one in partition 0, from offset 1 to 2"
     )
     assert following.reasons == ()
     assert following.obstacle is None

@@ -150,7 +150,7 @@ class Delivery:
         partition, first_offset, last_offset = self._last_skipped
         self._log.warn(
             "Skipped {count} batch(es) of the topic {topic}, whose records take more than max_batch_bytes, "
-            "{limit} bytes, after decompression; the last one in partition {partition}, at offsets {offset} "
+            "{limit} bytes, after decompression; the last one in partition {partition}, from offset {offset} "
             "to {last_offset}",
             count=self._skipped_since_logged,
             topic=self._topic,
