@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
-from twisted.logger import LogLevel
+from twisted.logger import LogLevel, formatEvent
 
 from sampleapp.brokers import from_url
 from sampleapp.errors import BrokerIncompatible
@@ -362,6 +362,20 @@ async def test_versions_are_agreed_upon_again_when_a_broker_comes_back_as_anothe
         await within(broker.publish(record("t", b"3")))
         assert [each.version for each in tap.of(PRODUCE)] == [3, 7, 4]
     assert [each.value for each in await log_of(mock.bootstrap, "t")] == [b"1", b"2", b"3"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_zstd_is_not_sent_to_a_broker_that_does_not_know_it(mock):
+    mock.create_topic("t")
+    mock.set_api_version(PRODUCE, 0, 6)
+    with logged(LogLevel.warn) as warnings:
+        async with Tap(mock, reactor) as tap, running(tap.bootstrap, compression="zstd") as broker:
+            [outcome] = await settled(broker, [record("t", b"x" * 1000)])
+            assert tap.of(PRODUCE) == []
+            assert type(outcome) is BrokerIncompatible
+            assert "zstd" in str(outcome)
+    assert len(warnings) == 1
+    assert "zstd" in formatEvent(warnings[0])
 
 
 @pytest_twisted.ensureDeferred

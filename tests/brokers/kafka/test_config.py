@@ -33,7 +33,7 @@ def test_an_address_alone_is_enough_and_everything_else_has_a_default():
         "tls": False,
         "auto_create": False,
         "buffer_bytes": 64 * 1024 * 1024,
-        "delivery_timeout_s": 10.0,
+        "delivery_timeout_s": 30.0,
         "max_batch_bytes": 64 * 1024 * 1024,
         "compression": "none",
         "idempotence": True,

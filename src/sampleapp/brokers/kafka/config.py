@@ -38,7 +38,7 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     """Whether publishing to a topic that does not exist asks the broker to create it."""
     buffer_bytes: int = 64 * 1024 * 1024
     """How much may wait for the cluster at most."""
-    delivery_timeout_s: float = 10.0
+    delivery_timeout_s: float = 30.0
     """Seconds after which a record that is not acknowledged has failed."""
     max_batch_bytes: int = 64 * 1024 * 1024
     """How much the records of a batch that is read may take after decompression; others are skipped."""

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
@@ -31,6 +32,13 @@ from tests.support.brokers import record
 from tests.support.fake_kafka import FakeCluster, Fate, reason
 
 TIMEOUT_S = 2.0
+SETTINGS = {
+    "buffer_bytes": 64 * 1024 * 1024,
+    "delivery_timeout_s": TIMEOUT_S,
+    "codec": Codec.NONE,
+    "idempotence": True,
+    "auto_create": False,
+}
 
 
 class World:
@@ -41,7 +49,7 @@ class World:
         self.cluster = FakeCluster(clock=self.clock, partitions=partitions)
         self.producer = Producer(
             client=self.cluster,
-            settings=ProducerSettings(**{"delivery_timeout_s": TIMEOUT_S, **settings}),
+            settings=ProducerSettings(**{**SETTINGS, **settings}),
             clock=self.clock,
         )
         self.published = []
@@ -448,7 +456,7 @@ def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind
     shrink(world)
     world.advance(5 * TIMEOUT_S, step_s=0.05)
     publish_now(world, b"after", key=keys[1])
-    assert not world.producer._active
+    assert not world.producer._accumulator.active
     assert world.producer.buffered_bytes == 0
 
 
@@ -511,7 +519,7 @@ def test_names_that_were_made_up_are_not_remembered():
         world.publish(b"x" * 200, topic=f"made-up-{number}")
     world.publish(b"x" * 2000, topic="too-large")
     world.advance(TIMEOUT_S)
-    assert set(world.producer._routing.topics) == {"t"}
+    assert set(world.producer._accumulator.topics) == {"t"}
 
 
 @pytest.mark.parametrize("name", ["x" * 250, "", "a b", "\ud800", ".."])
@@ -528,7 +536,9 @@ def test_the_buffer_is_bounded_and_one_partition_cannot_take_all_of_it():
         key = b"%d" % number
         outcome = world.publish(b"x", key=key)
         world.advance(0)
-        queue = next(q for q in world.producer._active if any(p.record.key == key for p in q.waiting))
+        queue = next(
+            q for q in world.producer._accumulator.active if any(p.record.key == key for p in q._waiting)
+        )
         keys.setdefault(queue.partition, key)
         assert outcome == []
     for _ in range(100):

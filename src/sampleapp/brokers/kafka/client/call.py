@@ -26,11 +26,15 @@ class Call(Generic[R]):
         """
         See `sampleapp.brokers.kafka.client.connection.Frame`.
 
-        :raise RequestFailed: the broker has no version of the request that we have.
+        :raise RequestFailed: the broker has no version of the request that we have, or none that can
+            carry this one.
         """
         version = self._request.version_for(ranges)
         if version is None:
             raise RequestFailed(self._not_offered(), sent=False)
+        obstacle = self._request.obstacle(version)
+        if obstacle is not None:
+            raise RequestFailed(_too_old(obstacle), sent=False)
         self._version = version
         return request_frame(
             self._request, version=version, correlation_id=correlation_id, client_id=self._client_id
@@ -70,3 +74,7 @@ class Call(Generic[R]):
             lasting=True,
             incompatible=True,
         )
+
+
+def _too_old(obstacle: str) -> FailureReason:
+    return FailureReason(sentence=obstacle, public=obstacle, lasting=True, incompatible=True)

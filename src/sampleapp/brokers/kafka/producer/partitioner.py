@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
+from typing import Final
 
 __all__ = ["murmur2", "partition_for_key"]
 
@@ -13,11 +14,15 @@ _SEED = 0x9747B28C
 _POSITIVE = 0x7FFFFFFF
 # A layout for each number of whole words; keys that are longer are rare, and get one when they come.
 _WORDS = [Struct(f"<{words}I") for words in range(65)]
+_REMEMBERED_KEY_BYTES: Final = 64
+"""So the hashes that are remembered take less than three megabytes."""
 
 
 def murmur2(data: bytes) -> int:
     """
     The 32-bit MurmurHash2 of Kafka: ``Utils.murmur2`` in its clients, with the seed that is fixed there.
+
+    aiokafka has one that goes byte by byte, and takes about twice as long; it is the oracle of the tests.
 
     :return: the hash as an unsigned number; Java's is the same as a signed one.
     """
@@ -35,16 +40,19 @@ def murmur2(data: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-def partition_for_key(key: bytes, partitions: Sequence[int] | int) -> int:
+# Keys come again, and a hash in Python takes as long as all the rest of accepting a record.
+_remembered_murmur2 = lru_cache(maxsize=16_384)(murmur2)
+
+
+def partition_for_key(key: bytes, count: int) -> int:
     """
     The partition that Java's producer would choose for a key: its hash without the sign, modulo the count.
 
-    :param partitions: all partitions of the topic in ascending order, or how many there are. All means
-        those without a leader, too: otherwise a key would move whenever a broker is away.
+    :param count: how many partitions the topic has, those without a leader included: otherwise a key
+        would move whenever a broker is away.
     :raise ValueError: if there are none.
     """
-    count = partitions if isinstance(partitions, int) else len(partitions)
     if count < 1:
         raise ValueError("A topic without partitions has none for a key.")
-    index = (murmur2(key) & _POSITIVE) % count
-    return index if isinstance(partitions, int) else partitions[index]
+    hashed = _remembered_murmur2(key) if len(key) <= _REMEMBERED_KEY_BYTES else murmur2(key)
+    return (hashed & _POSITIVE) % count

@@ -1,47 +1,50 @@
-"""Requests to the leaders of partitions, and what their answers mean."""
+"""
+The sender: from queues to requests, and from answers back to queues.
+
+It runs in turns. In each it takes the queues that are ready, gives them to the leaders of their
+partitions, and sends to each leader one request with one batch of each partition. What an answer means is
+decided in `results`, what may happen to a queue then in `partition_queue`. Besides, it has the partitions
+of topics learnt while that is needed, and looks now and then whether the time of anything is over.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.client import Client, reason_of
-from sampleapp.brokers.kafka.producer.numbering import Numbering
-from sampleapp.brokers.kafka.producer.outcomes import Outcomes
-from sampleapp.brokers.kafka.producer.pending import Batch
-from sampleapp.brokers.kafka.producer.queue import PartitionQueue, State
-from sampleapp.brokers.kafka.protocol import ProduceAnswer, ProduceRequest
+from sampleapp.brokers.kafka.client import ClusterClient, reason_of
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.producer.accumulator import Accumulator
+from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
+from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
+from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue, State
+from sampleapp.brokers.kafka.producer.results import Action, decide, refusal, unavailable
+from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
+from sampleapp.brokers.kafka.protocol import ProduceAnswer, Produced, ProduceRequest
+from sampleapp.brokers.shared.pause import Pause
+from sampleapp.errors import OutcomeUnknown, RecordRefused
 
-__all__ = ["Sender"]
+__all__ = ["Sender", "Timeouts"]
 
 _REQUEST_BYTES: Final = 1024 * 1024
 _IN_FLIGHT: Final = 3
 """Requests to one broker: it takes them one by one, and the next one should be there when it is done."""
-
-
-_Taken: TypeAlias = tuple[PartitionQueue, Batch, bytes]
-
-
-class _Node:
-    """One broker, and the queues whose turn comes at it."""
-
-    __slots__ = ("connecting", "in_flight", "node_id", "not_before_s", "ready")
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        self.ready: deque[PartitionQueue] = deque()
-        self.in_flight = 0
-        self.not_before_s = 0.0
-        """Until when the broker wants nothing more, by the reactor's clock."""
-        self.connecting = False
+_TICK_S: Final = 0.1
+"""How often deadlines are looked at, and queues whose last attempt failed."""
+_LEARN_AGAIN_S: Final = 0.15
+_NO_LEADER: Final = FailureReason(
+    sentence="There is no leader.",
+    public="The topic's partition has no leader at the moment.",
+    lasting=False,
+)
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -53,6 +56,20 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """Until the leader gives up waiting for its followers, which it should do first."""
 
 
+class _Node:
+    """One broker, and the queues whose turn comes at it."""
+
+    __slots__ = ("connecting", "in_flight", "node_id", "not_before_s", "ready")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.ready: dict[PartitionQueue, None] = {}
+        self.in_flight = 0
+        self.not_before_s = 0.0
+        """Until when the broker wants nothing more, by the reactor's clock."""
+        self.connecting = False
+
+
 class Sender:
     """Sends what is ready: to each leader all its partitions at once, of each partition one batch."""
 
@@ -61,70 +78,106 @@ class Sender:
     def __init__(
         self,
         *,
-        client: Client,
+        client: ClusterClient,
+        accumulator: Accumulator,
+        producer_ids: ProducerIds,
+        metadata: TopicMetadata,
         codec: Codec,
-        numbering: Numbering,
-        outcomes: Outcomes,
         timeouts: Timeouts,
-        wake: Callable[[], None],
         clock: IReactorTime,
     ) -> None:
-        """:param wake: has `flush` called soon."""
+        """:param client: for this sender alone."""
         self._client = client
+        self._accumulator = accumulator
+        self._producer_ids = producer_ids
+        self._metadata = metadata
         self._codec = codec
-        self._numbering = numbering
-        self._outcomes = outcomes
         self._timeouts = timeouts
-        self._wake = wake
         self._clock = clock
         self._nodes: dict[int, _Node] = {}
+        self._unnumbered: dict[PartitionQueue, None] = {}
+        """Those that are ready, and wait for a producer id."""
+        self._delivery_log = DeliveryLog(clock=clock)
+        self._is_learning = False
+        self._learning_pause = Pause(clock)
+        self._turn_call: IDelayedCall | None = None
+        self._tick_call: IDelayedCall | None = None
+        self._stopped = False
+        self.is_awake = False
+        """Whether the next turn is about to come."""
         self.requests = 0
         """How many requests were made."""
 
-    def ready(self, queue: PartitionQueue) -> None:
-        """A queue that is not in flight has something to send."""
-        leader = self._client.leader_of(queue.topic, queue.partition)
-        if leader is None:
-            self._outcomes.leaderless(queue)
+    def wake(self) -> None:
+        """Have a turn soon: what comes until then goes into the same requests."""
+        if self.is_awake or self._stopped:
             return
-        if queue.sequence is None and not self._numbering.number(queue):
-            queue.state = State.PARKED
-            return
-        queue.state = State.READY
-        queue.tried = leader
-        node = self._nodes.get(leader)
-        if node is None:
-            node = self._nodes[leader] = _Node(leader)
-        node.ready.append(queue)
-        self._wake()
+        self.is_awake = True
+        self._turn_call = self._clock.callLater(0, self._turn)
+        if self._tick_call is None:
+            self._tick_call = self._clock.callLater(_TICK_S, self._tick)
 
-    def look_again(self) -> None:
-        """
-        See to what waits for its broker, now and then.
+    def stop(self) -> None:
+        """Leave nothing running."""
+        self._stopped = True
+        self._delivery_log.write(at_once=True)
+        for call in (self._turn_call, self._tick_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._learning_pause.end()
 
-        A broker that was busy may have become free; one that cannot be reached may have been replaced.
-        """
-        for node in list(self._nodes.values()):
-            if node.ready and node.not_before_s:
-                self._wake()
-            if not node.ready:
-                continue
-            is_connected = self._client.is_connected(node.node_id)
-            queues, node.ready = node.ready, deque()
-            for queue in queues:
-                if self._client.leader_of(queue.topic, queue.partition) == node.node_id:
-                    node.ready.append(queue)
-                    if not is_connected:
-                        self._outcomes.waits_for_connection(queue)
-                else:
-                    queue.state = State.IDLE
-                    self.ready(queue)
+    def refresh(self) -> None:
+        """Learn what has changed in the topics that are published to: partitions, and who leads them."""
+        self._metadata.refresh()
+        self._delivery_log.forget(set(self._accumulator.topics))
+        self._learn_soon()
 
-    def flush(self) -> None:
-        """Send what is ready, as far as there may be more in flight."""
+    # A turn: queues to requests
+
+    def _turn(self) -> None:
+        self.is_awake = False
+        for queue in self._accumulator.take_ready():
+            self._assign(queue)
+        if self._accumulator.take_news():
+            self._learn_soon()
+            self._learning_pause.wake()
         for node in list(self._nodes.values()):
             if node.ready:
                 self._serve(node)
+
+    def _assign(self, queue: PartitionQueue) -> None:
+        """Give a queue to the leader of its partition."""
+        state = queue.state
+        if state is not State.READY and state is not State.RESEND:
+            # All of it was given up meanwhile.
+            return
+        leader = self._client.leader_of(queue.topic, queue.partition)
+        if leader is None:
+            self._invalidate(queue.topic)
+            queue.try_again_after(self._clock.seconds(), reason=_NO_LEADER)
+            return
+        if queue.needs_number and not self._producer_ids.number(queue):
+            self._wait_for_producer_id(queue)
+            return
+        node = self._nodes.get(leader)
+        if node is None:
+            node = self._nodes[leader] = _Node(leader)
+        node.ready[queue] = None
+
+    def _wait_for_producer_id(self, queue: PartitionQueue) -> None:
+        is_first = not self._unnumbered
+        self._unnumbered[queue] = None
+        if is_first:
+            self._producer_ids.load().addCallback(self._numbered).addErrback(self._fault)
+
+    def _numbered(self, _: None) -> None:
+        unnumbered, self._unnumbered = self._unnumbered, {}
+        self._resume(unnumbered)
+
+    def _resume(self, queues: Iterable[PartitionQueue]) -> None:
+        for queue in queues:
+            self._accumulator.ready(queue)
+        self.wake()
 
     def _serve(self, node: _Node) -> None:
         if not self._client.is_connected(node.node_id):
@@ -134,12 +187,11 @@ class Sender:
             # What is not sent is not published, which can be said; the broker would only let it wait.
             return
         while node.ready and node.in_flight < _IN_FLIGHT:
-            taken = self._take(node)
-            if taken:
-                self._send(node, taken)
+            batches = self._drain(node)
+            if batches:
+                self._send(node, batches)
 
     def _connect(self, node: _Node) -> None:
-        """Only what is written to a connection counts as sent; so there has to be one first."""
         if node.connecting:
             return
         node.connecting = True
@@ -151,76 +203,259 @@ class Sender:
 
         def failed(failure: Failure) -> None:
             node.connecting = False
-            reason = reason_of(failure)
-            queues, node.ready = node.ready, deque()
+            ready, node.ready = node.ready, {}
             if node.in_flight == 0:
                 self._nodes.pop(node.node_id, None)
-            for queue in queues:
-                self._outcomes.not_sent(queue, reason)
+            for queue in ready:
+                if queue.state is State.READY or queue.state is State.RESEND:
+                    self._not_sent(queue, node, reason_of(failure))
 
-        self._client.when_connected(node.node_id).addCallbacks(connected, failed)
+        self._client.when_connected(node.node_id).addCallbacks(connected, failed).addErrback(self._fault)
 
-    def _take(self, node: _Node) -> list[_Taken]:
-        taken: list[_Taken] = []
+    def _drain(self, node: _Node) -> list[tuple[PartitionQueue, bytes]]:
+        """Take batches for one request."""
+        batches: list[tuple[PartitionQueue, bytes]] = []
         total = 0
-        while node.ready:
-            queue = node.ready.popleft()
-            if not queue:
-                # All of it was given up meanwhile.
-                queue.state = State.IDLE
+        ready, node.ready = node.ready, {}
+        for queue in ready:
+            state = queue.state
+            if state is not State.READY and state is not State.RESEND:
                 continue
-            if self._client.leader_of(queue.topic, queue.partition) != node.node_id:
-                queue.state = State.IDLE
-                self.ready(queue)
-                continue
-            try:
-                batch, data = queue.encoded(self._codec)
-            except Exception:  # noqa: BLE001 -- whatever aiokafka may raise, the other records go on
-                self._log.failure("Records for {topic} could not be encoded", topic=queue.topic)
-                self._outcomes.not_encoded(queue)
-                continue
-            if taken and total + len(data) > _REQUEST_BYTES:
-                node.ready.appendleft(queue)
-                break
-            total += len(data)
-            queue.state = State.IN_FLIGHT
-            taken.append((queue, batch, data))
-        return taken
+            if batches and total + queue.next_bytes() > _REQUEST_BYTES:
+                node.ready[queue] = None
+            elif self._client.leader_of(queue.topic, queue.partition) != node.node_id:
+                self._resume((queue,))
+            else:
+                try:
+                    data = queue.begin_attempt(self._codec)
+                except Exception:  # noqa: BLE001 -- whatever aiokafka may raise, the other records go on
+                    self._log.failure("Records for {topic} could not be encoded", topic=queue.topic)
+                    refused, _ = queue.refuse()
+                    self._go_on(queue)
+                    self._accumulator.fail(refused, RecordRefused("The record cannot be encoded."))
+                    continue
+                total += len(data)
+                batches.append((queue, data))
+        return batches
 
-    def _send(self, node: _Node, taken: list[_Taken]) -> None:
+    def _send(self, node: _Node, batches: list[tuple[PartitionQueue, bytes]]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
-        for queue, _, data in taken:
+        for queue, data in batches:
             topics.setdefault(queue.topic, []).append((queue.partition, data))
         request = ProduceRequest(
-            topics=list(topics.items()), timeout_ms=int(self._timeouts.replicas_s * 1000), acks=-1
+            topics=list(topics.items()),
+            timeout_ms=int(self._timeouts.replicas_s * 1000),
+            acks=-1,
+            may_have_zstd=self._codec is Codec.ZSTD,
         )
         self.requests += 1
         node.in_flight += 1
+        queues = [queue for queue, _ in batches]
         answer: Deferred[ProduceAnswer] = self._client.request(
             node.node_id, request, timeout_s=self._timeouts.answer_s
         )
         answer.addCallbacks(
-            self._answered, self._failed, callbackArgs=(node, taken), errbackArgs=(node, taken)
-        ).addErrback(lambda failure: self._log.failure("Handling an answer failed", failure=failure))
+            self._answered, self._failed, callbackArgs=(node, queues), errbackArgs=(node, queues)
+        ).addErrback(self._fault)
 
-    def _answered(self, answer: ProduceAnswer, node: _Node, taken: list[_Taken]) -> None:
+    # Answers to queues
+
+    def _answered(self, answer: ProduceAnswer, node: _Node, queues: list[PartitionQueue]) -> None:
         node.in_flight -= 1
         if answer.throttle_ms > 0:
             node.not_before_s = self._clock.seconds() + answer.throttle_ms / 1000
         by_partition = {(each.topic, each.partition): each for each in answer.partitions}
-        for queue, batch, _ in taken:
-            self._outcomes.answered(queue, batch, by_partition.get((queue.topic, queue.partition)))
-        if node.ready:
-            self._wake()
+        for queue in queues:
+            produced = by_partition.get((queue.topic, queue.partition))
+            if queue.state is State.ABANDONED or queue.state is State.CLOSED:
+                self._answered_late(queue)
+            elif produced is not None and produced.error == ErrorCode.NONE and produced.offset >= 0:
+                self._stored(queue, produced.offset)
+            else:
+                self._not_stored(queue, node, produced)
+        if node.ready or self._accumulator.has_work:
+            self.wake()
 
-    def _failed(self, failure: Failure, node: _Node, taken: list[_Taken]) -> None:
+    def _failed(self, failure: Failure, node: _Node, queues: list[PartitionQueue]) -> None:
         node.in_flight -= 1
         reason = reason_of(failure)
         sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as reason_of has found
-        for queue, _, _ in taken:
-            if sent:
-                self._outcomes.unanswered(queue, reason)
+        for queue in queues:
+            if queue.state is State.ABANDONED or queue.state is State.CLOSED:
+                self._answered_late(queue)
+            elif not sent:
+                self._not_sent(queue, node, reason)
+            elif queue.is_numbered:
+                self._invalidate(queue.topic)
+                queue.unresolved(self._clock.seconds(), reason=reason, leader=node.node_id)
             else:
-                self._outcomes.not_sent(queue, reason)
-        if node.ready:
-            self._wake()
+                self._invalidate(queue.topic)
+                self._lost(queue, "The broker did not say whether the record was stored.")
+        if node.ready or self._accumulator.has_work:
+            self.wake()
+
+    def _stored(self, queue: PartitionQueue, offset: int) -> None:
+        batch = queue.stored()
+        if queue.state is State.READY:
+            self._accumulator.ready(queue)
+        if self._delivery_log:
+            self._delivery_log.acknowledged(queue.topic, queue.partition)
+        self._accumulator.succeed(batch, topic=queue.topic, partition=queue.partition, offset=offset)
+
+    def _not_stored(self, queue: PartitionQueue, node: _Node, answer: Produced | None) -> None:
+        decision = decide(
+            answer,
+            records=queue.batch_records,
+            is_numbered=queue.is_numbered,
+            is_resent=queue.state is State.RESENT,
+        )
+        if decision.has_stale_metadata:
+            self._invalidate(queue.topic)
+        now_s, action, reason = self._clock.seconds(), decision.action, decision.reason
+        if action is Action.RESEND:
+            queue.unresolved(now_s, reason=reason, leader=node.node_id)
+        elif action is Action.GIVE_UP or answer is None:
+            self._lost(queue, f"{reason.public} Whether it was stored cannot be known.")
+            if decision.needs_new_id:
+                self._renumber(queue)
+        elif action is Action.SPLIT:
+            self._split(queue, answer)
+        elif action is Action.REFUSE:
+            self._refuse(queue, answer)
+        else:
+            left = queue.try_again_after(now_s, reason=reason, leader=node.node_id)
+            if action is Action.RENUMBER:
+                self._renumber(queue)
+            elif action is Action.STOP_NUMBERING:
+                self._stop_numbering(queue)
+            self._accumulator.fail(left, _TOLD)
+
+    def _not_sent(self, queue: PartitionQueue, node: _Node, reason: FailureReason) -> None:
+        """No byte has reached the leader."""
+        self._invalidate(queue.topic)
+        left = queue.try_again_after(self._clock.seconds(), reason=reason, leader=node.node_id)
+        self._accumulator.fail(left, _TOLD)
+        if reason.lasting:
+            self._delivery_log.failed(queue.topic, queue.partition, reason)
+            self._accumulator.fail(queue.give_up_unsent(), unavailable(reason))
+
+    def _lost(self, queue: PartitionQueue, why: str) -> None:
+        records = queue.lost()
+        self._go_on(queue)
+        self._accumulator.fail(records, OutcomeUnknown(why))
+
+    def _split(self, queue: PartitionQueue, answer: Produced) -> None:
+        """Find those records for which the whole batch was refused, and publish the others."""
+        messages = {
+            index: message for index, message in answer.record_errors if 0 <= index < queue.batch_records
+        }
+        if not messages:
+            left = queue.split()
+            self._go_on(queue)
+            self._accumulator.fail(left, _TOLD)
+            return
+        refused, left = queue.refuse(messages)
+        self._go_on(queue)
+        self._accumulator.fail(left, _TOLD)
+        for index, pending in zip(sorted(messages), refused, strict=True):
+            self._accumulator.fail([pending], refusal(answer.error, messages[index]))
+
+    def _refuse(self, queue: PartitionQueue, answer: Produced) -> None:
+        message = answer.message
+        if queue.batch_records == 1 and answer.record_errors:
+            message = answer.record_errors[0][1] or message
+        refused, _ = queue.refuse()
+        self._go_on(queue)
+        self._accumulator.fail(refused, refusal(answer.error, message))
+
+    def _renumber(self, queue: PartitionQueue) -> None:
+        self._producer_ids.retire(queue.forget_number())
+
+    def _stop_numbering(self, queue: PartitionQueue) -> None:
+        queue.forget_number(for_good=True)
+        if self._accumulator.refuses_producer_ids(queue.topic):
+            self._log.warn(
+                "The topic {topic} is kept in a format of messages from before Kafka 0.11, which has no "
+                "idempotence. A record for it whose request is not answered is not sent again, and its "
+                "caller gets 504. Set message.format.version of the topic to 0.11.0 or newer to change that.",
+                topic=queue.topic,
+            )
+
+    def _answered_late(self, queue: PartitionQueue) -> None:
+        queue.answered_late()
+        self._go_on(queue)
+
+    def _go_on(self, queue: PartitionQueue) -> None:
+        if queue.state is State.READY:
+            self._accumulator.ready(queue)
+
+    # Time passes
+
+    def _tick(self) -> None:
+        self._tick_call = None
+        for queue in self._accumulator.expire(reason=self._metadata.reason):
+            self._delivery_log.failed(queue.topic, queue.partition, queue.reason)
+        self._delivery_log.write()
+        self._look_at_nodes()
+        self._retry()
+        if self._accumulator.buffered_bytes or self._delivery_log.is_waiting():
+            self._tick_call = self._clock.callLater(_TICK_S, self._tick)
+
+    def _retry(self) -> None:
+        """Have those queues sent from that have waited long enough after an attempt that failed."""
+        now_s = self._clock.seconds()
+        for queue in self._accumulator.active:
+            state = queue.state
+            if state is not State.WAITING_RETRY and state is not State.UNRESOLVED:
+                continue
+            leader = self._client.leader_of(queue.topic, queue.partition)
+            if queue.may_retry(now_s, leader=leader):
+                queue.retry()
+                self._accumulator.ready(queue)
+        if self._accumulator.has_work:
+            self.wake()
+
+    def _look_at_nodes(self) -> None:
+        """A broker that was busy may have become free; one that cannot be reached may have been replaced."""
+        for node in list(self._nodes.values()):
+            if not node.ready:
+                continue
+            if node.not_before_s:
+                self.wake()
+            is_connected = self._client.is_connected(node.node_id)
+            ready, node.ready = node.ready, {}
+            for queue in ready:
+                if self._client.leader_of(queue.topic, queue.partition) != node.node_id:
+                    self._resume((queue,))
+                    continue
+                node.ready[queue] = None
+                if not is_connected:
+                    self._invalidate(queue.topic)
+
+    # Learning of partitions and leaders
+
+    def _invalidate(self, topic: str) -> None:
+        self._metadata.invalidate(topic)
+        self._learn_soon()
+
+    def _learn_soon(self) -> None:
+        if not self._is_learning and not self._stopped and self._metadata.is_needed():
+            self._is_learning = True
+            Deferred.fromCoroutine(self._learn()).addErrback(self._fault)
+
+    async def _learn(self) -> None:
+        try:
+            while self._metadata.is_needed() and not self._stopped:
+                await self._metadata.load()
+                self._retry()
+                if self._metadata.is_needed():
+                    await self._learning_pause.sleep(_LEARN_AGAIN_S)
+        finally:
+            self._is_learning = False
+
+    def _fault(self, failure: Failure) -> None:
+        self._log.failure("A turn of the sender failed", failure=failure)
+
+
+_TOLD: Final = OutcomeUnknown("The broker did not say in time whether the record was stored.")
+"""For records whose callers were answered at their deadlines: nobody gets it."""

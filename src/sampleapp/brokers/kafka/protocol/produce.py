@@ -19,6 +19,8 @@ _RECORD_ERRORS_SINCE = 8
 # Before, the broker has waited itself when it answers (KIP-219).
 _THROTTLES_AFTERWARDS_SINCE = 6
 
+_ZSTD_SINCE = 7
+
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _PARTITION_AND_LENGTH = Struct(">ii")
 _APPENDED = Struct(">ihqq")
@@ -68,6 +70,14 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
     """How long the leader may wait for the other replicas."""
     acks: int = -1
     """Who has to have the batch: all in-sync replicas (-1), the leader (1), nobody (0; no answer comes)."""
+    may_have_zstd: bool = False
+    """Whether batches may be compressed with zstd."""
+
+    def obstacle(self, version: int) -> str | None:
+        """See `Request.obstacle`."""
+        if self.may_have_zstd and version < _ZSTD_SINCE:
+            return "The broker does not take compression with zstd, which needs Kafka 2.1 or newer."
+        return None
 
     def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in all of them
         head = _ACKS_AND_TIMEOUT.pack(self.acks, self.timeout_ms)

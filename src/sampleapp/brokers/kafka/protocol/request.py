@@ -91,6 +91,10 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         """
         return negotiate(self.api, ranges)
 
+    def obstacle(self, version: int) -> str | None:  # noqa: ARG002 -- for those that have one
+        """Return why the request cannot be made in a version of ``api``: a sentence; ``None`` if it can."""
+        return None
+
     def _fields(self, version: int) -> Fields:
         return FLEXIBLE if self.api.is_flexible(version) else PLAIN
 

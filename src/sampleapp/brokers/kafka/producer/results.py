@@ -1,15 +1,18 @@
-"""What a broker's answer to a batch means: for the batch, and for the callers of its records."""
+"""What a leader's answer to a batch means: one decision for each, and what callers and operators are told."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final
 
+from msgspec import Struct
+
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     BrokerIncompatible,
+    BrokerUnavailable,
     IllegalTopic,
     PublishError,
     RecordRefused,
@@ -17,21 +20,34 @@ from sampleapp.errors import (
     TopicNotAuthorized,
 )
 
-__all__ = ["Verdict", "refusal", "refusal_reason", "verdict_on"]
+__all__ = ["Action", "Decision", "decide", "refusal", "unavailable"]
 
 
-class Verdict(Enum):
+class Action(Enum):
     """What is to be done with a batch that was not acknowledged."""
 
     TRY_AGAIN = "it was not stored, and may be another time"
-    UNRESOLVED = "it may have been stored; the same batch again will tell"
-    SEARCH = "it was not stored because of some of its records"
+    RESEND = "it may have been stored; the same bytes again will tell"
+    SPLIT = "it was not stored because of some of its records"
     REFUSE = "it was not stored, and will not be"
-    RENUMBER = "it was not stored, because of its producer id, epoch or sequence"
-    UNKNOWN = "it may have been stored, and that cannot be found out"
+    RENUMBER = "it was not stored, because of its producer id, epoch or sequence number"
+    STOP_NUMBERING = "it was not stored, because it has a producer id at all"
+    GIVE_UP = "it may have been stored, and that cannot be found out"
 
 
-_TRY_AGAIN: Final = {
+class Decision(Struct, frozen=True):
+    """What an answer means."""
+
+    action: Action
+    reason: FailureReason
+    """For those whose time is over before another attempt succeeds."""
+    has_stale_metadata: bool = False
+    """Whether the leaders of the topic have to be looked for."""
+    needs_new_id: bool = False
+    """Whether the next batch needs another producer id."""
+
+
+_TRY_AGAIN: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -42,29 +58,29 @@ _TRY_AGAIN: Final = {
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.LISTENER_NOT_FOUND,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-}
-_UNRESOLVED: Final = {
+)
+_RESEND: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     # The write itself has failed, perhaps in the middle.
     ErrorCode.KAFKA_STORAGE_ERROR,
-}
-_SEARCH: Final = {
+)
+_SPLIT: Final = (
     # Before Kafka 2.4 also for a record without a key in a compacted topic, which no second attempt changes.
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_RECORD,
-}
-_RENUMBER: Final = {
+)
+_RENUMBER: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.PRODUCER_FENCED,
-}
+)
 _REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: (IllegalTopic, "The broker does not allow a topic of this name."),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
@@ -105,24 +121,49 @@ _REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
         "The broker takes this service's request for a wrong one.",
     ),
 }
+# The last that names a code counts.
+_ACTIONS: Final[dict[int, Action]] = {
+    **dict.fromkeys(_REFUSALS, Action.REFUSE),
+    **dict.fromkeys(_RENUMBER, Action.RENUMBER),
+    **dict.fromkeys(_SPLIT, Action.SPLIT),
+    **dict.fromkeys(_RESEND, Action.RESEND),
+    **dict.fromkeys(_TRY_AGAIN, Action.TRY_AGAIN),
+}
+_FINAL_IF_FIRST: Final = frozenset(
+    {Action.SPLIT, Action.REFUSE, Action.RENUMBER, Action.STOP_NUMBERING},
+)
 
 
-def verdict_on(answer: Produced) -> Verdict:
-    """What an answer with an error means for the batch."""
-    error = answer.error
-    if error in _TRY_AGAIN:
+def decide(answer: Produced | None, *, records: int, is_numbered: bool, is_resent: bool) -> Decision:
+    """
+    Say what a batch's answer means that does not say that it is stored.
+
+    :param answer: ``None`` if the leader's answer does not mention the partition.
+    :param records: how many the batch has.
+    :param is_numbered: whether the batch carries a producer id, so that it may be sent again.
+    :param is_resent: whether an earlier attempt may have stored it.
+    """
+    if answer is None:
+        return Decision(Action.GIVE_UP, _NOT_MENTIONED)
+    code = answer.error
+    action = _ACTIONS.get(code, Action.GIVE_UP)
+    if action is Action.TRY_AGAIN and answer.offset >= 0:
         # A leader that loses its place while it waits for its followers says so as well, but has given the
         # batch an offset by then (kafka.server.DelayedProduce).
-        return Verdict.UNRESOLVED if answer.offset >= 0 else Verdict.TRY_AGAIN
-    if error in _UNRESOLVED:
-        return Verdict.UNRESOLVED
-    if error in _SEARCH:
-        return Verdict.SEARCH
-    if error in _RENUMBER:
-        return Verdict.RENUMBER
-    if error in _REFUSALS:
-        return Verdict.REFUSE
-    return Verdict.UNKNOWN
+        action = Action.RESEND
+    elif action is Action.SPLIT and records == 1:
+        action = Action.REFUSE
+    elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and is_numbered:
+        action = Action.STOP_NUMBERING
+    # That a batch is refused now does not say that it was not stored before.
+    if (is_resent and action in _FINAL_IF_FIRST) or (action is Action.RESEND and not is_numbered):
+        action = Action.GIVE_UP
+    return Decision(
+        action,
+        _reason(code),
+        has_stale_metadata=ErrorCode.says_stale_metadata(code),
+        needs_new_id=code in _RENUMBER,
+    )
 
 
 def refusal(code: int, message: str | None = None) -> PublishError:
@@ -138,16 +179,29 @@ def refusal(code: int, message: str | None = None) -> PublishError:
     return kind(f"{sentence} It says: {message}" if message else sentence)
 
 
-def refusal_reason(answer: Produced) -> FailureReason:
-    """Why a batch was not stored, or is not known to be, for those whose time is over."""
-    name = ErrorCode.name_of(answer.error)
+def unavailable(reason: FailureReason | None) -> PublishError:
+    """The error for the caller of a record that was certainly not stored."""
+    if reason is None:
+        return BrokerUnavailable("The record's turn did not come in time; it was not published.")
+    kind = BrokerIncompatible if reason.incompatible else BrokerUnavailable
+    return kind(f"{reason.public} The record was not published.")
+
+
+def _reason(code: int) -> FailureReason:
+    name = ErrorCode.name_of(code)
     return FailureReason(
-        sentence=f"Partition {answer.partition} of {answer.topic} does not take records: {name}.",
-        public=_PUBLIC.get(answer.error, f"The broker did not take the record ({name})."),
+        # It names no partition, so that the log can say it once for many.
+        sentence=f"The leader answers {name}.",
+        public=_PUBLIC.get(code, f"The broker did not take the record ({name})."),
         lasting=False,
     )
 
 
+_NOT_MENTIONED: Final = FailureReason(
+    sentence="The leader's answer does not mention the partition.",
+    public="The broker's answer does not mention the record.",
+    lasting=False,
+)
 _PUBLIC: Final[dict[int, str]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "Too few replicas of the topic's partition are in sync.",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Too few replicas of the topic's partition are in sync.",

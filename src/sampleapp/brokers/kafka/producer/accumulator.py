@@ -1,0 +1,380 @@
+"""Where records wait: a bounded buffer, the topics, and a queue for each of their partitions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from random import randrange
+from typing import Final
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IReactorTime
+
+from sampleapp.brokers.kafka.batches import record_size
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.producer.partition_queue import (
+    Batch,
+    Hurry,
+    PartitionQueue,
+    Pending,
+    State,
+    take_late,
+)
+from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
+from sampleapp.brokers.kafka.producer.results import unavailable
+from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.errors import BufferFull, IllegalTopic, PublishError, PublishTimedOut, RecordTooLarge
+from sampleapp.messages import is_legal_topic
+from sampleapp.model import Record, RecordMetadata
+
+__all__ = ["Accumulator", "Topic"]
+
+_COMPARED: Final = 12
+"""How many partitions are compared to find one that is not behind: all of them would take too long."""
+_UNREACHABLE: Final = FailureReason(
+    sentence="No broker of the cluster can be reached.",
+    public="No broker of the cluster can be reached at the moment.",
+    lasting=False,
+)
+
+
+class Topic:
+    """One topic that is published to. Only the accumulator changes it."""
+
+    __slots__ = ("held", "is_idempotent", "name", "queues", "sticky", "sticky_turn", "used_s", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        """One for each partition, by its number; none while it is not known how many there are."""
+        self.waiting: deque[Pending] = deque()
+        """What was published before that was known."""
+        self.held = 0
+        """The bytes of those."""
+        self.is_idempotent = True
+        """Whether no partition of it has refused a producer id yet."""
+        self.sticky: PartitionQueue | None = None
+        """Where records without a key go, until the next requests are made."""
+        self.sticky_turn = -1
+        self.used_s = 0.0
+        """When a record was last published to it."""
+
+    def is_empty(self) -> bool:
+        """Return whether no record of it waits, or is on its way."""
+        return not self.waiting and all(queue.state is State.IDLE for queue in self.queues)
+
+
+class Accumulator:
+    """
+    Every record that was accepted, until it is answered and nothing more can become of it.
+
+    The buffer is a bounded number of bytes, of which nobody can take all: a queue may hold no more than is
+    left free. So one partition whose leader is dead takes at most half of the buffer, two of them at most a
+    third each, and something is always left for those that move. (Dynamic queue thresholds: Choudhury and
+    Hahne, IEEE/ACM Transactions on Networking 6(2), 1998.)
+    """
+
+    def __init__(
+        self, *, limit_bytes: int, delivery_timeout_s: float, batch_bytes: int, clock: IReactorTime
+    ) -> None:
+        """
+        :param limit_bytes: the size of the buffer.
+        :param delivery_timeout_s: how long a caller waits for an answer at most, in seconds.
+        :param batch_bytes: how large a batch may become, unless a single record is larger.
+        """
+        self._limit_bytes = limit_bytes
+        self._used = 0
+        self._delivery_timeout_s = delivery_timeout_s
+        self._batch_bytes = batch_bytes
+        self._clock = clock
+        self._idle: Waiters[None] = Waiters()
+        self._turn = 0
+        self._ready: dict[PartitionQueue, None] = {}
+        self._active: dict[PartitionQueue, None] = {}
+        self._has_new_topic = False
+        self._hurry: Hurry | None = None
+        self.topics: dict[str, Topic] = {}
+        """By name. Only the accumulator changes it."""
+        self.unknown: dict[str, Topic] = {}
+        """Those with records, and of whose partitions nothing is known yet."""
+        self.has_work = False
+        """Whether there is something for the sender to do: a queue that is ready, or a new unknown topic."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much was accepted and has not left."""
+        return self._used
+
+    @property
+    def active(self) -> list[PartitionQueue]:
+        """The queues with records; a list of the caller's own."""
+        return list(self._active)
+
+    def when_empty(self) -> Deferred[None]:
+        """Return a Deferred that fires with ``None`` when no record is left."""
+        return self._idle.wait() if self._used else succeed(None)
+
+    # Records come
+
+    def append(self, record: Record) -> Deferred[RecordMetadata]:
+        """
+        Accept a record.
+
+        :return: fires with its place, or fails with a `PublishError`.
+        """
+        topic = self.topics.get(record.topic)
+        if topic is None:
+            if not is_legal_topic(record.topic):
+                return fail(IllegalTopic("Kafka does not allow a topic of this name."))
+            topic = self.topics[record.topic] = Topic(record.topic)
+        topic.used_s = now_s = self._clock.seconds()
+        size = record_size(record)
+        queue = self._queue_for(topic, record.key, now_s) if topic.queues else None
+        # Every record takes some bytes, so nothing is used exactly when nothing waits.
+        if (topic.held if queue is None else queue.held) + size > self._limit_bytes - self._used:
+            self.forget_unused(topic.name)
+            if size > self._limit_bytes:
+                return fail(RecordTooLarge("The record is larger than all that may wait for the broker."))
+            return fail(
+                BufferFull("Too much is waiting for the broker already; the record was not published.")
+            )
+        self._used += size
+        answer: Deferred[RecordMetadata] = Deferred()
+        pending = Pending(record, size, now_s + self._delivery_timeout_s, answer)
+        if queue is None:
+            self._wait_for_partitions(topic, pending)
+        elif queue.append(pending):
+            self.ready(queue)
+        return answer
+
+    def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
+        topic.waiting.append(pending)
+        topic.held += pending.size
+        if topic.name not in self.unknown:
+            self.unknown[topic.name] = topic
+            self._has_new_topic = self.has_work = True
+
+    def _queue_for(self, topic: Topic, key: bytes | None, now_s: float) -> PartitionQueue:
+        """
+        Choose the queue of a record: by its key, or, without one, one that is not behind.
+
+        So a slow or dead leader gets only what was on its way to it already (KIP-794). Until requests are
+        made, records without a key stay together.
+        """
+        queues = topic.queues
+        if key is not None:
+            return queues[partition_for_key(key, len(queues))]
+        sticky = topic.sticky
+        if sticky is None or topic.sticky_turn != self._turn or sticky.has_full_batch:
+            sticky = topic.sticky = _least_behind(queues, now_s)
+            topic.sticky_turn = self._turn
+        return sticky
+
+    # Queues that can be sent from
+
+    def ready(self, queue: PartitionQueue) -> None:
+        """Let the sender see to a queue."""
+        self._active[queue] = None
+        self._ready[queue] = None
+        self.has_work = True
+
+    def take_ready(self) -> Iterable[PartitionQueue]:
+        """Return the queues that became ready since the last time, in that order."""
+        ready, self._ready = self._ready, {}
+        self._turn += 1
+        self.has_work = False
+        return ready
+
+    def take_news(self) -> bool:
+        """Return whether there is an unknown topic since the last time."""
+        has_new_topic, self._has_new_topic = self._has_new_topic, False
+        return has_new_topic
+
+    # Partitions become known, or are gone
+
+    def set_partitions(self, topic: Topic, count: int) -> None:
+        """
+        Note how many partitions a topic has.
+
+        :param count: at least as many as there are queues.
+        """
+        for partition in range(len(topic.queues), count):
+            topic.queues.append(
+                PartitionQueue(topic=topic.name, partition=partition, batch_bytes=self._batch_bytes)
+            )
+        if not topic.waiting or not topic.queues:
+            return
+        waiting, topic.waiting, topic.held = topic.waiting, deque(), 0
+        self.unknown.pop(topic.name, None)
+        now_s = self._clock.seconds()
+        for pending in waiting:
+            queue = self._queue_for(topic, pending.record.key, now_s)
+            if queue.append(pending):
+                self.ready(queue)
+
+    def close_queues(self, topic: Topic) -> tuple[list[int], list[Pending]]:
+        """
+        Let the records that were not sent wait for the topic's new partitions.
+
+        :return: the producer ids of the queues, with which their partitions must not be numbered again;
+            and the records that may be stored, which leave, and are to be failed with `fail`.
+        """
+        queues, topic.queues, topic.sticky = topic.queues, [], None
+        waiting = list(topic.waiting)
+        producer_ids: list[int] = []
+        possibly_stored: list[Pending] = []
+        for queue in queues:
+            if queue.producer_id is not None:
+                producer_ids.append(queue.producer_id)
+            unsent, sent = queue.close()
+            waiting += unsent
+            possibly_stored += sent
+            self._active.pop(queue, None)
+        # By the time of publishing, in which deadlines are looked at; records of one key stay in order.
+        waiting.sort(key=lambda pending: pending.deadline_s)
+        topic.waiting = deque(waiting)
+        topic.held = sum(pending.size for pending in waiting)
+        if waiting:
+            self.unknown[topic.name] = topic
+        return producer_ids, possibly_stored
+
+    def take_waiting(self, topic: Topic) -> list[Pending]:
+        """Take the records that wait for a topic's partitions; they leave, and are to be failed."""
+        waiting = list(topic.waiting)
+        topic.waiting.clear()
+        topic.held = 0
+        self.unknown.pop(topic.name, None)
+        return waiting
+
+    def forget_unused(self, name: str) -> None:
+        """Keep nothing of a topic that has no partitions and no records: its name may have been made up."""
+        topic = self.topics.get(name)
+        if topic is not None and not topic.queues and not topic.waiting:
+            del self.topics[name]
+
+    # Records leave
+
+    def succeed(self, batch: Batch, *, topic: str, partition: int, offset: int) -> None:
+        """
+        Answer all records of a batch.
+
+        :param offset: of its first record; each of the others has the next one.
+        """
+        self._used -= batch.held
+        for pending in batch.records:
+            answer = pending.answer
+            if not answer.called:
+                answer.callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
+            offset += 1
+        if not self._used:
+            self._idle.succeed(None)
+
+    def fail(self, records: Iterable[Pending], error: PublishError) -> None:
+        """Answer records that have left their queue; those who were not answered yet."""
+        records = list(records)
+        self._used -= sum(pending.size for pending in records)
+        _tell(records, error)
+        if not self._used:
+            self._idle.succeed(None)
+
+    def refuses_producer_ids(self, name: str) -> bool:
+        """
+        Note that a topic cannot be idempotent.
+
+        :return: whether that is new.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            return False
+        is_new, topic.is_idempotent = topic.is_idempotent, False
+        return is_new
+
+    def fail_unsent(self, error: PublishError) -> None:
+        """Answer everybody whose record is certainly not stored."""
+        self.fail_waiting(error)
+        for queue in self.active:
+            self.fail(queue.give_up_unsent(), error)
+
+    def fail_waiting(self, error: PublishError) -> None:
+        """Answer everybody who waits for a topic's partitions."""
+        for topic in list(self.unknown.values()):
+            waiting = self.take_waiting(topic)
+            self.forget_unused(topic.name)
+            self.fail(waiting, error)
+
+    def fail_sent(self, error: PublishError) -> None:
+        """Answer everybody whose record may be stored."""
+        for queue in self.active:
+            self.fail(queue.abandon(), error)
+            if queue.state is State.READY:
+                self.ready(queue)
+
+    # Time passes
+
+    def hurry(self, wait_s: float | None) -> None:
+        """
+        Let records that come from now on wait for a shorter time before they are sent.
+
+        :param wait_s: so long, in seconds; ``None`` ends that, for all that still wait.
+        """
+        earlier_s = 0.0 if wait_s is None else self._delivery_timeout_s - wait_s
+        if earlier_s <= 0:
+            self._hurry = None
+        elif self._hurry is None:
+            self._hurry = Hurry(self._clock.seconds() + self._delivery_timeout_s, earlier_s)
+
+    def expire(self, *, reason: FailureReason | None) -> list[PartitionQueue]:
+        """
+        Answer the callers whose time is over.
+
+        :param reason: why partitions are not known, for those who wait for them.
+        :return: the queues that had such records.
+        """
+        now_s, hurry = self._clock.seconds(), self._hurry
+        late_queues: list[PartitionQueue] = []
+        default = None if hurry is None else _UNREACHABLE
+        for topic in list(self.unknown.values()):
+            late = take_late(topic.waiting, now_s, hurry)
+            if late:
+                topic.held -= sum(pending.size for pending in late)
+                if not topic.waiting:
+                    self.unknown.pop(topic.name, None)
+                    self.forget_unused(topic.name)
+                self.fail(late, unavailable(reason or default))
+        for queue in self.active:
+            expired = queue.expire(now_s, hurry)
+            if expired is not None:
+                if queue.state is State.READY:
+                    self.ready(queue)
+                late_queues.append(queue)
+                error = PublishTimedOut("The broker did not say in time whether the record was stored.")
+                _tell(expired.unanswered, error)
+                self.fail(expired.dropped, error)
+                self.fail(expired.unsent, unavailable(queue.reason or default))
+            if queue.state is State.IDLE or queue.state is State.CLOSED:
+                self._active.pop(queue, None)
+        return late_queues
+
+
+def _tell(records: Iterable[Pending], error: PublishError) -> None:
+    for pending in records:
+        if not pending.answer.called:
+            # Each has an exception of its own, which it may raise and chain as it likes.
+            pending.answer.errback(type(error)(*error.args))
+
+
+def _least_behind(queues: list[PartitionQueue], now_s: float) -> PartitionQueue:
+    count = len(queues)
+    first = randrange(count)  # noqa: S311 -- it spreads load, and keeps no secret
+    best, best_rank = queues[first], queues[first].rank(now_s)
+    for index in range(1, min(count, _COMPARED)):
+        if best_rank == _NOT_BEHIND:
+            break
+        queue = queues[(first + index) % count]
+        rank = queue.rank(now_s)
+        if rank < best_rank:
+            best, best_rank = queue, rank
+    return best
+
+
+_NOT_BEHIND: Final = (False, False, 0)
