@@ -398,7 +398,9 @@ class Sender:
         self._delivery_log.write()
         self._look_at_nodes()
         self._retry()
-        if self._accumulator.buffered_bytes or self._delivery_log.is_waiting():
+        # It may be there already: who was answered just now may have published, which wakes the sender.
+        is_needed = self._accumulator.buffered_bytes or self._delivery_log.is_waiting()
+        if self._tick_call is None and is_needed and not self._stopped:
             self._tick_call = self._clock.callLater(_TICK_S, self._tick)
 
     def _retry(self) -> None:

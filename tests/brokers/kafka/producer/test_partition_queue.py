@@ -1,0 +1,420 @@
+"""The queue of a partition, against a model of what Kafka promises of idempotence."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from twisted.internet.defer import Deferred
+
+from sampleapp.brokers.kafka.batches import Codec, decode_batches
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.producer.partition_queue import (
+    TRANSITIONS,
+    Event,
+    Hurry,
+    IllegalTransition,
+    PartitionQueue,
+    Pending,
+    State,
+)
+from tests.support.brokers import record
+
+WHY = FailureReason(sentence="Why.", public="Why.", lasting=False)
+TIMEOUT_S = 10.0
+BATCH_BYTES = 300
+ON_THE_WAY = (State.IN_FLIGHT, State.RESENT, State.ABANDONED)
+POSSIBLY_STORED = (State.UNRESOLVED, State.RESEND, State.RESENT)
+
+
+class Log:
+    """
+    One partition as Kafka keeps it: appends what is next of a producer id's newest epoch, once.
+
+    Written from KIP-98 and KIP-360, and shares nothing with the queue.
+    """
+
+    def __init__(self):
+        self.values = []
+        self.epochs = {}
+        self.last = {}
+        """Of each producer id, the batches of the newest epoch, as (first number, values, offset)."""
+
+    def append(self, data):
+        """Return what became of the batch: ``stored``, ``known`` or ``refused``."""
+        producer_id, epoch, first, _ = struct.unpack_from(">qhii", data, 43)
+        values = values_of(data)
+        if producer_id < 0:
+            self.values += values
+            return "stored"
+        newest = self.epochs.get(producer_id, -1)
+        if epoch < newest:
+            return "refused"
+        if epoch > newest:
+            if first != 0:
+                return "refused"
+            self.epochs[producer_id], self.last[producer_id] = epoch, []
+        batches = self.last[producer_id]
+        if any((first, len(values)) == (f, len(v)) for f, v in batches[-5:]):
+            return "known"
+        expected = batches[-1][0] + len(batches[-1][1]) if batches else 0
+        if first != expected:
+            return "refused"
+        batches.append((first, values))
+        self.values += values
+        return "stored"
+
+
+def values_of(data):
+    return [
+        each.value for each in decode_batches(data, topic="t", partition=0, position=0, aborted=()).records
+    ]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """
+    Records come, attempts are made, answers are lost, time passes: in any order that the table allows.
+
+    What a broker would answer is taken from the model, so that the queue is told nothing that is not so.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.log = Log()
+        self.now_s = 0.0
+        self.count = 0
+        self.pending = {}
+        self.inside = {}
+        self.left = {}
+        """What every record that has left was said to be: stored, unsent, or unknown."""
+        self.told = set()
+        self.flying = None
+        """The bytes of the attempt that is under way."""
+        self.late = []
+        """Batches that are still on their way, although nobody waits for their answers."""
+        self.next_id = 1000
+        self.is_forgotten = False
+        self.last_data = None
+
+    @initialize(is_numbered=st.booleans())
+    def begin(self, is_numbered):
+        self.is_numbered = is_numbered
+        self.queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+
+    def is_in_flight(self):
+        return self.flying is not None and self.queue.state in (State.IN_FLIGHT, State.RESENT)
+
+    # What happens
+
+    @precondition(lambda self: self.queue.state is not State.CLOSED)
+    @rule(sizes=st.lists(st.sampled_from([0, 0, 50, 200]), min_size=1, max_size=6))
+    def append(self, sizes):
+        for size in sizes:
+            value = b"%d:" % self.count + b"x" * size
+            self.count += 1
+            pending = Pending(
+                record("t", value, key=None), 36 + len(value), self.now_s + TIMEOUT_S, Deferred()
+            )
+            was_idle = self.queue.state is State.IDLE
+            self.inside[value] = pending
+            assert self.queue.append(pending) is was_idle
+
+    @precondition(lambda self: self.queue.state in (State.READY, State.RESEND))
+    @rule()
+    def begin_attempt(self):
+        if self.is_numbered and not self.queue.is_numbered:
+            self.next_id += 1
+            self.queue.number(producer_id=self.next_id, epoch=0)
+        was_resend = self.queue.state is State.RESEND
+        data = self.queue.begin_attempt(Codec.NONE)
+        if was_resend:
+            assert data == self.last_data
+        assert len(data) <= max(BATCH_BYTES, 61 + 36 + 210)
+        self.flying = self.last_data = data
+
+    @precondition(
+        lambda self: self.flying is not None and self.queue.state in (State.IN_FLIGHT, State.RESENT)
+    )
+    @rule()
+    def arrive_and_be_answered(self):
+        became = self.log.append(self.flying)
+        data, self.flying = self.flying, None
+        if became == "refused":
+            # No number of a queue's is wrong, unless the broker has forgotten those before.
+            assert self.is_forgotten
+            self.is_forgotten = False
+            if self.queue.state is State.RESENT:
+                self.leave(self.queue.lost(), "unknown")
+            else:
+                self.leave(self.queue.try_again_after(self.now_s, reason=WHY), "unknown")
+            self.queue.forget_number()
+            return
+        offset = self.log.values.index(values_of(data)[0])
+        batch = self.queue.stored()
+        for place, pending in enumerate(batch.records):
+            assert self.log.values[offset + place] == pending.record.value
+        self.leave(batch.records, "stored")
+
+    @precondition(lambda self: not self.late and self.queue.state in (State.READY, State.IDLE))
+    @rule()
+    def have_the_broker_forget(self):
+        """As before Kafka 2.5, when the records of a producer id were deleted."""
+        if self.log.epochs:
+            self.log.epochs.clear()
+            self.is_forgotten = self.is_numbered
+
+    @precondition(
+        lambda self: self.flying is not None and self.queue.state in (State.IN_FLIGHT, State.RESENT)
+    )
+    @rule(fate=st.sampled_from(["arrives", "vanishes", "is late"]))
+    def lose_the_answer(self, fate):
+        if fate == "arrives":
+            self.log.append(self.flying)
+        elif fate == "is late":
+            self.late.append(self.flying)
+        self.flying = None
+        if self.queue.is_numbered:
+            self.queue.unresolved(self.now_s, reason=WHY, leader=1)
+        else:
+            with pytest.raises(IllegalTransition):
+                self.queue.unresolved(self.now_s, reason=WHY, leader=1)
+            self.leave(self.queue.lost(), "unknown")
+
+    @precondition(
+        lambda self: self.flying is not None and self.queue.state in (State.IN_FLIGHT, State.RESENT)
+    )
+    @rule()
+    def be_told_to_try_again(self):
+        self.flying = None
+        self.leave(self.queue.try_again_after(self.now_s, reason=WHY, leader=1), "unknown")
+
+    @precondition(lambda self: self.queue.state in (State.READY, State.RESEND))
+    @rule()
+    def have_no_connection(self):
+        assert self.queue.try_again_after(self.now_s, reason=WHY) == []
+
+    @precondition(lambda self: self.queue.state in (State.WAITING_RETRY, State.UNRESOLVED))
+    @rule()
+    def wait_and_retry(self):
+        self.now_s += 0.5
+        assert self.queue.may_retry(self.now_s, leader=1)
+        self.queue.retry()
+
+    @precondition(lambda self: self.queue.state is State.IN_FLIGHT)
+    @rule()
+    def be_too_large(self):
+        self.flying = None
+        if self.queue.batch_records > 1:
+            self.leave(self.queue.split(), "unknown")
+        else:
+            refused, left = self.queue.refuse()
+            assert left == []
+            self.leave(refused, "unsent")
+
+    @precondition(lambda self: self.queue.state is State.IN_FLIGHT)
+    @rule(data=st.data())
+    def have_some_records_refused(self, data):
+        self.flying = None
+        indexes = data.draw(st.sets(st.integers(0, self.queue.batch_records - 1), min_size=1))
+        expected = [list(self.inside)[index] for index in sorted(indexes)]
+        refused, left = self.queue.refuse(indexes)
+        assert [each.record.value for each in refused] == expected
+        self.leave(refused, "unsent")
+        self.leave(left, "unknown")
+
+    @precondition(
+        lambda self: self.queue.state in (State.ABANDONED, State.CLOSED) and self.flying is not None
+    )
+    @rule(arrives=st.booleans())
+    def be_answered_late(self, arrives):
+        if arrives:
+            self.log.append(self.flying)
+        self.flying = None
+        self.queue.answered_late()
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def have_a_batch_arrive_late(self):
+        self.log.append(self.late.pop(0))
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 1.0, 4.0]), hurry_s=st.sampled_from([None, None, 0.0, 3.0]))
+    def expire(self, seconds, hurry_s):
+        self.now_s += seconds
+        hurry = None if hurry_s is None else Hurry(self.now_s - hurry_s + TIMEOUT_S, TIMEOUT_S - 1.5)
+        on_the_way = self.queue.batch_records
+        expired = self.queue.expire(self.now_s, hurry)
+        if expired is not None:
+            for pending in expired.unsent:
+                limit_s = pending.deadline_s
+                if hurry is not None and limit_s >= hurry.from_deadline_s:
+                    limit_s -= hurry.earlier_s
+                assert limit_s <= self.now_s
+            for pending in expired.unanswered:
+                assert pending.deadline_s <= self.now_s
+                assert pending.record.value not in self.told
+                self.told.add(pending.record.value)
+            self.leave(expired.unsent, "unsent")
+            self.leave(expired.dropped, "unknown")
+            assert {each.record.value for each in expired.dropped} <= self.told
+        for place, pending in enumerate(self.inside.values()):
+            if pending.deadline_s <= self.now_s:
+                assert pending.record.value in self.told
+                assert place < on_the_way
+            elif hurry is not None and place >= on_the_way and pending.deadline_s >= hurry.from_deadline_s:
+                assert pending.deadline_s - hurry.earlier_s > self.now_s
+
+    @rule(which=st.sampled_from([*[None] * 8, "unsent", "sent", "all"]))
+    def give_up(self, which):
+        """Not often, so that there is something to give up."""
+        if which == "unsent":
+            self.leave(self.queue.give_up_unsent(), "unsent")
+        elif which == "sent":
+            self.leave(self.queue.abandon(), "unknown")
+        elif which == "all" and self.count > 20 and self.queue.state is not State.CLOSED:
+            unsent, sent = self.queue.close()
+            self.leave(unsent, "unsent")
+            self.leave(sent, "unknown")
+            assert not self.inside
+
+    # What may not happen
+
+    @rule(data=st.data())
+    def do_what_the_table_forbids(self, data):
+        state = self.queue.state
+        forbidden = sorted(set(Event) - set(TRANSITIONS[state]), key=lambda event: event.name)
+        event = data.draw(st.sampled_from(forbidden))
+        held = self.queue.held
+        with pytest.raises(IllegalTransition) as caught:
+            CALLS[event](self.queue)
+        assert (caught.value.state, caught.value.event) == (state, event)
+        assert state.name in str(caught.value)
+        assert event.name in str(caught.value)
+        assert (self.queue.state, self.queue.held) == (state, held)
+
+    # What is true at all times
+
+    @invariant()
+    def holds_what_it_holds(self):
+        if hasattr(self, "queue"):
+            assert self.queue.held == sum(pending.size for pending in self.inside.values())
+
+    @invariant()
+    def has_a_state_that_fits(self):
+        if not hasattr(self, "queue"):
+            return
+        state = self.queue.state
+        if state in (State.IDLE, State.CLOSED):
+            assert not self.inside
+        elif state in (State.READY, State.WAITING_RETRY):
+            assert self.inside
+        if state not in (*ON_THE_WAY, State.CLOSED):
+            # Never two batches in flight: the next attempt begins only after the answer to the last.
+            assert self.flying is None
+
+    @invariant()
+    def stores_each_record_once(self):
+        found = Counter(self.log.values)
+        assert all(count == 1 for count in found.values())
+        for value, became in self.left.items():
+            if became == "stored":
+                assert found[value] == 1
+            elif became == "unsent":
+                assert found[value] == 0
+
+    @invariant()
+    def stores_records_in_order(self):
+        if getattr(self, "is_numbered", False):
+            numbers = [int(value.partition(b":")[0]) for value in self.log.values]
+            assert numbers == sorted(numbers)
+
+    def leave(self, records, became):
+        for pending in records:
+            value = pending.record.value
+            # Once, and only what is there.
+            del self.inside[value]
+            self.left[value] = became
+
+
+def _number(queue):
+    queue.number(producer_id=1, epoch=0)
+
+
+CALLS = {
+    Event.APPEND: lambda queue: queue.append(Pending(record("t", b""), 36, 0.0, Deferred())),
+    Event.NUMBER: _number,
+    Event.FORGET_NUMBER: lambda queue: queue.forget_number(),
+    Event.BEGIN_ATTEMPT: lambda queue: queue.begin_attempt(Codec.NONE),
+    Event.STORED: lambda queue: queue.stored(),
+    Event.TRY_AGAIN_AFTER: lambda queue: queue.try_again_after(0.0, reason=WHY),
+    Event.UNRESOLVED: lambda queue: queue.unresolved(0.0, reason=WHY),
+    Event.RETRY: lambda queue: queue.retry(),
+    Event.SPLIT: lambda queue: queue.split(),
+    Event.REFUSE: lambda queue: queue.refuse(),
+    Event.LOST: lambda queue: queue.lost(),
+    Event.EXPIRE: lambda queue: queue.expire(0.0),
+    Event.GIVE_UP_UNSENT: lambda queue: queue.give_up_unsent(),
+    Event.ABANDON: lambda queue: queue.abandon(),
+    Event.ANSWERED_LATE: lambda queue: queue.answered_late(),
+    Event.CLOSE: lambda queue: queue.close(),
+}
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(deadline=None, max_examples=120, stateful_step_count=60)
+
+
+def test_every_event_has_a_method_of_its_name_and_every_state_a_row():
+    assert set(TRANSITIONS) == set(State)
+    for event in Event:
+        assert callable(getattr(PartitionQueue, event.value))
+    assert set(CALLS) == set(Event)
+
+
+def test_every_state_can_be_reached_and_left_but_for_the_last():
+    reached = {state for row in TRANSITIONS.values() for to in row.values() for state in to}
+    assert reached == set(State)
+    for state, row in TRANSITIONS.items():
+        leaves = {each for to in row.values() for each in to} - {state}
+        assert bool(leaves) is (state is not State.CLOSED)
+
+
+def test_late_records_behind_others_that_have_more_time_are_found():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    for number, deadline_s in enumerate([30.0, 31.0, 36.0, 36.2, 37.0]):
+        queue.append(Pending(record("t", b"%d" % number), 40, deadline_s, Deferred()))
+    # Since 6.0 no broker can be reached, and who came then waits for 1.5 s of its 30 s.
+    expired = queue.expire(7.8, Hurry(36.0, 28.5))
+    assert [each.record.value for each in expired.unsent] == [b"2", b"3"]
+    assert queue.held == 120
+    unsent = queue.give_up_unsent()
+    assert [each.record.value for each in unsent] == [b"0", b"1", b"4"]
+
+
+def test_after_the_last_epoch_another_producer_id_is_needed():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))
+    queue.number(producer_id=7, epoch=2**15 - 2)
+    queue.begin_attempt(Codec.NONE)
+    queue.lost()
+    assert queue.needs_number
+
+
+def test_sequence_numbers_begin_at_0_again_after_the_greatest():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))
+    queue.number(producer_id=7, epoch=0)
+    queue._sequence.next = 2**31 - 1
+    for expected in (2**31 - 1, 0, 1):
+        _, _, first, _ = struct.unpack_from(">qhii", queue.begin_attempt(Codec.NONE), 43)
+        assert first == expected
+        queue.stored()
+        queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))

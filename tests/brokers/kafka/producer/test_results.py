@@ -1,0 +1,167 @@
+"""What each answer of a leader means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.producer.results import Action, decide, refusal, unavailable
+from sampleapp.brokers.kafka.protocol import Produced
+from sampleapp.errors import (
+    BrokerIncompatible,
+    BrokerUnavailable,
+    IllegalTopic,
+    RecordRefused,
+    RecordTooLarge,
+    TopicNotAuthorized,
+)
+from tests.support.fake_kafka import reason
+
+# What Java's client does with each (ProducerBatch, Sender.canRetry, TransactionManager), but for two
+# things: an answer that leaves it open whether the batch was appended is asked for again with the same
+# bytes, and what a number cannot say is given up at once.
+FIRST_ATTEMPT = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: Action.GIVE_UP,
+    # With an offset it is not an error; without one the answer makes no sense.
+    ErrorCode.NONE: Action.GIVE_UP,
+    ErrorCode.OFFSET_OUT_OF_RANGE: Action.GIVE_UP,
+    ErrorCode.CORRUPT_MESSAGE: Action.SPLIT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Action.TRY_AGAIN,
+    ErrorCode.LEADER_NOT_AVAILABLE: Action.TRY_AGAIN,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: Action.TRY_AGAIN,
+    ErrorCode.REQUEST_TIMED_OUT: Action.RESEND,
+    ErrorCode.BROKER_NOT_AVAILABLE: Action.TRY_AGAIN,
+    ErrorCode.REPLICA_NOT_AVAILABLE: Action.TRY_AGAIN,
+    ErrorCode.MESSAGE_TOO_LARGE: Action.SPLIT,
+    ErrorCode.NETWORK_EXCEPTION: Action.RESEND,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: Action.REFUSE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: Action.SPLIT,
+    ErrorCode.NOT_ENOUGH_REPLICAS: Action.TRY_AGAIN,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Action.RESEND,
+    ErrorCode.INVALID_REQUIRED_ACKS: Action.REFUSE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Action.REFUSE,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Action.REFUSE,
+    ErrorCode.INVALID_TIMESTAMP: Action.SPLIT,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: Action.GIVE_UP,
+    ErrorCode.ILLEGAL_SASL_STATE: Action.GIVE_UP,
+    ErrorCode.UNSUPPORTED_VERSION: Action.REFUSE,
+    ErrorCode.INVALID_REQUEST: Action.REFUSE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Action.STOP_NUMBERING,
+    ErrorCode.POLICY_VIOLATION: Action.REFUSE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Action.RENUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Action.RENUMBER,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Action.RENUMBER,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Action.GIVE_UP,
+    ErrorCode.KAFKA_STORAGE_ERROR: Action.RESEND,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: Action.GIVE_UP,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Action.RENUMBER,
+    ErrorCode.LISTENER_NOT_FOUND: Action.TRY_AGAIN,
+    ErrorCode.FENCED_LEADER_EPOCH: Action.TRY_AGAIN,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: Action.TRY_AGAIN,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: Action.REFUSE,
+    ErrorCode.OFFSET_NOT_AVAILABLE: Action.GIVE_UP,
+    ErrorCode.INVALID_RECORD: Action.SPLIT,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: Action.TRY_AGAIN,
+    ErrorCode.PRODUCER_FENCED: Action.RENUMBER,
+    ErrorCode.UNKNOWN_TOPIC_ID: Action.GIVE_UP,
+    ErrorCode.INCONSISTENT_TOPIC_ID: Action.GIVE_UP,
+}
+KEPT_WHEN_RESENT = {Action.TRY_AGAIN, Action.RESEND, Action.GIVE_UP}
+
+
+def said(error, *, offset=-1):
+    return Produced(topic="t", partition=0, error=error, offset=offset)
+
+
+def action(answer, *, records=2, is_numbered=True, is_resent=False):
+    return decide(answer, records=records, is_numbered=is_numbered, is_resent=is_resent).action
+
+
+def test_each_error_code_has_a_row():
+    assert set(FIRST_ATTEMPT) == set(ErrorCode)
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_an_answer_to_a_first_attempt(code):
+    assert action(said(code)) is FIRST_ATTEMPT[code]
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_a_refusal_of_another_attempt_does_not_say_that_the_first_was_not_stored(code):
+    expected = FIRST_ATTEMPT[code] if FIRST_ATTEMPT[code] in KEPT_WHEN_RESENT else Action.GIVE_UP
+    assert action(said(code), is_resent=True) is expected
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_without_a_number_nothing_is_sent_again_that_may_be_stored(code):
+    expected = {
+        Action.RESEND: Action.GIVE_UP,
+        Action.STOP_NUMBERING: Action.REFUSE,
+    }.get(FIRST_ATTEMPT[code], FIRST_ATTEMPT[code])
+    assert action(said(code), is_numbered=False) is expected
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_a_record_alone_is_not_split(code):
+    expected = Action.REFUSE if FIRST_ATTEMPT[code] is Action.SPLIT else FIRST_ATTEMPT[code]
+    assert action(said(code), records=1) is expected
+
+
+@pytest.mark.parametrize(
+    "code", [code for code, each in FIRST_ATTEMPT.items() if each is Action.TRY_AGAIN], ids=lambda c: c.name
+)
+def test_a_leader_that_has_given_the_batch_an_offset_may_have_stored_it(code):
+    assert action(said(code, offset=7)) is Action.RESEND
+
+
+def test_an_answer_that_does_not_mention_the_partition_tells_nothing():
+    assert action(None) is Action.GIVE_UP
+
+
+@given(st.integers(-(2**15), 2**15 - 1).filter(lambda code: code not in set(ErrorCode)))
+def test_a_code_that_is_not_known_here_tells_nothing(code):
+    assert action(said(code)) is Action.GIVE_UP
+    assert str(code) in decide(said(code), records=1, is_numbered=True, is_resent=False).reason.sentence
+
+
+@pytest.mark.parametrize("is_resent", [False, True])
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_another_producer_id_is_needed_after_an_error_about_this_one(code, is_resent):
+    decision = decide(said(code), records=1, is_numbered=True, is_resent=is_resent)
+    assert decision.needs_new_id is (FIRST_ATTEMPT[code] is Action.RENUMBER)
+    assert decision.has_stale_metadata is code.has_stale_metadata
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, IllegalTopic),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, TopicNotAuthorized),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, TopicNotAuthorized),
+        (ErrorCode.MESSAGE_TOO_LARGE, RecordTooLarge),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, RecordTooLarge),
+        (ErrorCode.INVALID_TIMESTAMP, RecordRefused),
+        (ErrorCode.INVALID_RECORD, RecordRefused),
+        (ErrorCode.CORRUPT_MESSAGE, RecordRefused),
+        (ErrorCode.POLICY_VIOLATION, RecordRefused),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, BrokerIncompatible),
+        (ErrorCode.UNSUPPORTED_VERSION, BrokerIncompatible),
+        (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, BrokerIncompatible),
+        (ErrorCode.INVALID_REQUIRED_ACKS, BrokerIncompatible),
+        (ErrorCode.INVALID_REQUEST, BrokerIncompatible),
+    ],
+    ids=lambda each: each.name if isinstance(each, ErrorCode) else None,
+)
+def test_a_refusal_has_its_error_which_repeats_what_the_broker_says(code, error):
+    assert type(refusal(code)) is error
+    assert not refusal(code).possibly_published
+    assert str(refusal(code, "because")).endswith("It says: because")
+
+
+def test_what_was_not_published_says_why():
+    assert type(unavailable(None)) is BrokerUnavailable
+    assert type(unavailable(reason())) is BrokerUnavailable
+    assert type(unavailable(reason(incompatible=True))) is BrokerIncompatible
+    assert "Something is wrong." in str(unavailable(reason()))

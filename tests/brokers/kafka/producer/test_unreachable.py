@@ -1,0 +1,126 @@
+"""While no broker can be reached, new records are not kept waiting for long."""
+
+from __future__ import annotations
+
+import pytest
+
+from sampleapp.errors import BrokerUnavailable, PublishTimedOut
+from sampleapp.model import RecordMetadata
+from tests.brokers.kafka.producer.world import World, publish_now, warm
+from tests.support.fake_kafka import Fate, reason
+
+DELIVERY_TIMEOUT_S = 30.0
+
+
+def cut_off(world):
+    world.cluster.connected = False
+    world.cluster.connect_failure = reason("nobody there")
+    world.cluster.metadata_failure = reason("nobody there")
+
+
+def mend(world):
+    world.cluster.connect_failure = world.cluster.metadata_failure = None
+
+
+@pytest.fixture(params=["a topic that is known", "a topic of which nothing is known"])
+def world(request):
+    is_known = request.param == "a topic that is known"
+    make = warm if is_known else World
+    world = make(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    cut_off(world)
+    return world
+
+
+def test_new_records_fail_within_two_seconds_and_those_from_before_keep_their_time(world):
+    before = world.publish(b"before")
+    world.advance(5, step_s=0.05)
+    world.producer.cluster_unreachable()
+    new = world.publish(b"new")
+    world.advance(1.4, step_s=0.05)
+    assert new == []
+    later = world.publish(b"later")
+    world.advance(0.5, step_s=0.05)
+    assert type(new[0].value) is BrokerUnavailable
+    assert "Something is wrong." in str(new[0].value)
+    assert "not published" in str(new[0].value)
+    assert later == []
+    assert before == []
+    world.advance(1.5, step_s=0.05)
+    assert type(later[0].value) is BrokerUnavailable
+    world.advance(20, step_s=0.05)
+    assert before == []
+    world.advance(3, step_s=0.05)
+    assert type(before[0].value) is BrokerUnavailable
+    assert world.producer.buffered_bytes == 0
+
+
+def test_a_record_that_comes_when_a_broker_is_back_is_stored_before_anybody_says_so(world):
+    world.producer.cluster_unreachable()
+    lost = world.publish(b"lost")
+    world.advance(5, step_s=0.05)
+    assert type(lost[0].value) is BrokerUnavailable
+    mend(world)
+    taken = world.publish(b"taken")
+    world.advance(0.2)
+    assert isinstance(taken[0], RecordMetadata)
+
+
+def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_again(world):
+    world.producer.cluster_unreachable()
+    waiting = world.publish(b"waiting")
+    world.advance(1)
+    world.producer.cluster_reached()
+    world.advance(10, step_s=0.05)
+    assert waiting == []
+    mend(world)
+    world.advance(1)
+    assert isinstance(waiting[0], RecordMetadata)
+
+
+def test_what_may_have_been_sent_is_never_said_not_to_be():
+    world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    world.producer.cluster_unreachable()
+    world.cluster.next_fate = lambda: Fate.LATE
+    sent = world.publish(b"sent")
+    world.advance(0.05)
+    behind = world.publish(b"behind")
+    world.advance(2)
+    assert type(behind[0].value) is BrokerUnavailable
+    assert sent == []
+    world.advance(DELIVERY_TIMEOUT_S, step_s=0.05)
+    assert type(sent[0].value) is PublishTimedOut
+
+
+def test_the_second_news_of_the_same_outage_changes_nothing():
+    world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    cut_off(world)
+    world.producer.cluster_unreachable()
+    first = world.publish(b"first one")
+    world.advance(1)
+    world.producer.cluster_unreachable()
+    world.advance(0.8)
+    assert type(first[0].value) is BrokerUnavailable
+    world.producer.cluster_reached()
+    mend(world)
+    publish_now(world, b"after")
+
+
+def test_a_delivery_timeout_that_is_shorter_still_counts():
+    world = warm(partitions=1, delivery_timeout_s=0.5)
+    cut_off(world)
+    world.producer.cluster_unreachable()
+    outcome = world.publish(b"1")
+    world.advance(0.7)
+    assert type(outcome[0].value) is BrokerUnavailable
+
+
+def test_a_frozen_leader_is_given_up_after_five_seconds_however_long_callers_wait():
+    world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+    fates = iter([Fate.LATE])
+    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    outcome = world.publish(b"1")
+    world.advance(4.9, step_s=0.05)
+    assert outcome == []
+    world.advance(1, step_s=0.05)
+    assert isinstance(outcome[0], RecordMetadata)
+    assert world.values()[0] == [b"first", b"1"]

@@ -1,0 +1,112 @@
+"""A producer and its cluster in memory, in which everything may go wrong at any time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.model import RecordMetadata
+from tests.support.brokers import record
+from tests.support.fake_kafka import FakeCluster
+
+__all__ = ["TIMEOUT_S", "World", "assert_true", "logged", "publish_now", "warm"]
+
+TIMEOUT_S = 2.0
+SETTINGS = {
+    "buffer_bytes": 64 * 1024 * 1024,
+    "delivery_timeout_s": TIMEOUT_S,
+    "codec": Codec.NONE,
+    "idempotence": True,
+    "auto_create": False,
+}
+
+
+class World:
+    """A producer, its cluster, and the time that both live in."""
+
+    def __init__(self, *, partitions=2, **settings):
+        self.clock = Clock()
+        self.cluster = FakeCluster(clock=self.clock, partitions=partitions)
+        self.producer = Producer(
+            client=self.cluster,
+            settings=ProducerSettings(**{**SETTINGS, **settings}),
+            clock=self.clock,
+        )
+        self.published = []
+
+    def publish(self, value, *, key=b"k", topic="t"):
+        answer = self.producer.publish(record(topic, value, key=key))
+        outcome = []
+        answer.addBoth(outcome.append)
+        self.published.append((value, key, outcome))
+        return outcome
+
+    def advance(self, seconds, step_s=0.01):
+        self.clock.pump([step_s] * max(1, round(seconds / step_s)))
+
+    def values(self):
+        return self.cluster.values()
+
+    def settled(self):
+        """Every answer, in order: metadata or exception."""
+        return [
+            outcome[0].value if isinstance(outcome[0], Failure) else outcome[0]
+            for _, _, outcome in self.published
+        ]
+
+
+def warm(**settings):
+    """A world in which the topic and the producer id are known already."""
+    world = World(**settings)
+    outcome = world.publish(b"first")
+    world.advance(0.5)
+    assert isinstance(outcome[0], RecordMetadata)
+    return world
+
+
+def publish_now(world, value, **kwargs):
+    outcome = world.publish(value, **kwargs)
+    world.advance(0.5)
+    assert isinstance(outcome[0], RecordMetadata), outcome
+    return outcome
+
+
+def assert_true(world):
+    """What callers were told is what is in the log."""
+    found = Counter(value for values in world.values() for value in values)
+    for (value, _, outcome), answer in zip(world.published, world.settled(), strict=True):
+        assert len(outcome) == 1
+        assert found[value] <= 1, f"{value} was published twice"
+        if isinstance(answer, RecordMetadata):
+            assert world.values()[answer.partition][answer.offset] == value
+        elif not answer.possibly_published:
+            assert found[value] == 0, f"{value} is there, in spite of {answer!r}"
+    for key in (b"a", b"b", b"c"):
+        places = [
+            (answer.partition, answer.offset)
+            for (_, its_key, _), answer in zip(world.published, world.settled(), strict=True)
+            if its_key == key and isinstance(answer, RecordMetadata)
+        ]
+        assert places == sorted(places)
+
+
+@contextmanager
+def logged():
+    """The lines of the log, as an operator sees them."""
+    lines = []
+
+    def observe(event):
+        if "sampleapp" in event.get("log_namespace", ""):
+            lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
