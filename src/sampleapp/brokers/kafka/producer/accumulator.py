@@ -91,7 +91,6 @@ class Accumulator:
         self._turn = 0
         self._ready: dict[PartitionQueue, None] = {}
         self._active: dict[PartitionQueue, None] = {}
-        self._has_new_topic = False
         self._hurry: Hurry | None = None
         self.topics: dict[str, Topic] = {}
         """By name. Only the accumulator changes it."""
@@ -99,11 +98,18 @@ class Accumulator:
         """Those with records, and of whose partitions nothing is known yet."""
         self.has_work = False
         """Whether there is something for the sender to do: a queue that is ready, or a new unknown topic."""
+        self.has_new_topic = False
+        """Whether there is an unknown topic that the sender has not seen to; it says when it has."""
 
     @property
     def buffered_bytes(self) -> int:
         """How much was accepted and has not left."""
         return self._used
+
+    @property
+    def outage(self) -> FailureReason | None:
+        """Why records are given up that no attempt was made for; ``None`` unless no broker can be reached."""
+        return None if self._hurry is None else _UNREACHABLE
 
     @property
     def active(self) -> list[PartitionQueue]:
@@ -152,7 +158,7 @@ class Accumulator:
         topic.held += pending.size
         if topic.name not in self.unknown:
             self.unknown[topic.name] = topic
-            self._has_new_topic = self.has_work = True
+            self.has_new_topic = self.has_work = True
 
     def _queue_for(self, topic: Topic, key: bytes | None, now_s: float) -> PartitionQueue:
         """
@@ -184,11 +190,6 @@ class Accumulator:
         self._turn += 1
         self.has_work = False
         return ready
-
-    def take_news(self) -> bool:
-        """Return whether there is an unknown topic since the last time."""
-        has_new_topic, self._has_new_topic = self._has_new_topic, False
-        return has_new_topic
 
     # Partitions become known, or are gone
 
@@ -332,7 +333,6 @@ class Accumulator:
         """
         now_s, hurry = self._clock.seconds(), self._hurry
         late_queues: list[PartitionQueue] = []
-        default = None if hurry is None else _UNREACHABLE
         for topic in list(self.unknown.values()):
             late = take_late(topic.waiting, now_s, hurry)
             if late:
@@ -340,7 +340,7 @@ class Accumulator:
                 if not topic.waiting:
                     self.unknown.pop(topic.name, None)
                     self.forget_unused(topic.name)
-                self.fail(late, unavailable(reason or default))
+                self.fail(late, unavailable(reason or self.outage))
         for queue in self.active:
             expired = queue.expire(now_s, hurry)
             if expired is not None:
@@ -350,7 +350,7 @@ class Accumulator:
                 error = PublishTimedOut("The broker did not say in time whether the record was stored.")
                 _tell(expired.unanswered, error)
                 self.fail(expired.dropped, error)
-                self.fail(expired.unsent, unavailable(queue.reason or default))
+                self.fail(expired.unsent, unavailable(queue.reason or self.outage))
             if queue.state is State.IDLE or queue.state is State.CLOSED:
                 self._active.pop(queue, None)
         return late_queues

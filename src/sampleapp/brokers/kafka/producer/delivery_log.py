@@ -30,33 +30,30 @@ class DeliveryLog:
     def __init__(self, *, clock: IReactorTime) -> None:
         """:param clock: says when what was gathered is due."""
         self._clock = clock
-        self._failing: set[tuple[str, int]] = set()
+        self.failing: set[tuple[str, int]] = set()
+        """By topic and number. Only this object changes it."""
         self._new: dict[str, list[tuple[str, int]]] = {}
         self._again: list[tuple[str, int]] = []
         self._due_s: float | None = None
 
-    def __bool__(self) -> bool:
-        """Return whether any partition fails, or something is still to be written."""
-        return bool(self._failing) or self._due_s is not None
-
     def failed(self, topic: str, partition: int, reason: FailureReason | None) -> None:
         """Note that records of a partition were not acknowledged in time: once, until it works again."""
-        if (topic, partition) not in self._failing:
-            self._failing.add((topic, partition))
+        if (topic, partition) not in self.failing:
+            self.failing.add((topic, partition))
             sentence = _SLOW if reason is None else reason.sentence
             self._new.setdefault(sentence, []).append((topic, partition))
             self._begin()
 
     def acknowledged(self, topic: str, partition: int) -> None:
         """Note that a partition works."""
-        if (topic, partition) in self._failing:
-            self._failing.discard((topic, partition))
+        if (topic, partition) in self.failing:
+            self.failing.discard((topic, partition))
             self._again.append((topic, partition))
             self._begin()
 
     def forget(self, topics: set[str]) -> None:
         """Forget what is known of all other topics than these."""
-        self._failing = {each for each in self._failing if each[0] in topics}
+        self.failing = {each for each in self.failing if each[0] in topics}
 
     def is_waiting(self) -> bool:
         """Return whether something is still to be written."""

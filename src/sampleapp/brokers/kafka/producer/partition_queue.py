@@ -454,7 +454,9 @@ class PartitionQueue:
         :raise Exception: whatever aiokafka raises for a record that it cannot encode. The queue is in
             flight all the same, and `refuse` is what is to follow.
         """
-        to = self._check(Event.BEGIN_ATTEMPT)
+        to = TRANSITIONS[self._state].get(Event.BEGIN_ATTEMPT)
+        if to is None:
+            raise IllegalTransition(self._state, Event.BEGIN_ATTEMPT)
         batch = self._batch
         if batch is None:
             batch = self._batch = self._next_batch()
@@ -480,14 +482,17 @@ class PartitionQueue:
 
         :return: the batch, whose records leave.
         """
-        to = self._check(Event.STORED)
-        batch = self._drop_batch()
+        to, batch = TRANSITIONS[self._state].get(Event.STORED), self._batch
+        if to is None or batch is None:
+            raise IllegalTransition(self._state, Event.STORED)
+        self._batch = None
+        self._held -= batch.held
         if self._sequence is not None:
             self._sequence.next = (self._sequence.next + len(batch.records)) % _SEQUENCES
         self._attempts = 0
         self._suspect_until_s = 0.0
         self._reason = None
-        self._enter(to)
+        self._state = to[0] if self._waiting else to[1]
         return batch
 
     def try_again_after(

@@ -10,7 +10,7 @@ of topics learnt while that is needed, and looks now and then whether the time o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
@@ -45,6 +45,10 @@ _NO_LEADER: Final = FailureReason(
     public="The topic's partition has no leader at the moment.",
     lasting=False,
 )
+
+
+_Taken: TypeAlias = tuple[PartitionQueue, bytes]
+"""A queue, and the bytes of its batch."""
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -115,7 +119,7 @@ class Sender:
         self.is_awake = True
         self._turn_call = self._clock.callLater(0, self._turn)
         if self._tick_call is None:
-            self._tick_call = self._clock.callLater(_TICK_S, self._tick)
+            self._tick_soon()
 
     def stop(self) -> None:
         """Leave nothing running."""
@@ -138,7 +142,8 @@ class Sender:
         self.is_awake = False
         for queue in self._accumulator.take_ready():
             self._assign(queue)
-        if self._accumulator.take_news():
+        if self._accumulator.has_new_topic:
+            self._accumulator.has_new_topic = False
             self._learn_soon()
             self._learning_pause.wake()
         for node in list(self._nodes.values()):
@@ -212,9 +217,9 @@ class Sender:
 
         self._client.when_connected(node.node_id).addCallbacks(connected, failed).addErrback(self._fault)
 
-    def _drain(self, node: _Node) -> list[tuple[PartitionQueue, bytes]]:
+    def _drain(self, node: _Node) -> list[_Taken]:
         """Take batches for one request."""
-        batches: list[tuple[PartitionQueue, bytes]] = []
+        batches: list[_Taken] = []
         total = 0
         ready, node.ready = node.ready, {}
         for queue in ready:
@@ -238,7 +243,7 @@ class Sender:
                 batches.append((queue, data))
         return batches
 
-    def _send(self, node: _Node, batches: list[tuple[PartitionQueue, bytes]]) -> None:
+    def _send(self, node: _Node, batches: list[_Taken]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for queue, data in batches:
             topics.setdefault(queue.topic, []).append((queue.partition, data))
@@ -250,24 +255,24 @@ class Sender:
         )
         self.requests += 1
         node.in_flight += 1
-        queues = [queue for queue, _ in batches]
         answer: Deferred[ProduceAnswer] = self._client.request(
             node.node_id, request, timeout_s=self._timeouts.answer_s
         )
         answer.addCallbacks(
-            self._answered, self._failed, callbackArgs=(node, queues), errbackArgs=(node, queues)
+            self._answered, self._failed, callbackArgs=(node, batches), errbackArgs=(node, batches)
         ).addErrback(self._fault)
 
     # Answers to queues
 
-    def _answered(self, answer: ProduceAnswer, node: _Node, queues: list[PartitionQueue]) -> None:
+    def _answered(self, answer: ProduceAnswer, node: _Node, batches: list[_Taken]) -> None:
         node.in_flight -= 1
         if answer.throttle_ms > 0:
             node.not_before_s = self._clock.seconds() + answer.throttle_ms / 1000
         by_partition = {(each.topic, each.partition): each for each in answer.partitions}
-        for queue in queues:
+        for queue, _ in batches:
             produced = by_partition.get((queue.topic, queue.partition))
-            if queue.state is State.ABANDONED or queue.state is State.CLOSED:
+            state = queue.state
+            if state is State.ABANDONED or state is State.CLOSED:
                 self._answered_late(queue)
             elif produced is not None and produced.error == ErrorCode.NONE and produced.offset >= 0:
                 self._stored(queue, produced.offset)
@@ -276,11 +281,11 @@ class Sender:
         if node.ready or self._accumulator.has_work:
             self.wake()
 
-    def _failed(self, failure: Failure, node: _Node, queues: list[PartitionQueue]) -> None:
+    def _failed(self, failure: Failure, node: _Node, batches: list[_Taken]) -> None:
         node.in_flight -= 1
         reason = reason_of(failure)
         sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as reason_of has found
-        for queue in queues:
+        for queue, _ in batches:
             if queue.state is State.ABANDONED or queue.state is State.CLOSED:
                 self._answered_late(queue)
             elif not sent:
@@ -298,7 +303,7 @@ class Sender:
         batch = queue.stored()
         if queue.state is State.READY:
             self._accumulator.ready(queue)
-        if self._delivery_log:
+        if self._delivery_log.failing:
             self._delivery_log.acknowledged(queue.topic, queue.partition)
         self._accumulator.succeed(batch, topic=queue.topic, partition=queue.partition, offset=offset)
 
@@ -394,13 +399,16 @@ class Sender:
     def _tick(self) -> None:
         self._tick_call = None
         for queue in self._accumulator.expire(reason=self._metadata.reason):
-            self._delivery_log.failed(queue.topic, queue.partition, queue.reason)
+            self._delivery_log.failed(queue.topic, queue.partition, queue.reason or self._accumulator.outage)
         self._delivery_log.write()
         self._look_at_nodes()
         self._retry()
-        # It may be there already: who was answered just now may have published, which wakes the sender.
-        is_needed = self._accumulator.buffered_bytes or self._delivery_log.is_waiting()
-        if self._tick_call is None and is_needed and not self._stopped:
+        if self._accumulator.buffered_bytes or self._delivery_log.is_waiting():
+            self._tick_soon()
+
+    def _tick_soon(self) -> None:
+        # It may be there already: what happens in a tick may wake the sender.
+        if self._tick_call is None and not self._stopped:
             self._tick_call = self._clock.callLater(_TICK_S, self._tick)
 
     def _retry(self) -> None:
