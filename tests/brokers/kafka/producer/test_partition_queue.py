@@ -128,6 +128,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.queue.state is not State.CLOSED)
     @rule(sizes=st.lists(st.sampled_from([0, 0, 50, 200]), min_size=1, max_size=6))
     def append(self, sizes):
+        self.put(sizes)
+
+    def put(self, sizes):
         for size in sizes:
             value = b"%d:" % self.count + b"x" * size
             self.count += 1
@@ -138,12 +141,14 @@ class QueueMachine(RuleBasedStateMachine):
             self.inside[value] = pending
             assert self.queue.append(pending) is was_idle
 
-    @rule(fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=8), data=st.data())
+    @rule(fates=st.lists(st.sampled_from(FATES), min_size=6, max_size=20), data=st.data())
     def proceed(self, fates, data):
         """Do what is next, some times in a row, each with another outcome."""
         for fate in fates:
             state = self.queue.state
-            if state is State.READY or state is State.RESEND:
+            if state is State.IDLE:
+                self.put([0, 200, 200, 0])
+            elif state is State.READY or state is State.RESEND:
                 if fate == "no connection":
                     assert self.queue.try_again_after(self.now_s, reason=WHY) == []
                 else:
@@ -241,7 +246,9 @@ class QueueMachine(RuleBasedStateMachine):
     def have_a_batch_arrive_late(self):
         self.log.append(self.late.pop(0))
 
-    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 11.0]), hurry_s=st.sampled_from([None, None, 0.0, 3.0]))
+    @rule(
+        seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 11.0]), hurry_s=st.sampled_from([None, None, 0.0, 3.0])
+    )
     def expire(self, seconds, hurry_s):
         self.now_s += seconds
         hurry = None if hurry_s is None else Hurry(self.now_s - hurry_s + TIMEOUT_S, TIMEOUT_S - 1.5)
@@ -420,3 +427,17 @@ def test_sequence_numbers_begin_at_0_again_after_the_greatest():
         assert first == expected
         queue.stored()
         queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))
+
+
+def test_records_whose_callers_were_told_leave_when_their_batch_is_taken_back():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    for number in range(3):
+        queue.append(Pending(record("t", b"%d" % number), 40, 1.0 + number, Deferred()))
+    queue.begin_attempt(Codec.NONE)
+    expired = queue.expire(2.5)
+    assert [each.record.value for each in expired.unanswered] == [b"0", b"1"]
+    assert expired.unsent == expired.dropped == []
+    left = queue.try_again_after(2.5, reason=WHY)
+    assert [each.record.value for each in left] == [b"0", b"1"]
+    assert queue.held == 40
+    assert [each.record.value for each in queue.give_up_unsent()] == [b"2"]
