@@ -15,7 +15,7 @@ from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
+from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.consumer import Following
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
@@ -31,20 +31,6 @@ __all__ = ["KafkaBroker"]
 
 CONNECT_TIMEOUT_S: Final = 5.0
 METADATA_INTERVAL_S: Final = 10.0
-
-
-class _Refreshing:
-    """Has the producer refresh what it knows of the cluster."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    def cluster_unreachable(self, reason: FailureReason) -> None:
-        """See `sampleapp.brokers.kafka.watch.ClusterListener.cluster_unreachable`."""
-
-    def cluster_reached(self) -> None:
-        """See `sampleapp.brokers.kafka.watch.ClusterListener.cluster_reached`."""
-        self._producer.refresh()
 
 
 @implementer(IBroker)
@@ -112,7 +98,7 @@ class KafkaBroker:
             ),
             clock=self._reactor,
         )
-        self._watch.start(client=self._client, listener=_Refreshing(self._producer))
+        self._watch.start(client=self._client, listener=self._producer)
         self._followings.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:

@@ -267,7 +267,7 @@ def test_a_broker_that_does_not_give_producer_ids_is_published_to_without():
 def test_a_topic_that_is_idle_for_long_begins_with_another_producer_id_when_it_is_used_again():
     world = warm(partitions=1)
     world.clock.advance(1000)
-    world.producer.refresh()
+    world.producer.cluster_reached()
     for number in range(3):
         # The same number of records as the very first batch: the broker must not take it for that one.
         [metadata] = publish_now(world, b"%d" % number)

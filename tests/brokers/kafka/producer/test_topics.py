@@ -74,10 +74,10 @@ def two_partitions():
 
 def shrink(world):
     world.cluster.create_anew(partitions=1)
-    world.producer.refresh()
+    world.producer.cluster_reached()
     # Twice: one answer that says so might come from a broker that is behind.
     world.advance(1.2)
-    world.producer.refresh()
+    world.producer.cluster_reached()
     world.advance(0.2)
 
 
@@ -117,7 +117,7 @@ def test_records_that_change_their_partition_keep_their_deadlines():
     world.advance(TIMEOUT_S - 0.5)
     world.publish(b"late", key=keys[0])
     world.cluster.create_anew(partitions=1)
-    world.producer.refresh()
+    world.producer.cluster_reached()
     world.advance(0.7)
     assert type(early[0].value) is BrokerUnavailable
 
@@ -127,7 +127,7 @@ def test_one_answer_of_a_broker_that_is_behind_does_not_make_a_topic_another_one
     ids = world.cluster.ids_given
     behind = world.cluster.partitions_of
     world.cluster.partitions_of = lambda _: range(1)
-    world.producer.refresh()
+    world.producer.cluster_reached()
     outcome = world.publish(b"1", key=keys[1])
     world.advance(0.02)
     world.cluster.partitions_of = behind

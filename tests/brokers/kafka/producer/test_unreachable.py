@@ -34,7 +34,7 @@ def world(request):
 def test_new_records_fail_within_two_seconds_and_those_from_before_keep_their_time(world):
     before = world.publish(b"before")
     world.advance(5, step_s=0.05)
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     new = world.publish(b"new")
     world.advance(1.4, step_s=0.05)
     assert new == []
@@ -55,7 +55,7 @@ def test_new_records_fail_within_two_seconds_and_those_from_before_keep_their_ti
 
 
 def test_a_record_that_comes_when_a_broker_is_back_is_stored_before_anybody_says_so(world):
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     lost = world.publish(b"lost")
     world.advance(5, step_s=0.05)
     assert type(lost[0].value) is BrokerUnavailable
@@ -66,7 +66,7 @@ def test_a_record_that_comes_when_a_broker_is_back_is_stored_before_anybody_says
 
 
 def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_again(world):
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     waiting = world.publish(b"waiting")
     world.advance(1)
     world.producer.cluster_reached()
@@ -79,7 +79,7 @@ def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_
 
 def test_what_may_have_been_sent_is_never_said_not_to_be():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     world.cluster.next_fate = lambda: Fate.LATE
     sent = world.publish(b"sent")
     world.advance(0.05)
@@ -94,10 +94,10 @@ def test_what_may_have_been_sent_is_never_said_not_to_be():
 def test_the_second_news_of_the_same_outage_changes_nothing():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     cut_off(world)
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     first = world.publish(b"first one")
     world.advance(1)
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     world.advance(0.8)
     assert type(first[0].value) is BrokerUnavailable
     world.producer.cluster_reached()
@@ -108,7 +108,7 @@ def test_the_second_news_of_the_same_outage_changes_nothing():
 def test_a_delivery_timeout_that_is_shorter_still_counts():
     world = warm(partitions=1, delivery_timeout_s=0.5)
     cut_off(world)
-    world.producer.cluster_unreachable()
+    world.producer.cluster_unreachable(reason("nobody there"))
     outcome = world.publish(b"1")
     world.advance(0.7)
     assert type(outcome[0].value) is BrokerUnavailable

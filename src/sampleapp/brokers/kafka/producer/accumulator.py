@@ -31,11 +31,6 @@ __all__ = ["Accumulator", "Topic"]
 
 _COMPARED: Final = 12
 """How many partitions are compared to find one that is not behind: all of them would take too long."""
-_UNREACHABLE: Final = FailureReason(
-    sentence="No broker of the cluster can be reached.",
-    public="No broker of the cluster can be reached at the moment.",
-    lasting=False,
-)
 
 
 class Topic:
@@ -92,6 +87,7 @@ class Accumulator:
         self._ready: dict[PartitionQueue, None] = {}
         self._active: dict[PartitionQueue, None] = {}
         self._hurry: Hurry | None = None
+        self._outage: FailureReason | None = None
         self.topics: dict[str, Topic] = {}
         """By name. Only the accumulator changes it."""
         self.unknown: dict[str, Topic] = {}
@@ -108,8 +104,8 @@ class Accumulator:
 
     @property
     def outage(self) -> FailureReason | None:
-        """Why records are given up that no attempt was made for; ``None`` unless no broker can be reached."""
-        return None if self._hurry is None else _UNREACHABLE
+        """Why no broker can be reached; ``None`` while one can be."""
+        return self._outage
 
     @property
     def active(self) -> list[PartitionQueue]:
@@ -312,17 +308,21 @@ class Accumulator:
 
     # Time passes
 
-    def hurry(self, wait_s: float | None) -> None:
+    def hurry(self, wait_s: float, *, reason: FailureReason) -> None:
         """
         Let records that come from now on wait for a shorter time before they are sent.
 
-        :param wait_s: so long, in seconds; ``None`` ends that, for all that still wait.
+        :param wait_s: so long, in seconds.
+        :param reason: why, for those that no attempt was made for.
         """
-        earlier_s = 0.0 if wait_s is None else self._delivery_timeout_s - wait_s
-        if earlier_s <= 0:
-            self._hurry = None
-        elif self._hurry is None:
+        self._outage = reason
+        earlier_s = self._delivery_timeout_s - wait_s
+        if self._hurry is None and earlier_s > 0:
             self._hurry = Hurry(self._clock.seconds() + self._delivery_timeout_s, earlier_s)
+
+    def end_hurry(self) -> None:
+        """Give all that still wait their whole time again."""
+        self._hurry = self._outage = None
 
     def expire(self, *, reason: FailureReason | None) -> list[PartitionQueue]:
         """

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import ClusterClient
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
@@ -93,14 +94,16 @@ class Producer:
             self._sender.wake()
         return answer
 
-    def cluster_unreachable(self) -> None:
+    def cluster_unreachable(self, reason: FailureReason) -> None:
         """
         Note that no broker can be reached.
 
         Records that come from now on, and are not sent within 1.5 s, fail with `BrokerUnavailable`.
         Those that were accepted before, and those that are sent, keep their whole time.
+
+        :param reason: why, for records that no attempt was made for.
         """
-        self._accumulator.hurry(_UNREACHABLE_WAIT_S)
+        self._accumulator.hurry(_UNREACHABLE_WAIT_S, reason=reason)
 
     def cluster_reached(self) -> None:
         """
@@ -108,10 +111,8 @@ class Producer:
 
         It ends what `cluster_unreachable` began, and has partitions and leaders learnt again.
         """
-        self._accumulator.hurry(None)
+        self._accumulator.end_hurry()
         self._sender.refresh()
-
-    refresh = cluster_reached
 
     def drain(self) -> Deferred[None]:
         """
