@@ -266,6 +266,24 @@ async def test_a_partition_without_a_leader_waits_for_one_until_the_deadline(moc
 
 
 @pytest_twisted.ensureDeferred
+async def test_new_records_are_refused_soon_while_no_broker_can_be_reached_and_older_ones_wait_on(mock):
+    async with running(mock.bootstrap, stop_within_s=0.1) as broker:
+        await within(broker.publish(record("t", b"stored")))
+        mock.broker_down()
+        older, newer = broker.publish(record("t", b"older")), []
+        older.addErrback(lambda failure: failure.value)
+
+        def one_is_refused():
+            answer = broker.publish(record("t", b"newer"))
+            answer.addErrback(lambda failure: failure.value).addCallback(newer.append)
+            return bool(newer)
+
+        await eventually(one_is_refused)
+        assert type(newer[0]) is BrokerUnavailable
+        assert not older.called
+
+
+@pytest_twisted.ensureDeferred
 async def test_records_wait_while_the_brokers_are_down_and_are_published_once_when_they_are_up(mock):
     async with running(mock.bootstrap) as broker:
         first = await settled(broker, numbered(20))
