@@ -24,6 +24,7 @@ _ZSTD_SINCE = 7
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _PARTITION_AND_LENGTH = Struct(">ii")
 _APPENDED = Struct(">ihqq")
+_APPENDED_WITH_START = Struct(">ihqqq")
 # What an element takes at least: its numbers, and the lengths of its strings and arrays.
 _SMALLEST_TOPIC = 2 + 4
 _SMALLEST_RECORD_ERROR = 4 + 2
@@ -90,11 +91,14 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
 
     def _read(self, version: int, reader: Reader) -> ProduceAnswer:
         partitions: list[Produced] = []
+        start = -1
         for _ in range(reader.count(_SMALLEST_TOPIC)):
             topic = reader.string()
             for _ in range(reader.count(_APPENDED.size)):
-                partition, error, offset, timestamp_ms = reader.fields(_APPENDED)
-                start = reader.int64() if version >= _LOG_START_OFFSET_SINCE else -1
+                if version >= _LOG_START_OFFSET_SINCE:
+                    partition, error, offset, timestamp_ms, start = reader.fields(_APPENDED_WITH_START)
+                else:
+                    partition, error, offset, timestamp_ms = reader.fields(_APPENDED)
                 errors, message = _refusal(reader) if version >= _RECORD_ERRORS_SINCE else ((), None)
                 partitions.append(
                     Produced(topic, partition, error, offset, timestamp_ms, start, errors, message)

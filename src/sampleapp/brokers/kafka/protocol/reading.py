@@ -34,6 +34,8 @@ class Reader:
     A number that would reach beyond the end raises `struct.error`, and text that is not UTF-8
     `UnicodeDecodeError`: `Request.decode` makes a `ProtocolError` of them, once for each answer and not
     once for each field.
+
+    An answer to Produce is read with each batch, so what that takes calls nothing that it can do without.
     """
 
     __slots__ = ("at", "body", "end")
@@ -56,17 +58,23 @@ class Reader:
 
     def int16(self) -> int:
         """A signed number of 16 bits; error codes are such."""
-        value: int = self.fields(_INT16)[0]
+        value: int
+        (value,) = _INT16.unpack_from(self.body, self.at)
+        self.at += 2
         return value
 
     def int32(self) -> int:
         """A signed number of 32 bits."""
-        value: int = self.fields(_INT32)[0]
+        value: int
+        (value,) = _INT32.unpack_from(self.body, self.at)
+        self.at += 4
         return value
 
     def int64(self) -> int:
         """A signed number of 64 bits."""
-        value: int = self.fields(_INT64)[0]
+        value: int
+        (value,) = _INT64.unpack_from(self.body, self.at)
+        self.at += 8
         return value
 
     def uuid(self) -> UUID | None:
@@ -83,7 +91,8 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """NULLABLE_STRING."""
-        length = self._string_length()
+        (length,) = _INT16.unpack_from(self.body, self.at)
+        self.at += 2
         return None if length == -1 else str(self._take(length), "utf-8")
 
     def data(self) -> bytes:
@@ -105,12 +114,20 @@ class Reader:
         :param smallest: how many bytes an element takes at least. A count that cannot fit in what is left
             is refused before anything is made for it.
         """
-        return self._checked(self._length(), smallest)
+        (count,) = _INT32.unpack_from(self.body, self.at)
+        self.at += 4
+        if count < 0 or count * smallest > self.end - self.at:
+            raise self._too_many(count)
+        return int(count)
 
     def nullable_count(self, smallest: int) -> int:
         """As `count`, for an ARRAY that may be null, which is taken for empty."""
         count = self._length()
-        return 0 if count == -1 else self._checked(count, smallest)
+        if count == -1:
+            return 0
+        if count < 0 or count * smallest > self.end - self.at:
+            raise self._too_many(count)
+        return count
 
     def int32s(self) -> tuple[int, ...]:
         """ARRAY of INT32."""
@@ -128,17 +145,12 @@ class Reader:
         if self.at != self.end:
             raise ProtocolError(f"{self.end - self.at} bytes are left over.")
 
-    def _string_length(self) -> int:
-        return self.int16()
-
     def _length(self) -> int:
         """Of bytes or an array; -1 for null."""
         return self.int32()
 
-    def _checked(self, count: int, smallest: int) -> int:
-        if count < 0 or count * smallest > self.end - self.at:
-            raise ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
-        return count
+    def _too_many(self, count: int) -> ProtocolError:
+        return ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
 
     def _take(self, length: int) -> bytes | memoryview:
         start = self.at
@@ -174,8 +186,17 @@ class FlexibleReader(Reader):
             return
         super().finish()
 
-    def _string_length(self) -> int:
-        return self._uvarint() - 1
+    def nullable_string(self) -> str | None:
+        """COMPACT_NULLABLE_STRING."""
+        length = self._uvarint() - 1
+        return None if length == -1 else str(self._take(length), "utf-8")
+
+    def count(self, smallest: int) -> int:
+        """See `Reader.count`; of a COMPACT_ARRAY."""
+        count = self._uvarint() - 1
+        if count < 0 or count * smallest > self.end - self.at:
+            raise self._too_many(count)
+        return count
 
     def _length(self) -> int:
         return self._uvarint() - 1
