@@ -100,7 +100,7 @@ setup(
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",
-        "typing-extensions >= 4.6",
+        "typing-extensions >= 4.10",
         "zope.interface >= 6.0",
     ],
     extras_require={

@@ -54,7 +54,9 @@ def test_a_file_of_authorities_and_a_client_certificate_with_its_chain_are_loade
         authority.certificate.read_bytes() + Authority(tmp_path, "x").certificate.read_bytes(),
     )
     assert load(ca=both, certificate=issued.certificate, key=issued.key).tls_for("a") is not None
-    assert load(ca=both, certificate=issued.both, key=issued.both).tls_for("a") is not None
+    in_one = written(tmp_path / "one.pem", issued.certificate.read_bytes() + issued.key.read_bytes())
+    in_one.chmod(0o600)
+    assert load(ca=both, certificate=in_one, key=in_one).tls_for("a") is not None
 
 
 @pytest.mark.parametrize("option", ["ca", "certificate", "key"])
