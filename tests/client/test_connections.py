@@ -7,9 +7,10 @@ import pytest_twisted
 import treq.testing
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import TCP6ServerEndpoint
+from twisted.internet.endpoints import SSL4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
+from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.task import Clock
 from twisted.web.client import Agent
 from twisted.web.resource import Resource
@@ -22,6 +23,7 @@ from sampleapp.client import (
     TLSFailed,
 )
 from sampleapp.client._tls import TLSPolicy
+from tests.support.certificates import Authority
 from tests.support.client_servers import (
     Arrivals,
     ContractResource,
@@ -76,6 +78,47 @@ async def test_a_server_that_does_not_speak_tls_is_told_apart_before_the_request
     finally:
         await port.stopListening()
     assert (caught.value.retriable, caught.value.possibly_published) == (True, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_waits_for_a_handshake_that_is_over(tmp_path, monkeypatch):
+    authority = Authority(tmp_path)
+    issued = authority.server()
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = DefaultOpenSSLContextFactory(str(issued.key), str(issued.certificate))
+    endpoint = SSL4ServerEndpoint(reactor, 0, context, interface="127.0.0.1")
+    port = await endpoint.listen(Site(ContractResource()))
+    url = f"https://127.0.0.1:{port.getHost().port}"
+    clock = Clock()
+    agent = Agent(reactor, contextFactory=TLSPolicy(reactor=clock, timeout_s=5.0))
+    try:
+        assert await Client(base_url=url, reactor=reactor, agent=agent).readings() == [21.5, -5.0]
+        assert clock.getDelayedCalls() == []
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(TLSFailed, match="not one to trust"):
+            await Client(base_url=url, reactor=reactor, agent=agent).readings()
+        assert clock.getDelayedCalls() == []
+    finally:
+        await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_waits_for_a_handshake_whose_connection_was_lost():
+    factory = Factory.forProtocol(Listener)
+    factory.heard = Deferred()
+    port, url = await listening(factory)
+    clock = Clock()
+    agent = Agent(reactor, contextFactory=TLSPolicy(reactor=clock, timeout_s=5.0))
+    try:
+        asked = Client(base_url=url.replace("http:", "https:"), reactor=reactor, agent=agent).readings()
+        await factory.heard
+        assert len(clock.getDelayedCalls()) == 1
+        asked.cancel()
+        with pytest.raises(CancelledError):
+            await asked
+    finally:
+        await port.stopListening()
+    assert clock.getDelayedCalls() == []
 
 
 @pytest_twisted.ensureDeferred

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorTime
+from OpenSSL.SSL import WantReadError
+from twisted.internet.interfaces import IDelayedCall, IOpenSSLClientConnectionCreator, IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.client import BrowserLikePolicyForHTTPS
 from twisted.web.iweb import IPolicyForHTTPS
@@ -46,13 +47,46 @@ class _Creator:
         self._reactor = reactor
         self._timeout_s = timeout_s
 
-    def clientConnectionForTLS(self, tlsProtocol: Any) -> Any:  # noqa: N803 -- Twisted's name
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> _Connection:  # noqa: N803 -- Twisted's name
         connection = self._creator.clientConnectionForTLS(tlsProtocol)
+        timer = self._reactor.callLater(
+            self._timeout_s, lambda: tlsProtocol.failVerification(Failure(HandshakeTimedOut()))
+        )
+        return _Connection(connection, timer)
 
-        def look() -> None:
-            # The other side's Finished is what ends a handshake (RFC 8446, section 4.4.4).
-            if tlsProtocol.connected and connection.get_peer_finished() is None:
-                tlsProtocol.failVerification(Failure(HandshakeTimedOut()))
 
-        self._reactor.callLater(self._timeout_s, look)
-        return connection
+class _Connection:
+    """
+    An `OpenSSL.SSL.Connection` whose timer ends with its handshake.
+
+    Twisted tells only protocols that ask for it (`IHandshakeListener`) of the end of a handshake, and those
+    of its HTTP client do not ask.
+    """
+
+    def __init__(self, connection: Any, timer: IDelayedCall) -> None:
+        """:param timer: gives the handshake up."""
+        self._connection = connection
+        self._timer = timer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake; it is over unless it needs more from the other side."""
+        try:
+            self._connection.do_handshake()
+        except WantReadError:
+            raise
+        except Exception:
+            self._end_timer()
+            raise
+        self._end_timer()
+
+    def bio_shutdown(self) -> None:
+        """Take in that the connection was lost."""
+        self._end_timer()
+        self._connection.bio_shutdown()
+
+    def _end_timer(self) -> None:
+        if self._timer.active():
+            self._timer.cancel()
