@@ -24,6 +24,7 @@ from sampleapp.brokers.kafka.consumer import Following
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     EARLIEST,
+    LATEST,
     AbortedTransaction,
     Fetched,
     FetchRequest,
@@ -33,6 +34,7 @@ from sampleapp.brokers.kafka.protocol import (
 )
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.model import EARLIEST as START
 from tests.support.brokers import Recorder, record
 
 __all__ = ["LATENCY_S", "TOPIC", "Cluster", "FollowingSetup", "Log", "SimulatedClient", "batch", "values"]
@@ -41,17 +43,32 @@ R = TypeVar("R")
 
 TOPIC = "t"
 LATENCY_S = 0.002
+TIMESTAMP_MS = 1_700_000_000_000
+"""Of a record for which a test says nothing else."""
 DOWN = FailureReason(
     sentence="10.0.0.1:9092 refuses connections.", public="No broker answers.", lasting=False
 )
 
 
-def batch(offset, values, *, codec=Codec.NONE, last_offset=None, attributes=0, producer_id=-1, keys=None):
+def batch(
+    offset,
+    values,
+    *,
+    codec=Codec.NONE,
+    last_offset=None,
+    attributes=0,
+    producer_id=-1,
+    keys=None,
+    timestamp_ms=TIMESTAMP_MS,
+):
     """A record batch as a broker has it; with a ``last_offset`` if the last records were compacted away."""
     keys = keys or [None] * len(values)
     data = bytearray(
         encode_batch(
-            [record(TOPIC, value, key=key) for key, value in zip(keys, values, strict=True)],
+            [
+                record(TOPIC, value, key=key, timestamp_ms=timestamp_ms)
+                for key, value in zip(keys, values, strict=True)
+            ],
             codec=codec,
             producer_id=producer_id,
             epoch=0,
@@ -74,6 +91,8 @@ class Log:
         self.start = self.end = 0
         self.batches = []
         """First offset, last offset, bytes."""
+        self.timestamps = []
+        """First offset and timestamp of each append."""
         self.shown = {}
         """The values to be shown, by offset."""
         self.stable = None
@@ -82,9 +101,12 @@ class Log:
         """Transactions, and the offset of their end."""
         self.errors = []
         """What the next answers about it say."""
+        self.unlisted = defaultdict(list)
+        """What the next answers say of the offset of a time."""
 
-    def append(self, *values, **options):
-        data = batch(self.end, values, **options)
+    def append(self, *values, timestamp_ms=TIMESTAMP_MS, **options):
+        data = batch(self.end, values, timestamp_ms=timestamp_ms, **options)
+        self.timestamps.append((self.end, timestamp_ms))
         self._add(data, len(values))
         self.shown |= {self.end - len(values) + index: value for index, value in enumerate(values)}
 
@@ -113,6 +135,15 @@ class Log:
         self.start = offset
         self.batches = [each for each in self.batches if each[1] >= offset]
         self.shown = {o: value for o, value in self.shown.items() if o >= offset}
+
+    def listed(self, which):
+        """The offset that a leader lists for a time, or for one of the two that stand for an end."""
+        if which == EARLIEST:
+            return self.start
+        if which == LATEST:
+            return self.end
+        found = [offset for offset, timestamp_ms in self.timestamps if timestamp_ms >= which]
+        return max(found[0], self.start) if found else -1
 
     def readable_to(self):
         return self.end if self.stable is None else self.stable
@@ -361,10 +392,12 @@ class SimulatedClient:
         answer = []
         for number, which in partitions:
             log = self._log(node_id, number)
+            if not isinstance(log, int) and log.unlisted[which]:
+                log = log.unlisted[which].pop(0)
             if isinstance(log, int):
                 answer.append(ListedOffset(topic, number, log, -1, -1))
             else:
-                answer.append(ListedOffset(topic, number, 0, -1, log.start if which == EARLIEST else log.end))
+                answer.append(ListedOffset(topic, number, 0, -1, log.listed(which)))
         return answer
 
     def _fetch(self, node_id, request, give_up_at_s):
@@ -391,12 +424,13 @@ class SimulatedClient:
 class FollowingSetup:
     """A following of the topic, and who hears of it."""
 
-    def __init__(self, cluster, *, started=True, max_batch_bytes=64 * 1024 * 1024, **options):
+    def __init__(self, cluster, *, started=True, max_batch_bytes=64 * 1024 * 1024, start=START, **options):
         self.cluster = cluster
         self.condition = Condition()
         self.recorder = Recorder(**options)
         self.followings = Followings()
         self.max_batch_bytes = max_batch_bytes
+        self.start = start
         self.following = self.follow(self.recorder)
         if started:
             self.followings.start()
@@ -409,6 +443,7 @@ class FollowingSetup:
             clock=self.cluster.clock,
             condition=self.condition,
             ended=self.followings.ended,
+            start=self.start,
             max_batch_bytes=self.max_batch_bytes,
         )
         self.followings.add(following)
