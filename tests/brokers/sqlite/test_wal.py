@@ -12,12 +12,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import pytest_twisted
+from twisted.logger import LogLevel, formatEvent
 
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.wal import WriteAheadLog
-from tests.support.brokers import record
-from tests.support.sqlite import PROJECT
+from tests.support.brokers import Recorder, eventually, record, within
+from tests.support.logs import logged
+from tests.support.sqlite import PROJECT, running
 
 
 def wal(path):
@@ -129,6 +132,22 @@ def test_nothing_is_lost_when_the_database_is_moved_the_process_killed_and_the_d
         running.kill()
         aside.replace(path)
         assert values(path) == running.acknowledged
+
+
+@pytest_twisted.ensureDeferred
+async def test_that_a_deleted_wal_was_put_back_is_said_in_the_log_while_somebody_follows(path):
+    recorder = Recorder()
+    async with running(path) as broker:
+        broker.follow(topic="t", observer=recorder)
+        assert (await within(broker.publish(record("t")))).offset == 0
+        await eventually(lambda: recorder.records)
+        with logged(LogLevel.warn) as warnings, logged(LogLevel.error) as errors:
+            wal(path).unlink()
+            await eventually(lambda: warnings or errors)
+        assert wal(path).exists()
+        # A following that reads at that moment meets it first.
+        (event,) = warnings or errors
+        assert f"{wal(path)} was deleted while it was in use; what it held was put back" in formatEvent(event)
 
 
 def zeroed(path, _):

@@ -19,6 +19,7 @@ from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
 from sampleapp.brokers.sqlite.rows import Page
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.brokers.sqlite.wal import WalMoved
 from sampleapp.interfaces import IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Record, Start
 
@@ -178,6 +179,8 @@ class Following:
 class Followings:
     """All followings of a broker; sees to it that each learns of new records, whoever has written them."""
 
+    _log = Logger()
+
     def __init__(
         self, *, store: Store, thread: PrivateThread, clock: IReactorTime, condition: Condition
     ) -> None:
@@ -248,6 +251,10 @@ class Followings:
                 break
             try:
                 changes = await self._thread.run(self._store.changes)
+            except WalMoved as error:
+                # This look has put it back, so that nobody else meets it.
+                self._log.warn("{reason}", reason=error.reason)
+                changes = None
             except Exception:  # noqa: BLE001 -- the followings meet the same when they read, and report it
                 changes = None
             if changes is None or changes != self._changes:
