@@ -162,7 +162,7 @@ class Client:
 
     def close(self) -> Deferred[None]:
         """
-        Close the connections that are kept open; to be called when no request is under way.
+        Close the connections that are kept open; to be called when no request is in flight.
 
         :return: fires with ``None`` when they are closed. Never fails; cancelling it stops the waiting only.
         """

@@ -47,7 +47,7 @@ class _Creator:
         self._reactor = reactor
         self._timeout_s = timeout_s
 
-    def clientConnectionForTLS(self, tlsProtocol: Any) -> _Connection:  # noqa: N803 -- Twisted's name
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> Any:  # noqa: N803 -- Twisted's name
         connection = self._creator.clientConnectionForTLS(tlsProtocol)
         timer = self._reactor.callLater(
             self._timeout_s, lambda: tlsProtocol.failVerification(Failure(HandshakeTimedOut()))
