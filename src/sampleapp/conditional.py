@@ -9,7 +9,7 @@ def none_match_fails(if_none_match: bytes, etag: bytes) -> bool:
     """
     Whether ``If-None-Match`` names the current representation, so that it need not be sent again.
 
-    Tags are compared weakly, as the header is defined. What is not a tag is passed over, and so is the
+    Tags are compared weakly, as the header is defined. What is not a tag is skipped, and so is the
     tag of another server that holds a comma: the representation is then sent once more.
 
     :param if_none_match: the value of the header, its lines joined with commas.

@@ -16,7 +16,7 @@ __all__ = ["IBroker", "IFollowing", "IRecordObserver"]
 
 
 class IRecordObserver(Interface):
-    """Somebody who is told of the records of a topic; see `IBroker.follow`."""
+    """Is told of the records of a topic; see `IBroker.follow`."""
 
     def record_received(record: ConsumerRecord) -> None:
         """

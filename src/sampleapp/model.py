@@ -1,7 +1,7 @@
 """
 The values that travel through sampleapp.
 
-Records carry bytes, as they do in Kafka; who reads text into them or out of them says which
+Records carry bytes, as they do in Kafka; whatever reads text into them or out of them says which
 encoding. Every value is immutable, and every time is an integer of milliseconds since the epoch.
 """
 

@@ -1,7 +1,7 @@
 """
 Which version of the readings an ``Accept`` header asks for (RFC 9110, sections 12.4.2 and 12.5.1).
 
-There are two representations to choose from. Version 1 is for everybody who does not ask for version
+There are two representations to choose from. Version 1 is for every client that does not ask for version
 2 by its name, whatever else they send: a caller that was right once stays right for ever, so nothing
 here fails and nothing is "not acceptable".
 

@@ -36,7 +36,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_body: int = 1024 * 1024
     """The greatest length of a request's body, in bytes."""
     drain_timeout_s: float = 10.0
-    """How long a stopping service waits for the requests that are under way, in seconds."""
+    """How long a stopping service waits for the requests that are in flight, in seconds."""
 
 
 _DEFAULTS: Final = Config()
@@ -102,7 +102,7 @@ class Options(TwistedOptions):
             "drain-timeout",
             None,
             f"{_DEFAULTS.drain_timeout_s:g}",
-            "How many seconds a stopping service waits for the requests that are under way.",
+            "How many seconds a stopping service waits for the requests that are in flight.",
         ],
     ]
 

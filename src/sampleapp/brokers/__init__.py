@@ -59,7 +59,7 @@ def check_readable(url: str) -> None:
     :raise BrokerURLError: a file that is missing, or the memory of another process.
     """
     scheme, _, rest = url.partition(":")
-    # A service makes its file when it starts. Who reads one wants what is there, or has mistyped it.
+    # A service makes its file when it starts. A reader wants the one that is there, or has mistyped its path.
     if scheme.lower() == "sqlite" and rest and "\0" not in rest and not Path(rest).exists():
         raise BrokerURLError(
             f"there is no file {rest!r}. It is made by the service, in the directory where that was started, "

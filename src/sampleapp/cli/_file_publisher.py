@@ -71,7 +71,7 @@ async def publish_lines(
     """
     Publish each line as a message.
 
-    Cancelling it cancels what is under way, and returns the report all the same.
+    Cancelling it cancels what is in flight, and returns the report all the same.
 
     :param key: the key of every record; ``None`` for none.
     :param in_flight: how many messages may wait for their answers at one time.

@@ -87,7 +87,7 @@ def flush_results() -> None:
 
 def note(sentence: str) -> None:
     """Tell the person at the terminal something that is not a result."""
-    # Who has filled the disk that stderr goes to cannot be told of it.
+    # If stderr goes to the disk that is full, nothing can be said.
     with contextlib.suppress(OSError):
         click.echo(visible(sentence), err=True)
 

@@ -209,7 +209,7 @@ class FrontDoorChannel(HTTPChannel):
             self.transport.loseWriteConnection()
 
     def drain(self) -> None:
-        """Close the connection as soon as no request is under way on it."""
+        """Close the connection as soon as no request is in flight on it."""
         if self.requests:
             self.persistent = 0
         elif not self._buffer and not self._is_lingering:

@@ -70,7 +70,7 @@ class FrontDoorSite(Site):
 
     def drain(self) -> Deferred[None]:
         """
-        Let the requests that are under way end, and close each connection that has none.
+        Let the requests that are in flight end, and close each connection that has none.
 
         :return: fires with ``None`` when no connection is left. An answer that was handed to its
             connection is not on the wire yet, so requests that have ended are not enough.

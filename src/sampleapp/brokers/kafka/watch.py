@@ -19,7 +19,7 @@ from sampleapp.brokers.shared.pause import Pause
 __all__ = ["UNREACHABLE_AFTER_S", "ClusterListener", "Watch"]
 
 UNREACHABLE_AFTER_S: Final = 5.0
-"""For how long no broker has to be reached until the cluster counts as unreachable, in seconds."""
+"""When no broker was reached for so long, the cluster counts as unreachable, in seconds."""
 
 _RETRY: Final = Backoff(first_s=0.2, max_s=1.0)
 _SOON_S: Final = 0.2

@@ -205,5 +205,5 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
         cursor.close()
     if len(records) == max_records or size >= max_bytes:
         return Page(records, records[-1].offset + 1, end)
-    # Offsets that an operator has deleted by hand are passed over.
+    # Offsets that an operator has deleted by hand are skipped.
     return Page(records, max(offset, end), end)

@@ -69,7 +69,7 @@ class Store:
             if self.path.exists():
                 self.probe(patience_s=_CHECK_PATIENCE_S)
             else:
-                # Who checks may be root, and go on as somebody who could not write to root's file.
+                # The check may run as root, and the service as a user who could not write to root's file.
                 require_creatable(self.path)
         except StoreError as error:
             if error.code not in {Code.BUSY, Code.LOCKED}:

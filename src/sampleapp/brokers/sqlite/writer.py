@@ -238,8 +238,8 @@ class Writer:
         self._failing = True
         self._condition.bad(WRITING, error.reason)
         if self._probe is None:
-            # Who is told that the broker does not work sends nothing any more, so that no publish would
-            # ever show that it works again.
+            # Callers that are told that the broker does not work may send nothing more, and then no publish
+            # would show that it works again.
             self._probe = self._clock.callLater(_PROBE_S, self._probe_now)
 
     def _probe_now(self) -> None:

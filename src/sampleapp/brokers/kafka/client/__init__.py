@@ -2,7 +2,7 @@
 The client of a cluster: its connections, and its metadata.
 
 It is afkak's client, subclassed. afkak's are the table of connections by node id, the requests that are
-under way on each with their correlation ids, matching answers to them, cancelling, and the cache of topics,
+in flight on each with their correlation ids, matching answers to them, cancelling, and the cache of topics,
 partitions and leaders. Overridden are:
 
 - what goes over a connection: afkak speaks the versions of Kafka 0.8, which Kafka 4 refuses (KIP-896);

@@ -48,7 +48,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
     The connections to a cluster, for one purpose.
 
     A broker answers the requests of one connection one after another, so whoever lets it wait, as a
-    consumer does, must not share a client with anybody who is in a hurry.
+    consumer does, must not share a client with requests that are urgent.
     """
 
     _log = Logger()
@@ -156,7 +156,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
 
     def close(self) -> Deferred[None]:
         """
-        Close every connection; what is under way fails with `RequestFailed`.
+        Close every connection; what is in flight fails with `RequestFailed`.
 
         :return: fires with ``None`` when they are closed. Never fails, and may be called more than once.
         """
@@ -260,7 +260,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         brokers = _afkak_brokers(metadata)
         if brokers:
             for node_id in set(self.node_ids()) - set(brokers):
-                # Not among those that are alive. What is under way there fails, and finds its new leader.
+                # Not among those that are alive. What is in flight there fails, and finds its new leader.
                 del self._brokers[node_id]
                 if node_id in self.clients:
                     left = self.clients.pop(node_id)

@@ -154,7 +154,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
     def abort(self) -> None:
         """
-        Drop the connection at once; what else is under way on it fails.
+        Drop the connection at once; what else is in flight on it fails.
 
         afkak's way waits for what a dead peer does not read.
         """
@@ -177,12 +177,12 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             self._dDown.callback(None)
 
     def has_left(self) -> None:
-        """The broker is not in the cluster any more: what is under way fails, for that reason."""
+        """The broker is not in the cluster any more: what is in flight fails, for that reason."""
         self._fail_all(self._reason("is not among the brokers of the cluster any more"))
 
     def close(self) -> Deferred[None]:
         """
-        Close for ever; what is under way fails with `RequestFailed`.
+        Close for ever; what is in flight fails with `RequestFailed`.
 
         :return: fires when the connection is gone.
         """

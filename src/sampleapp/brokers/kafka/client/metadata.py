@@ -16,7 +16,7 @@ from sampleapp.brokers.shared.waiters import Waiters
 __all__ = ["MetadataLoads", "ask_one_of"]
 
 _HEDGE_S: Final = 1.0
-"""Who has not answered for so long has another one asked beside it."""
+"""When a broker has not answered for so long, another one is asked as well, in seconds."""
 
 _NOBODY: Final = FailureReason(
     sentence="The cluster says that it has no brokers.", public="No broker is known.", lasting=False
@@ -25,7 +25,7 @@ _NOBODY: Final = FailureReason(
 
 class MetadataLoads:
     """
-    The loads of one client, of which one is under way at a time.
+    The loads of one client, of which one is in flight at a time.
 
     Whoever asks meanwhile shares the next one, so that no number of unknown topics makes a storm of
     requests.

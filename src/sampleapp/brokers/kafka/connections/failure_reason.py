@@ -30,7 +30,7 @@ class ConnectionFailed(Exception):
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """Who is connected to, and how: what a sentence about it needs."""
+    """The peer of a connection, and how it is connected to: what a sentence about it needs."""
 
     host: str
     port: int

@@ -69,7 +69,7 @@ class Discovery:
         self._former_ids: set[UUID] = set()
 
     def stop(self) -> None:
-        """End `run`, as soon as the request under way has failed."""
+        """End `run`, as soon as the request in flight has failed."""
         self._stopped = True
         self._idle.end()
         self._pace.end()

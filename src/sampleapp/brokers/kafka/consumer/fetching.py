@@ -73,7 +73,7 @@ class Fetching:
         self._max_bytes = _MAX_BYTES
 
     def stop(self) -> None:
-        """End `run`, as soon as the request under way has failed."""
+        """End `run`, as soon as the request in flight has failed."""
         self._stopped = True
         self._idle.end()
         self._pace.end()

@@ -20,7 +20,7 @@ _NO_TIMEOUT = INT32.pack(0x7FFFFFFF)
 
 
 class ProducerIdentity(msgspec.Struct, frozen=True, gc=False):
-    """Who a producer is, to every broker of the cluster."""
+    """The identity of a producer, for every broker of the cluster."""
 
     error: int
     producer_id: int

@@ -37,7 +37,7 @@ class BrokerAddress(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True, gc=False):
-    """Who has a partition."""
+    """The leader and the replicas of a partition."""
 
     error: int
     partition: int
@@ -69,7 +69,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True, gc=False):
 
 class MetadataRequest(Request[ClusterMetadata], frozen=True, kw_only=True):
     """
-    Who leads what? Asking may create topics, so it says whether it is meant to (KIP-204's version 4).
+    Ask for the brokers and the leaders. Asking can create topics; since version 4 it says whether it may.
 
     Kafka 0.11 speaks v4.
     """

@@ -70,7 +70,7 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
     timeout_ms: int
     """How long the leader may wait for the other replicas."""
     acks: int = -1
-    """Who has to have the batch: all in-sync replicas (-1), the leader (1), nobody (0; no answer comes)."""
+    """Which replicas must have the batch: all in-sync replicas (-1), the leader (1), none (0: no answer)."""
     may_have_zstd: bool = False
     """Whether batches may be compressed with zstd."""
 
