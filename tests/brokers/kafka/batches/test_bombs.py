@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import zlib
@@ -152,7 +153,7 @@ def varint(number):
 
 def in_gzip(record, count):
     """A batch of one record again and again."""
-    body = zlib.compress(record * count, wbits=31)
+    body = gzip.compress(record * count)
     checked = pack(">hiqqqhii", Codec.GZIP.value, count - 1, 0, 0, -1, -1, -1, count) + body
     rest = pack(">ibI", -1, 2, calc_crc32c(checked)) + checked
     return pack(">qi", 0, len(rest)) + rest
