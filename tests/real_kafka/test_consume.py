@@ -14,7 +14,7 @@ def test_a_topic_that_does_not_exist_is_a_failure(one_node):
     found = consume(one_node, topic)
     assert (found.returncode, found.stdout) == (1, "")
     assert topic in found.stderr
-    assert "does not exist" in found.stderr
+    assert "There is no topic" in found.stderr
     assert not one_node.admin.exists(topic)
 
 
