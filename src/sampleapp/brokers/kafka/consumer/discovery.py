@@ -133,6 +133,9 @@ class Discovery:
             # A broker that has not heard of the change yet.
             self._unsettled += 1
             return RETRY.delay_s(self._unsettled)
+        if topic_id is not None:
+            # No id comes twice, so this topic was there all the time, and the brokers did not know it.
+            self._former_ids.discard(topic_id)
         self._failures = 0
         self.obstacle = self.waits_for = None
         self._missing_since_s = None
