@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
 from sampleapp.brokers.shared.backoff import Backoff
 from sampleapp.brokers.shared.condition import WRITING, Condition
@@ -54,7 +53,9 @@ class Watch:
     often; at once when a connection was lost, as it is when a request was not answered in time; and, while
     none succeeds, again and again, and as soon as somebody's connection comes about. The time until the
     cluster counts as unreachable begins with the first of these signs, so that a cluster that is frozen, or
-    behind a firewall that drops everything, is noticed although nothing refuses anything.
+    behind a firewall that drops everything, is noticed although nothing refuses anything. While a look is
+    under way, answers to other requests put that off: a broker answers what comes on one connection in order,
+    so that a look may have to wait behind records whose followers are slow.
 
     It is a `sampleapp.brokers.kafka.client.ConnectionListener`, for all clients of the cluster.
     """
@@ -78,6 +79,8 @@ class Watch:
         self._failed_looks = 0
         self._was_reached = False
         self._is_unreachable = False
+        self._answered_s: float | None = None
+        """When any request was last answered."""
         self._deadline: IDelayedCall | None = None
         """When the cluster is unreachable, unless a broker is reached before."""
         self._last_failure: FailureReason | None = None
@@ -114,6 +117,10 @@ class Watch:
         if failed_before or self._failed_looks:
             self._look_soon()
 
+    def answered(self, host: str, port: int) -> None:  # noqa: ARG002 -- wherever it was
+        """See `ConnectionListener.answered`."""
+        self._answered_s = self._clock.seconds()
+
     def failed(self, host: str, port: int, reason: FailureReason) -> None:
         """See `ConnectionListener.failed`."""
         is_first = (host, port) not in self._failing
@@ -146,7 +153,7 @@ class Watch:
             self._look_again = False
             self._expect_an_answer(listener)
             try:
-                await _reach(client)
+                await _reach(client, clock=self._clock)
             except RequestFailed as error:
                 self._not_reached(error.reason)
             except Exception:  # noqa: BLE001 -- whatever it was, the next look may find out more
@@ -174,6 +181,11 @@ class Watch:
 
     def _unreachable(self, listener: ClusterListener) -> None:
         self._deadline = None
+        if self._answered_s is not None and not self._failed_looks:
+            left_s = self._answered_s + UNREACHABLE_AFTER_S - self._clock.seconds()
+            if left_s > 0:
+                self._deadline = self._clock.callLater(left_s, self._unreachable, listener)
+                return
         self._is_unreachable = True
         reason = self._last_failure or _SILENT
         self._condition.bad(WRITING, reason.sentence)
@@ -207,7 +219,7 @@ class Watch:
                 self._log.warn("No connection to a broker: {reason}", reason=sentence)
 
 
-async def _reach(client: ClusterClient) -> None:
+async def _reach(client: ClusterClient, *, clock: IReactorTime) -> None:
     """
     Load metadata, and connect to one of the brokers at the address that it advertises, as publishing will.
 
@@ -220,13 +232,9 @@ async def _reach(client: ClusterClient) -> None:
     nodes = client.node_ids()
     if not nodes or any(client.is_connected(node_id) for node_id in nodes):
         return
-    *others, last = nodes
-    for node_id in others:
-        with suppress(RequestFailed):
-            await client.when_connected(node_id)
-            return
     try:
-        await client.when_connected(last)
+        # One that is frozen, or behind a firewall, is not waited for: the others may well be there.
+        await ask_one_of(nodes, ask=client.when_connected, clock=clock)
     except RequestFailed as error:
         raise RequestFailed(_advertised(error.reason), sent=False) from error
 

@@ -234,6 +234,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
     def answered(self) -> None:
         """The broker is of use: the next attempt to connect need not wait."""
         self._failures = 0
+        self._listener.answered(self.host, self.port)
 
     def renew_if_idle(self) -> None:
         """Drop a connection that is about to expire, once everything on it has been answered."""

@@ -78,6 +78,9 @@ class ConnectionListener(Protocol):
     def connected(self, host: str, port: int) -> None:
         """A connection is ready for use."""
 
+    def answered(self, host: str, port: int) -> None:
+        """An answer to a request has come."""
+
     def failed(self, host: str, port: int, reason: FailureReason) -> None:
         """An attempt to connect has failed, for this reason; not told if it was given up."""
 
