@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from os import environ
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -17,12 +16,12 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.connections.security import Security
-from sampleapp.brokers.kafka.consumer import Following
+from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
-from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
@@ -30,7 +29,6 @@ from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 __all__ = ["KafkaBroker"]
 
 CONNECT_TIMEOUT_S: Final = 5.0
-METADATA_INTERVAL_S: Final = 10.0
 
 
 @implementer(IBroker)
@@ -67,10 +65,7 @@ class KafkaBroker:
         self._followings: Followings[Following] = Followings()
         self._client: Client | None = None
         self._producer: Producer | None = None
-        self._stopping = False
-        self._stopped = False
-        self._deadlines: list[IDelayedCall] = []
-        self._stops: Waiters[None] = Waiters()
+        self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
 
     def check(self) -> None:
         """See `IBroker.check`. Reads the files with certificates and credentials."""
@@ -78,7 +73,7 @@ class KafkaBroker:
 
     def start(self) -> None:
         """See `IBroker.start`."""
-        if self._client is not None or self._stopping:
+        if self._client is not None or self._stopping.is_requested:
             return
         config = self._config
         self._log.info(
@@ -103,7 +98,7 @@ class KafkaBroker:
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`."""
-        if self._stopping:
+        if self._stopping.is_requested:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; the record was not published."))
@@ -139,17 +134,7 @@ class KafkaBroker:
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
-        if self._stopped:
-            return succeed(None)
-        stopped = self._stops.wait()
-        if self._producer is not None:
-            self._deadlines.append(self._reactor.callLater(deadline_s, self._producer.give_up))
-        if not self._stopping:
-            self._stopping = True
-            Deferred.fromCoroutine(self._stop()).addErrback(
-                lambda failure: self._log.failure("Stopping the broker failed", failure=failure)
-            )
-        return stopped
+        return self._stopping.request(deadline_s=deadline_s)
 
     def _new_client(self) -> Client:
         if self._security is None:
@@ -175,9 +160,8 @@ class KafkaBroker:
         await followings
         if self._client is not None:
             await self._client.close()
-        self._stopped = True
-        for deadline in self._deadlines:
-            if deadline.active():
-                deadline.cancel()
         self._condition.expect(WRITING, "The broker was stopped.")
-        self._stops.succeed(None)
+
+    def _deadline_passed(self) -> None:
+        if self._producer is not None:
+            self._producer.give_up()

@@ -22,9 +22,10 @@ from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Start
 
-__all__ = ["Following"]
+__all__ = ["METADATA_INTERVAL_S", "Following"]
 
-_METADATA_INTERVAL_S: Final = 10.0
+METADATA_INTERVAL_S: Final = 10.0
+"""How often to look for what has changed in a cluster while nothing hinders anything, in seconds."""
 _MAX_LISTED: Final = 5
 
 
@@ -58,7 +59,7 @@ class Following:
         start: Start = EARLIEST,
         partition: int | None = None,
         ended: Callable[[Following], None],
-        metadata_interval_s: float = _METADATA_INTERVAL_S,
+        metadata_interval_s: float = METADATA_INTERVAL_S,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
