@@ -99,6 +99,10 @@ class TopicMetadata:
                 await load
             except RequestFailed as error:
                 self._reason = error.reason
+                for name in names:
+                    # What was said before the outage may not be so any more.
+                    self._missing_since_s.pop(name, None)
+                    self._fewer_since_s.pop(name, None)
                 if error.reason.lasting:
                     self._accumulator.fail_waiting(unavailable(error.reason))
                 continue
