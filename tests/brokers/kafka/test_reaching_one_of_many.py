@@ -123,3 +123,18 @@ def test_answers_do_not_hide_that_the_addresses_that_brokers_advertise_cannot_be
         clock.advance(0.1)
     assert len(listener.unreachable_at) == 1
     watch.stop()
+
+
+def test_a_fault_of_whoever_is_told_does_not_end_the_watching(no_failure_is_lost):
+    clock = Clock()
+    listener = Listener(clock)
+    watch = Watch(condition=Condition(clock), interval_s=10.0, clock=clock)
+    tell = listener.cluster_reached
+    listener.cluster_reached = lambda: 1 / 0
+    watch.start(client=Client(clock, answering={1}, brokers=[1]), listener=listener)
+    assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
+    no_failure_is_lost.clear()
+    listener.cluster_reached = tell
+    clock.advance(1)
+    assert listener.reached_at == [1.0]
+    watch.stop()

@@ -154,13 +154,12 @@ class Watch:
             self._expect_an_answer(listener)
             try:
                 await _reach(client, clock=self._clock)
+                self._reached(client, listener)
             except RequestFailed as error:
                 self._not_reached(error.reason)
             except Exception:  # noqa: BLE001 -- whatever it was, the next look may find out more
                 self._log.failure("Looking at the cluster failed")
                 self._failed_looks += 1
-            else:
-                self._reached(client, listener)
             self._is_looking = False
             self._looked_at_s = self._clock.seconds()
             await self._pause.sleep(self._delay_s())
