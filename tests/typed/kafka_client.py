@@ -9,7 +9,6 @@ from __future__ import annotations
 from sampleapp.brokers.kafka.client import Client, ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.watch import Watch
 from tests.support.connection_listener import Connections
-from tests.support.fake_kafka import FakeCluster
 from tests.support.kafka_simulator import SimulatedClient
 
 
@@ -17,11 +16,7 @@ def is_a_client(client: Client) -> ClusterClient:
     return client
 
 
-def is_a_client_for_the_producer(client: FakeCluster) -> ClusterClient:
-    return client
-
-
-def is_a_client_for_the_consumer(client: SimulatedClient) -> ClusterClient:
+def is_a_simulated_client(client: SimulatedClient) -> ClusterClient:
     return client
 
 

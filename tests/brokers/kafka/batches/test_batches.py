@@ -28,9 +28,9 @@ from sampleapp.brokers.kafka.batches import (
     Codec,
     Page,
     UnreadableBatch,
-    decode_batches,
     encode_batch,
     layout,
+    read_batches,
     record_size,
 )
 from sampleapp.brokers.kafka.batches.compression import CompressionError, compress, decompress
@@ -77,7 +77,12 @@ def shown(record, offset, **changes):
 
 
 def decode(data, *, position=0, aborted=()):
-    return decode_batches(data, topic="t", partition=3, position=position, aborted=aborted)
+    """All pages of what was fetched as one."""
+    records, next_offset = [], position
+    for page in read_batches(data, topic="t", partition=3, position=position, aborted=aborted):
+        records += page.records
+        next_offset = page.next_offset
+    return Page(records, next_offset)
 
 
 def values(page):

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.client import RequestFailed
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
-from tests.support.fake_kafka import reason
+from tests.support.kafka_simulator import reason
 
 
 class Brokers:

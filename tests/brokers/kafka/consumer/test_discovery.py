@@ -53,7 +53,7 @@ def test_a_broker_that_has_not_heard_of_the_topic_yet_is_asked_again(setup):
 
 def test_a_name_that_no_topic_can_have_is_told(setup):
     cluster = Cluster()
-    cluster.topic_error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    cluster.topic_errors = {"t": ErrorCode.INVALID_TOPIC_EXCEPTION}
     following = setup(cluster)
     following.catch_up()
     cluster.run(1)
@@ -104,7 +104,7 @@ def test_a_partition_without_a_leader_is_told_and_read_when_it_has_one(setup):
 def test_a_topic_that_may_not_be_read_is_told_and_read_when_it_may(setup):
     cluster = Cluster()
     cluster.logs[0].append(b"a")
-    cluster.topic_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    cluster.topic_errors = {"t": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     following = setup(cluster)
     cluster.run(30)
     assert following.reasons == (
@@ -112,7 +112,7 @@ def test_a_topic_that_may_not_be_read_is_told_and_read_when_it_may(setup):
     )
     assert following.obstacle == "The service is not allowed to read the topic."
     assert not following.caught_up
-    cluster.topic_error = None
+    cluster.topic_errors = {}
     cluster.logs[0].errors = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     cluster.until(lambda: following.reasons and "READ" in following.reasons[0], within_s=6)
     assert following.catch_up() == [b"a"]
@@ -122,13 +122,13 @@ def test_a_topic_that_may_not_be_read_is_told_and_read_when_it_may(setup):
 def test_an_error_of_the_topic_that_passes_is_survived(setup):
     cluster = Cluster()
     cluster.logs[0].append(b"a")
-    cluster.topic_error = ErrorCode.LEADER_NOT_AVAILABLE
+    cluster.topic_errors = {"t": ErrorCode.LEADER_NOT_AVAILABLE}
     following = setup(cluster)
     cluster.run(0.05)
     assert following.reasons == ()
     cluster.run(1)
     assert following.reasons == ("The topic t cannot be read: Kafka answers LEADER_NOT_AVAILABLE.",)
-    cluster.topic_error = None
+    cluster.topic_errors = {}
     assert following.catch_up() == [b"a"]
 
 

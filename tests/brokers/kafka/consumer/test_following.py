@@ -13,9 +13,12 @@ from zope.interface.verify import verifyObject
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import FetchRequest, ListOffsetsRequest, MetadataRequest
 from sampleapp.interfaces import IFollowing
 from tests.support.brokers import Recorder
-from tests.support.kafka_simulator import Cluster, FollowingSetup, values
+from tests.support.kafka_simulator import Cluster, Fate, FollowingSetup, values
+
+LOSSES = [Fate.NOT_SENT, Fate.LOST_ON_THE_WAY, Fate.ANSWER_LOST, Fate.LATE]
 
 
 def test_every_partition_is_read_from_its_first_record_and_live(setup):
@@ -201,7 +204,7 @@ def unknown(cluster):
 
 
 def forbidden(cluster):
-    cluster.topic_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    cluster.topic_errors = {"t": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
 def corrupt(cluster):
@@ -316,6 +319,15 @@ class FollowingMachine(RuleBasedStateMachine):
     def refuse(self, partition, errors):
         self.log(partition).errors += errors
 
+    @rule(
+        kind=st.sampled_from([FetchRequest, ListOffsetsRequest, MetadataRequest]),
+        fates=st.lists(st.sampled_from(LOSSES), max_size=3),
+    )
+    def lose(self, kind, fates):
+        """Requests of this kind, or their answers, on the way."""
+        some = iter(fates)
+        self.cluster.fates[kind] = lambda: next(some, Fate.ANSWERED)
+
     @precondition(lambda self: self.setup and self.setup.caught_up and not self.forgotten)
     @rule(count=st.integers(min_value=1, max_value=3))
     def forget_the_topic(self, count):
@@ -364,6 +376,7 @@ class FollowingMachine(RuleBasedStateMachine):
             return
         self.cluster.down, self.cluster.silent, self.cluster.ignorant = set(), set(), 0
         self.cluster.slow.clear()
+        self.cluster.fates.clear()
         for number, log in self.cluster.logs.items():
             log.errors = []
             log.stable = None

@@ -17,8 +17,9 @@ from hypothesis.stateful import (
 )
 from twisted.internet.defer import Deferred
 
-from sampleapp.brokers.kafka.batches import Codec, decode_batches
+from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,
     Event,
@@ -29,6 +30,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     State,
 )
 from tests.support.brokers import record
+from tests.support.kafka_simulator import Log
 
 WHY = FailureReason(sentence="Why.", public="Why.", lasting=False)
 TIMEOUT_S = 10.0
@@ -49,50 +51,6 @@ FATES = [
 ON_THE_WAY = (State.IN_FLIGHT, State.RESENT, State.ABANDONED)
 
 
-class Log:
-    """
-    One partition as Kafka keeps it: appends what is next of a producer id's newest epoch, once.
-
-    Written from KIP-98 and KIP-360, and shares nothing with the queue.
-    """
-
-    def __init__(self):
-        self.values = []
-        self.epochs = {}
-        self.last = {}
-        """Of each producer id, the batches of the newest epoch, as (first number, values, offset)."""
-
-    def append(self, data):
-        """Return what became of the batch: ``stored``, ``known`` or ``refused``."""
-        producer_id, epoch, first, _ = struct.unpack_from(">qhii", data, 43)
-        values = values_of(data)
-        if producer_id < 0:
-            self.values += values
-            return "stored"
-        newest = self.epochs.get(producer_id, -1)
-        if epoch < newest:
-            return "refused"
-        if epoch > newest:
-            if first != 0:
-                return "refused"
-            self.epochs[producer_id], self.last[producer_id] = epoch, []
-        batches = self.last[producer_id]
-        if any((first, len(values)) == (f, len(v)) for f, v in batches[-5:]):
-            return "known"
-        expected = batches[-1][0] + len(batches[-1][1]) if batches else 0
-        if first != expected:
-            return "refused"
-        batches.append((first, values))
-        self.values += values
-        return "stored"
-
-
-def values_of(data):
-    return [
-        each.value for each in decode_batches(data, topic="t", partition=0, position=0, aborted=()).records
-    ]
-
-
 class QueueMachine(RuleBasedStateMachine):
     """
     Records come, attempts are made, answers are lost, time passes: in any order that the table allows.
@@ -103,6 +61,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.log = Log()
+        self.log.refuses_unknown_ids = True
         self.now_s = 0.0
         self.count = 0
         self.pending = {}
@@ -159,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.queue.retry()
             elif state is State.ABANDONED or (state is State.CLOSED and self.flying is not None):
                 if fate != "vanishes":
-                    self.log.append(self.flying)
+                    self.log.append_batch(self.flying)
                 self.flying = None
                 self.queue.answered_late()
             elif state is State.IN_FLIGHT or state is State.RESENT:
@@ -201,7 +160,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.lose_the_answer(fate, flying)
 
     def arrive_and_be_answered(self, flying):
-        if self.log.append(flying) == "refused":
+        error, offset = self.log.append_batch(flying)
+        if error != ErrorCode.NONE:
             # No number of a queue's is wrong, unless the broker has forgotten those before.
             assert self.is_forgotten
             self.is_forgotten = False
@@ -211,7 +171,6 @@ class QueueMachine(RuleBasedStateMachine):
                 self.leave(self.queue.try_again_after(self.now_s, reason=WHY), "unknown")
             self.queue.forget_number()
             return
-        offset = self.log.values.index(values_of(flying)[0])
         batch = self.queue.stored()
         for place, pending in enumerate(batch.records):
             assert self.log.values[offset + place] == pending.record.value
@@ -223,7 +182,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif fate == "late":
             self.late.append(flying)
         else:
-            self.log.append(flying)
+            self.log.append_batch(flying)
         if fate == "cannot be found out":
             self.leave(self.queue.lost(), "unknown")
         elif self.queue.is_numbered:
@@ -237,14 +196,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def have_the_broker_forget(self):
         """As before Kafka 2.5, when the records of a producer id were deleted."""
-        if self.log.epochs:
-            self.log.epochs.clear()
+        if self.log.knows_producers:
+            self.log.forget_producers()
             self.is_forgotten = self.is_numbered
 
     @precondition(lambda self: self.late)
     @rule()
     def have_a_batch_arrive_late(self):
-        self.log.append(self.late.pop(0))
+        self.log.append_batch(self.late.pop(0))
 
     @rule(
         seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 11.0]), hurry_s=st.sampled_from([None, None, 0.0, 3.0])

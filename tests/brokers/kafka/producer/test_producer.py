@@ -15,7 +15,7 @@ from sampleapp.errors import (
 )
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, publish_now, warm
-from tests.support.fake_kafka import Fate, reason
+from tests.support.kafka_simulator import Fate, reason
 
 # Some in a row, so that there are records whose time is over in each state.
 FATES = st.lists(
@@ -38,7 +38,7 @@ STEPS = st.lists(
 def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence):
     world = World(idempotence=idempotence)
     plan = iter(fates)
-    world.cluster.next_fate = lambda: next(plan, Fate.ANSWERED)
+    world.decide(lambda: next(plan, Fate.ANSWERED))
     number = 0
     for step, what, count in steps:
         if step == "wait":
@@ -91,8 +91,8 @@ def test_batches_that_are_too_large_are_split_until_only_the_culprits_are_refuse
 def test_a_batch_whose_outcome_is_unknown_is_sent_again_as_it_was(fate):
     world = warm()
     fates = iter([fate])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
-    sent = len(world.cluster.requests)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
+    sent = len(world.cluster.produces)
     outcome = world.publish(b"1")
     world.advance(0.005)
     # What comes meanwhile is not put into the batch that the broker may have.
@@ -100,7 +100,7 @@ def test_a_batch_whose_outcome_is_unknown_is_sent_again_as_it_was(fate):
     world.advance(1)
     assert isinstance(outcome[0], RecordMetadata)
     assert isinstance(later[0], RecordMetadata)
-    first, second = world.cluster.requests[sent : sent + 2]
+    first, second = world.cluster.produces[sent : sent + 2]
     assert first.topics == second.topics
     assert_true(world)
 
@@ -109,12 +109,12 @@ def test_a_batch_whose_outcome_is_unknown_is_sent_again_as_it_was(fate):
 def test_without_idempotence_a_batch_whose_outcome_is_unknown_is_not_sent_again(fate):
     world = warm(idempotence=False)
     fates = iter([fate])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
-    sent = len(world.cluster.requests)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
+    sent = len(world.cluster.produces)
     outcome = world.publish(b"1")
     world.advance(TIMEOUT_S)
     assert type(outcome[0].value) is OutcomeUnknown
-    assert len(world.cluster.requests) == sent + 1
+    assert len(world.cluster.produces) == sent + 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_without_idempotence_a_batch_whose_outcome_is_unknown_is_not_sent_again(
 )
 def test_at_the_deadline_a_caller_is_told_whether_the_record_may_have_been_published(fate, error):
     world = warm()
-    world.cluster.next_fate = lambda: fate
+    world.decide(lambda: fate)
     outcome = world.publish(b"1")
     world.advance(TIMEOUT_S - 0.2)
     assert outcome == []
@@ -142,7 +142,7 @@ def test_at_the_deadline_a_caller_is_told_whether_the_record_may_have_been_publi
 def test_a_batch_that_was_given_up_is_refused_when_it_arrives_after_all():
     world = warm(partitions=1)
     fates = iter([Fate.LATE, Fate.LATE])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     given_up = world.publish(b"given up")
     world.advance(TIMEOUT_S + 0.5)
     assert type(given_up[0].value) is PublishTimedOut
@@ -158,24 +158,23 @@ def test_a_batch_that_was_given_up_is_refused_when_it_arrives_after_all():
 )
 def test_a_record_after_one_whose_outcome_stayed_unknown_is_not_taken_for_it(fate, error):
     world = warm(partitions=1)
-    world.cluster.next_fate = lambda: fate
+    world.decide(lambda: fate)
     unknown = world.publish(b"unknown")
     world.advance(TIMEOUT_S + 0.5)
     assert type(unknown[0].value) is error
-    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.decide(lambda: Fate.ANSWERED)
     publish_now(world, b"next")
     assert world.values()[0] == [b"first", b"unknown", b"next"]
     assert_true(world)
 
 
 def test_a_record_that_may_be_stored_is_not_said_not_to_be_when_its_leader_cannot_be_used_any_more():
-    world = warm(partitions=1)
+    world = warm(partitions=1, brokers=(1, 2))
     fates = iter([Fate.ANSWER_LOST])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     unknown = world.publish(b"unknown")
     world.advance(0.02)
-    world.cluster.connected = False
-    world.cluster.connect_failure = reason(lasting=True)
+    world.cluster.cut_off(reason(lasting=True), brokers={1})
     behind = world.publish(b"behind")
     world.advance(0.5)
     assert type(behind[0].value) is BrokerUnavailable
@@ -186,13 +185,13 @@ def test_a_record_that_may_be_stored_is_not_said_not_to_be_when_its_leader_canno
 
 def test_a_batch_that_is_refused_after_some_of_its_callers_were_answered_goes_on_with_the_others():
     world = warm(partitions=1)
-    world.cluster.next_fate = lambda: Fate.NOT_LEADER
+    world.decide(lambda: Fate.NOT_LEADER)
     early = world.publish(b"early")
     world.advance(TIMEOUT_S - 0.5)
     late = world.publish(b"late")
-    world.cluster.next_fate = lambda: Fate.REFUSED_LATE
+    world.decide(lambda: Fate.REFUSED_LATE)
     world.advance(0.7)
-    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.decide(lambda: Fate.ANSWERED)
     world.advance(TIMEOUT_S)
     assert type(early[0].value) in (PublishTimedOut, BrokerUnavailable)
     assert isinstance(late[0], RecordMetadata)
@@ -218,8 +217,7 @@ def test_a_partition_whose_producer_id_is_not_taken_gets_a_new_one_and_the_other
         keys[metadata.partition] = b"%d" % number
     assert set(keys) == {0, 1, 2}
     given = world.cluster.ids_given
-    # As if all that it was told had been lost: the next number is not the one that it expects.
-    world.cluster.partitions[0].batches[world.cluster.next_id][-1] = (1000, 1, 0)
+    world.cluster.logs[0].expect_another_number()
     for partition in range(3):
         [metadata] = publish_now(world, b"after %d" % partition, key=keys[partition])
         assert metadata.partition == partition
@@ -240,13 +238,13 @@ def test_a_partition_whose_producer_id_is_not_taken_gets_a_new_one_and_the_other
 def test_an_epoch_or_sequence_error_after_an_unknown_outcome_is_not_taken_for_either(code):
     world = warm(partitions=1)
     fates = iter([Fate.ANSWER_LOST])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     unknown = world.publish(b"unknown")
     world.advance(0.02)
-    world.cluster.partitions[0].append = lambda data: (code, -1)
+    world.cluster.logs[0].errors = [code]
     world.advance(0.2)
     assert type(unknown[0].value) is OutcomeUnknown
-    del world.cluster.partitions[0].append
+    assert world.cluster.logs[0].errors == []
     [metadata] = publish_now(world, b"next")
     assert world.values()[0] == [b"first", b"unknown", b"next"]
     assert metadata.offset == 2
@@ -258,7 +256,7 @@ def test_a_broker_that_does_not_give_producer_ids_is_published_to_without():
     [metadata] = publish_now(world, b"1")
     assert world.values()[metadata.partition] == [b"1"]
     fates = iter([Fate.ANSWER_LOST])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     outcome = world.publish(b"2")
     world.advance(1)
     assert type(outcome[0].value) is OutcomeUnknown
@@ -278,13 +276,13 @@ def test_a_topic_that_is_idle_for_long_begins_with_another_producer_id_when_it_i
 def test_a_record_is_not_refused_for_another_one_whose_time_was_over():
     world = warm(partitions=1)
     world.cluster.batch_limit = 400
-    world.cluster.next_fate = lambda: Fate.NOT_SENT
+    world.decide(lambda: Fate.NOT_SENT)
     world.publish(b"x" * 300)
     world.advance(TIMEOUT_S - 0.8)
     small = world.publish(b"x" * 60)
-    world.cluster.round_trip_s = 0.95
-    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.cluster.latency_s = 0.95
+    world.decide(lambda: Fate.ANSWERED)
     world.advance(0.95)
-    world.cluster.round_trip_s = 0.01
+    world.cluster.latency_s = 0.01
     world.advance(TIMEOUT_S)
     assert isinstance(small[0], RecordMetadata)

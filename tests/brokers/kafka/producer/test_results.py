@@ -17,7 +17,7 @@ from sampleapp.errors import (
     RecordTooLarge,
     TopicNotAuthorized,
 )
-from tests.support.fake_kafka import reason
+from tests.support.kafka_simulator import reason
 
 # What Java's client does with each (ProducerBatch, Sender.canRetry, TransactionManager), but for two
 # things: an answer that leaves it open whether the batch was appended is asked for again with the same

@@ -15,7 +15,7 @@ from sampleapp.errors import (
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, logged, publish_now, warm
 from tests.support.brokers import record
-from tests.support.fake_kafka import Fate
+from tests.support.kafka_simulator import Fate
 
 
 def test_a_topic_that_does_not_exist_is_told_soon_and_is_not_made():
@@ -45,14 +45,14 @@ def test_with_auto_create_a_topic_is_made_by_publishing_to_it():
 
 def test_a_topic_that_was_deleted_is_told_apart_from_one_without_a_leader():
     world = warm()
-    world.cluster.leader = None
+    world.cluster.elect(None)
     waiting = world.publish(b"1")
     world.advance(1.5)
     assert waiting == []
-    world.cluster.leader = 1
+    world.cluster.elect(1)
     world.advance(0.5)
     assert isinstance(waiting[0], RecordMetadata)
-    world.cluster.next_fate = lambda: Fate.NOT_LEADER
+    world.decide(lambda: Fate.NOT_LEADER)
     world.cluster.topics.clear()
     deleted = world.publish(b"2")
     world.advance(1.9)
@@ -73,7 +73,7 @@ def two_partitions():
 
 
 def shrink(world):
-    world.cluster.create_anew(partitions=1)
+    world.cluster.make_again(partitions=1)
     world.producer.cluster_reached()
     # Twice: one answer that says so might come from a broker that is behind.
     world.advance(1.2)
@@ -83,12 +83,12 @@ def shrink(world):
 
 def test_what_is_published_from_a_callback_while_a_topic_shrinks_is_not_taken_for_something_else():
     world, keys = two_partitions()
-    world.cluster.next_fate = lambda: Fate.LATE
+    world.decide(lambda: Fate.LATE)
     again = []
     answer = world.producer.publish(record("t", b"in flight", key=keys[1]))
     answer.addErrback(lambda _: again.append(world.publish(b"again", key=keys[0])))
     world.advance(0.02)
-    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.decide(lambda: Fate.ANSWERED)
     shrink(world)
     second = world.publish(b"second", key=keys[0])
     world.advance(2 * TIMEOUT_S)
@@ -99,10 +99,10 @@ def test_what_is_published_from_a_callback_while_a_topic_shrinks_is_not_taken_fo
 
 def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind():
     world, keys = two_partitions()
-    world.cluster.next_fate = lambda: Fate.LATE
+    world.decide(lambda: Fate.LATE)
     world.publish(b"in flight", key=keys[1])
     world.advance(0.02)
-    world.cluster.next_fate = lambda: Fate.ANSWERED
+    world.decide(lambda: Fate.ANSWERED)
     shrink(world)
     world.advance(5 * TIMEOUT_S, step_s=0.05)
     publish_now(world, b"after", key=keys[1])
@@ -112,11 +112,11 @@ def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind
 
 def test_records_that_change_their_partition_keep_their_deadlines():
     world, keys = two_partitions()
-    world.cluster.leader = None
+    world.cluster.elect(None)
     early = world.publish(b"early", key=keys[1])
     world.advance(TIMEOUT_S - 0.5)
     world.publish(b"late", key=keys[0])
-    world.cluster.create_anew(partitions=1)
+    world.cluster.make_again(partitions=1)
     world.producer.cluster_reached()
     world.advance(0.7)
     assert type(early[0].value) is BrokerUnavailable
@@ -125,12 +125,11 @@ def test_records_that_change_their_partition_keep_their_deadlines():
 def test_one_answer_of_a_broker_that_is_behind_does_not_make_a_topic_another_one():
     world, keys = two_partitions()
     ids = world.cluster.ids_given
-    behind = world.cluster.partitions_of
-    world.cluster.partitions_of = lambda _: range(1)
+    world.cluster.unmentioned = {1}
     world.producer.cluster_reached()
     outcome = world.publish(b"1", key=keys[1])
     world.advance(0.02)
-    world.cluster.partitions_of = behind
+    world.cluster.unmentioned = set()
     world.advance(0.5)
     assert outcome[0].partition == 1
     assert world.cluster.ids_given == ids
@@ -153,14 +152,8 @@ def test_a_name_that_kafka_does_not_allow_is_refused_at_once(name):
 
 def old_format(world):
     """Have the brokers keep the topic in a format that has no room for producer ids."""
-    for partition in world.cluster.partitions:
-        append = partition.append
-
-        def refuse(data, append=append):
-            producer_id = int.from_bytes(data[43:51], "big", signed=True)
-            return (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1) if producer_id >= 0 else append(data)
-
-        partition.append = refuse
+    for log in world.cluster.logs.values():
+        log.has_old_format = True
 
 
 def test_a_topic_in_an_old_format_is_published_to_without_a_producer_id_and_the_log_says_so_once():
@@ -180,27 +173,16 @@ def test_in_a_topic_in_an_old_format_what_may_be_stored_is_not_sent_again():
     old_format(world)
     publish_now(world, b"1")
     fates = iter([Fate.ANSWER_LOST])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     outcome = world.publish(b"2")
     world.advance(1)
     assert type(outcome[0].value) is OutcomeUnknown
     assert world.values() == [[b"1", b"2"]]
 
 
-def invalid_topic(world):
-    known = world.cluster.topic_error
-    world.cluster.topics.discard("a_b")
-    world.cluster.load_metadata = lambda topics, auto_create=False: world.cluster._later(
-        world.cluster.asked.append(tuple(topics))
-    )
-    world.cluster.topic_error = lambda topic: (
-        ErrorCode.INVALID_TOPIC_EXCEPTION if topic == "a_b" else known(topic)
-    )
-
-
 def test_a_topic_that_is_not_made_since_its_name_collides_with_another_says_so():
     world = World(auto_create=True)
-    invalid_topic(world)
+    world.cluster.topic_errors = {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION}
     outcome = world.publish(b"1", topic="a_b")
     world.advance(0.5)
     assert type(outcome[0].value) is IllegalTopic
@@ -210,9 +192,7 @@ def test_a_topic_that_is_not_made_since_its_name_collides_with_another_says_so()
 @pytest.mark.parametrize(("name", "is_hinted"), [("a_b", True), ("a.b", True), ("ab", False)])
 def test_a_topic_that_is_not_made_says_what_may_keep_it_from_being_made(name, is_hinted):
     world = World(auto_create=True, delivery_timeout_s=20.0)
-    world.cluster.load_metadata = lambda topics, auto_create=False: world.cluster._later(
-        world.cluster.asked.append(tuple(topics))
-    )
+    world.cluster.creates_topics = False
     outcome = world.publish(b"1", topic=name)
     world.advance(6, step_s=0.05)
     assert type(outcome[0].value) is UnknownTopic

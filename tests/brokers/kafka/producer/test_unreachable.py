@@ -7,19 +7,17 @@ import pytest
 from sampleapp.errors import BrokerUnavailable, PublishTimedOut
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import World, publish_now, warm
-from tests.support.fake_kafka import Fate, reason
+from tests.support.kafka_simulator import Fate, reason
 
 DELIVERY_TIMEOUT_S = 30.0
 
 
 def cut_off(world):
-    world.cluster.connected = False
-    world.cluster.connect_failure = reason("nobody there")
-    world.cluster.metadata_failure = reason("nobody there")
+    world.cluster.cut_off(reason("nobody there"))
 
 
 def mend(world):
-    world.cluster.connect_failure = world.cluster.metadata_failure = None
+    world.cluster.mend()
 
 
 @pytest.fixture(params=["a topic that is known", "a topic of which nothing is known"])
@@ -80,7 +78,7 @@ def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_
 def test_what_may_have_been_sent_is_never_said_not_to_be():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     world.producer.cluster_unreachable(reason("nobody there"))
-    world.cluster.next_fate = lambda: Fate.LATE
+    world.decide(lambda: Fate.LATE)
     sent = world.publish(b"sent")
     world.advance(0.05)
     behind = world.publish(b"behind")
@@ -117,7 +115,7 @@ def test_a_delivery_timeout_that_is_shorter_still_counts():
 def test_a_frozen_leader_is_given_up_after_five_seconds_however_long_callers_wait():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     fates = iter([Fate.LATE])
-    world.cluster.next_fate = lambda: next(fates, Fate.ANSWERED)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
     outcome = world.publish(b"1")
     world.advance(4.9, step_s=0.05)
     assert outcome == []

@@ -19,24 +19,27 @@ from sampleapp.errors import (
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, logged, publish_now, warm
 from tests.support.brokers import record
-from tests.support.fake_kafka import Fate, reason
+from tests.support.kafka_simulator import Fate, reason
 
 
 def test_a_new_leader_is_used_while_the_old_one_wants_nothing():
-    world = warm(partitions=1)
+    world = warm(partitions=1, brokers=(1, 2))
     world.cluster.throttle_ms = 60_000
     publish_now(world, b"1")
     world.cluster.throttle_ms = 0
     waiting = world.publish(b"2")
     world.advance(0.1)
-    world.cluster.leader = 2
+    assert waiting == []
+    world.cluster.elect(2)
+    # As when another partition, or the watch, has asked.
+    world.client.load_metadata(["t"])
     world.advance(0.5)
     assert isinstance(waiting[0], RecordMetadata)
 
 
 def test_the_buffer_is_bounded_and_one_partition_cannot_take_all_of_it():
     world = warm(partitions=2, buffer_bytes=100_000)
-    world.cluster.next_fate = lambda: Fate.NOT_SENT
+    world.decide(lambda: Fate.NOT_SENT)
     keys = {}
     for number in range(20):
         key = b"%d" % number
@@ -67,29 +70,27 @@ def test_what_can_never_fit_is_too_large_and_not_asked_to_come_again():
 
 def test_a_cluster_that_cannot_be_used_fails_those_who_wait_at_once():
     world = World()
-    world.cluster.metadata_failure = reason(lasting=True, incompatible=True)
+    world.cluster.cut_off(reason(lasting=True, incompatible=True))
     outcome = world.publish(b"1")
     world.advance(0.2)
     assert type(outcome[0].value) is BrokerIncompatible
 
 
 def test_a_leader_that_cannot_be_used_fails_its_records_at_once():
-    world = warm()
-    world.cluster.connected = False
-    world.cluster.connect_failure = reason(lasting=True)
+    world = warm(partitions=1, brokers=(1, 2))
+    world.cluster.cut_off(reason(lasting=True), brokers={1})
     outcome = world.publish(b"1")
     world.advance(0.2)
     assert type(outcome[0].value) is BrokerUnavailable
 
 
 def test_records_wait_for_a_leader_that_cannot_be_reached_and_are_sent_when_it_can():
-    world = warm()
-    world.cluster.connected = False
-    world.cluster.connect_failure = reason()
+    world = warm(partitions=1, brokers=(1, 2))
+    world.cluster.cut_off(reason(), brokers={1})
     outcome = world.publish(b"1")
     world.advance(1)
     assert outcome == []
-    world.cluster.connect_failure = None
+    world.cluster.mend()
     world.advance(0.9)
     assert isinstance(outcome[0], RecordMetadata)
 
@@ -99,11 +100,11 @@ def test_a_broker_that_wants_nothing_for_a_while_is_left_alone_for_so_long():
     world.cluster.throttle_ms = 700
     publish_now(world, b"1")
     world.cluster.throttle_ms = 0
-    requests = len(world.cluster.requests)
+    requests = len(world.cluster.produces)
     waiting = world.publish(b"2")
     world.advance(0.1)
     assert waiting == []
-    assert len(world.cluster.requests) == requests
+    assert len(world.cluster.produces) == requests
     world.advance(0.4)
     assert isinstance(waiting[0], RecordMetadata)
 
@@ -123,12 +124,12 @@ def test_a_partition_that_takes_no_records_is_logged_once_and_again_when_it_does
     globalLogPublisher.addObserver(events.append)
     try:
         world = warm(partitions=1)
-        world.cluster.next_fate = lambda: Fate.TOO_FEW_REPLICAS
+        world.decide(lambda: Fate.TOO_FEW_REPLICAS)
         for number in range(5):
             world.publish(b"%d" % number)
             world.advance(0.5)
         world.advance(TIMEOUT_S)
-        world.cluster.next_fate = lambda: Fate.ANSWERED
+        world.decide(lambda: Fate.ANSWERED)
         publish_now(world, b"works")
         publish_now(world, b"still works")
     finally:
@@ -157,7 +158,7 @@ def test_draining_finishes_what_was_accepted_and_refuses_the_rest():
 @pytest.mark.parametrize("fate", [Fate.LATE, Fate.NOT_LEADER])
 def test_giving_up_tells_what_was_sent_from_what_was_not(fate):
     world = warm(partitions=1)
-    world.cluster.next_fate = lambda: fate
+    world.decide(lambda: fate)
     sent = world.publish(b"1")
     world.advance(0.02)
     waiting = world.publish(b"2")
@@ -194,13 +195,13 @@ def keys_of(partitions):
 def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_that_work_again():
     world = warm(partitions=30)
     keys = keys_of(30)
-    world.cluster.next_fate = lambda: Fate.TOO_FEW_REPLICAS
+    world.decide(lambda: Fate.TOO_FEW_REPLICAS)
     with logged() as lines:
         for _ in range(3):
             for key in keys:
                 world.publish(b"fails", key=key)
             world.advance(TIMEOUT_S + 1)
-        world.cluster.next_fate = lambda: Fate.ANSWERED
+        world.decide(lambda: Fate.ANSWERED)
         for key in keys:
             world.publish(b"works", key=key)
         world.advance(1)
@@ -213,12 +214,12 @@ def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_th
 
 def test_partitions_that_begin_to_work_at_the_same_time_are_told_of_in_one_line():
     world = warm(partitions=3)
-    world.cluster.next_fate = lambda: Fate.NOT_LEADER
+    world.decide(lambda: Fate.NOT_LEADER)
     with logged() as lines:
         for key in keys_of(3):
             world.publish(b"fails", key=key)
         world.advance(TIMEOUT_S + 1)
-        world.cluster.next_fate = lambda: Fate.ANSWERED
+        world.decide(lambda: Fate.ANSWERED)
         for key in keys_of(3):
             world.publish(b"works", key=key)
         world.advance(1)
@@ -227,7 +228,7 @@ def test_partitions_that_begin_to_work_at_the_same_time_are_told_of_in_one_line(
 
 def test_what_is_to_be_said_of_partitions_is_said_before_the_producer_stops():
     world = warm(partitions=1)
-    world.cluster.next_fate = lambda: Fate.NOT_LEADER
+    world.decide(lambda: Fate.NOT_LEADER)
     with logged() as lines:
         world.publish(b"fails")
         world.advance(TIMEOUT_S + 0.15)
@@ -239,7 +240,7 @@ def test_what_is_to_be_said_of_partitions_is_said_before_the_producer_stops():
 
 def test_the_producer_looks_at_deadlines_ten_times_a_second_however_much_fails():
     world = warm(partitions=2)
-    world.cluster.next_fate = lambda: Fate.NOT_SENT
+    world.decide(lambda: Fate.NOT_SENT)
     for _ in range(20):
         world.publish(b"fails")
         world.publish(b"fails", key=b"other")

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 
-from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
-from tests.support.fake_kafka import FakeCluster
+from tests.support.kafka_simulator import Cluster, SimulatedClient
 
 __all__ = ["TIMEOUT_S", "World", "assert_true", "logged", "publish_now", "warm"]
 
 TIMEOUT_S = 2.0
+LATENCY_S = 0.01
 SETTINGS = {
     "buffer_bytes": 64 * 1024 * 1024,
     "delivery_timeout_s": TIMEOUT_S,
@@ -30,15 +31,22 @@ SETTINGS = {
 class World:
     """A producer, its cluster, and the time that both live in."""
 
-    def __init__(self, *, partitions=2, **settings):
-        self.clock = Clock()
-        self.cluster = FakeCluster(clock=self.clock, partitions=partitions)
+    def __init__(self, *, partitions=2, brokers=(1,), **settings):
+        self.cluster = Cluster(partitions, brokers=brokers, latency_s=LATENCY_S)
+        # As of brokers that are older than the ids of topics.
+        self.cluster.topic_id = None
+        self.clock = self.cluster.clock
+        self.client = SimulatedClient(self.cluster)
         self.producer = Producer(
-            client=self.cluster,
+            client=self.client,
             settings=ProducerSettings(**{**SETTINGS, **settings}),
             clock=self.clock,
         )
         self.published = []
+
+    def decide(self, next_fate):
+        """Have this function decide what becomes of the next Produce requests."""
+        self.cluster.fates[ProduceRequest] = next_fate
 
     def publish(self, value, *, key=b"k", topic="t"):
         answer = self.producer.publish(record(topic, value, key=key))

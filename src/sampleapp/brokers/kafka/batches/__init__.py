@@ -10,7 +10,6 @@ from sampleapp.brokers.kafka.batches.fetched import (
     DEFAULT_MAX_BATCH_BYTES,
     Page,
     UnreadableBatch,
-    decode_batches,
     read_batches,
 )
 from sampleapp.brokers.kafka.batches.layout import BATCH_OVERHEAD
@@ -21,7 +20,6 @@ __all__ = [
     "Codec",
     "Page",
     "UnreadableBatch",
-    "decode_batches",
     "encode_batch",
     "read_batches",
     "record_size",

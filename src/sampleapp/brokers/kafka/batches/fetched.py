@@ -22,7 +22,7 @@ from sampleapp.brokers.kafka.batches.records import RecordsError, Where, read_re
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["DEFAULT_MAX_BATCH_BYTES", "Page", "UnreadableBatch", "decode_batches", "read_batches"]
+__all__ = ["DEFAULT_MAX_BATCH_BYTES", "Page", "UnreadableBatch", "read_batches"]
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
@@ -98,17 +98,6 @@ def read_batches(
         page = _read(batch, Where(topic, partition, next_offset), transactions, max_batch_bytes)
         next_offset = page.next_offset
         yield page
-
-
-def decode_batches(
-    data: bytes, *, topic: str, partition: int, position: int, aborted: Sequence[AbortedTransaction]
-) -> Page:
-    """Read all batches at once; see `read_batches`."""
-    records: list[ConsumerRecord] = []
-    for page in read_batches(data, topic=topic, partition=partition, position=position, aborted=aborted):
-        records += page.records
-        position = page.next_offset
-    return Page(records, position)
 
 
 class _Transactions:

@@ -1,0 +1,30 @@
+"""A producer and a following of one cluster in memory: what was stored is what is read, whatever is lost."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampleapp.brokers.kafka.batches import Codec
+from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true
+from tests.support.kafka_simulator import Fate, FollowingSetup
+
+COUNT = 20
+
+
+@settings(deadline=None, max_examples=40)
+@given(fates=st.lists(st.sampled_from(list(Fate)), max_size=30), codec=st.sampled_from(list(Codec)))
+def test_a_following_is_told_exactly_what_the_producer_has_stored(fates, codec):
+    world = World(partitions=3, brokers=(1, 2), codec=codec)
+    reading = FollowingSetup(world.cluster)
+    plan = iter(fates)
+    world.decide(lambda: next(plan, Fate.ANSWERED))
+    for number in range(COUNT):
+        world.publish(b"%d" % number * 50, key=[b"a", b"b", b"c", None][number % 4])
+        world.advance(0.05)
+    world.advance(5 * TIMEOUT_S, step_s=0.05)
+    assert_true(world)
+    reading.until(sum(map(len, world.values())))
+    reading.assert_each_exactly_once()
+    world.producer.stop()
+    reading.stop()

@@ -1,0 +1,321 @@
+"""What stands for the client of a cluster: its connections, and its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import deferLater
+
+from sampleapp.brokers.kafka.client import RequestFailed
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import (
+    Fetched,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceAnswer,
+    Produced,
+    ProduceRequest,
+    ProducerIdentity,
+    Request,
+)
+from tests.support.kafka_simulator.fate import ERRORS, Fate
+
+if TYPE_CHECKING:
+    from tests.support.kafka_simulator.cluster import Cluster
+
+__all__ = ["SimulatedClient"]
+
+R = TypeVar("R")
+
+_POLL_S = 0.01
+_METADATA_TIMEOUT_S = 5.0
+_FIRST_PRODUCER_ID = 1001
+_NEW_TOPIC_PARTITIONS = 2
+
+
+class SimulatedClient:
+    """
+    What `ClusterClient` promises, on a `Cluster`.
+
+    Each has metadata of its own, as it was when it was loaded.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.closed = False
+        self.open = {}
+        """Who was asked what, by the Deferred that waits for the answer."""
+        self._metadata = {}
+        """Of each topic: Kafka's error code, the leaders of its partitions, its id."""
+        self._connected = set()
+        self._turn = 0
+
+    # What is known of the cluster
+
+    def load_metadata(self, topics: Iterable[str], *, auto_create: bool = False) -> Deferred[None]:
+        topics = tuple(topics)
+        self.cluster.loads.append((self.cluster.clock.seconds(), topics, auto_create))
+        return self._send(
+            None,
+            MetadataRequest(topics=topics, auto_create=auto_create),
+            lambda: self._learn(topics, auto_create=auto_create),
+            timeout_s=_METADATA_TIMEOUT_S,
+        ).addCallback(lambda _: None)
+
+    def topic_error(self, topic: str) -> int | None:
+        return self._known(topic)[0]
+
+    def partitions_of(self, topic: str) -> Sequence[int]:
+        return sorted(self._known(topic)[1])
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return self._known(topic)[1].get(partition)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        return self._known(topic)[2]
+
+    def forget_topic(self, topic: str) -> None:
+        self._metadata.pop(topic, None)
+
+    def node_ids(self) -> Sequence[int]:
+        return self.cluster.brokers
+
+    def _known(self, topic):
+        return self._metadata.get(topic, (None, {}, None))
+
+    # Connections
+
+    def is_connected(self, node_id: int) -> bool:
+        if node_id in self.cluster.down:
+            self._connected.discard(node_id)
+        return not self.closed and node_id in self._connected
+
+    def when_connected(self, node_id: int) -> Deferred[None]:
+        if node_id in self.cluster.down or self.closed:
+            return deferLater(self.cluster.clock, self.cluster.latency_s, self._refuse_connection)
+        self._connected.add(node_id)
+        return succeed(None)
+
+    def _refuse_connection(self):
+        raise RequestFailed(self.cluster.down_reason, sent=False)
+
+    def close(self) -> Deferred[None]:
+        self.closed = True
+        for answer in list(self.open):
+            answer.errback(RequestFailed(self.cluster.down_reason, sent=True))
+        return deferLater(self.cluster.clock, self.cluster.latency_s, lambda: None)
+
+    # Requests
+
+    def request(self, node_id: int, request: Request[R], *, timeout_s: float) -> Deferred[R]:
+        cluster = self.cluster
+        if self.closed:
+            return fail(RequestFailed(cluster.down_reason, sent=False))
+        cluster.asked.append((node_id, request))
+        if isinstance(request, ProduceRequest):
+            cluster.produces.append(request)
+            return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
+        if isinstance(request, InitProducerIdRequest):
+            return self._send(node_id, request, self._identify, timeout_s=timeout_s)
+        if isinstance(request, ListOffsetsRequest):
+            return self._send(node_id, request, lambda: self._offsets(node_id, request), timeout_s=timeout_s)
+        assert isinstance(request, FetchRequest)
+        assert request.read_committed
+        assert not any(node_id == at and type(each) is FetchRequest for at, each in self.open.values())
+        cluster.fetches.append((node_id, request))
+        answer_by_s = cluster.clock.seconds() + request.max_wait_ms / 1000
+        return self._send(
+            node_id, request, lambda: self._fetch(node_id, request, answer_by_s), timeout_s=timeout_s
+        )
+
+    def _send(self, node_id, request, handle, *, timeout_s):
+        """
+        :param handle: what the broker does: returns the answer, or ``None`` while there is none yet.
+        """
+        clock, fate = self.cluster.clock, self.cluster.fate_of(type(request))
+        lost = RequestFailed(self.cluster.down_reason, sent=True)
+        if fate is Fate.NOT_SENT:
+            return fail(RequestFailed(self.cluster.down_reason, sent=False))
+        if fate is Fate.LOST_ON_THE_WAY:
+            return self._ask(node_id, request, lambda: lost, timeout_s)
+        if fate is Fate.LATE:
+            clock.callLater(3 * timeout_s, handle)
+            return self._ask(node_id, request, lambda: lost, timeout_s, delay_s=timeout_s)
+        if fate in ERRORS:
+            code, is_handled = ERRORS[fate]
+            handle = _failed_afterwards(handle, code) if is_handled else partial(_refused, request, code)
+        if fate is Fate.ANSWER_LOST:
+            handle = _then(handle, lambda _: lost)
+        delay_s = 0.9 * timeout_s if fate is Fate.REFUSED_LATE else None
+        return self._ask(node_id, request, handle, timeout_s, delay_s=delay_s)
+
+    def _ask(self, node_id, request, handle, timeout_s, *, delay_s=None):
+        cluster, clock = self.cluster, self.cluster.clock
+        give_up_at_s = clock.seconds() + timeout_s
+        was_down = node_id in cluster.down
+        if node_id is not None and not was_down:
+            self._connected.add(node_id)
+        answer = Deferred()
+        self.open[answer] = (node_id, request)
+        found = None
+        if isinstance(request, ProduceRequest) and not was_down and node_id not in cluster.silent:
+            # The leader has it before its answer is there, whatever becomes of who waits for it.
+            found = handle()
+
+        def done(result):
+            del self.open[answer]
+            if timer.active():
+                timer.cancel()
+            return result
+
+        def look():
+            nonlocal timer, found
+            is_dead = node_id in cluster.down or cluster.down >= set(cluster.brokers)
+            if is_dead or clock.seconds() >= give_up_at_s:
+                answer.errback(RequestFailed(cluster.down_reason, sent=not was_down))
+                return
+            if found is None and node_id not in cluster.silent:
+                found = handle()
+            if found is None:
+                timer = clock.callLater(_POLL_S, look)
+            elif cluster.slow[node_id]:
+                timer = clock.callLater(cluster.slow[node_id], _fire, answer, found)
+            else:
+                _fire(answer, found)
+
+        answer.addBoth(done)
+        timer = clock.callLater(cluster.latency_s if delay_s is None else delay_s, look)
+        return answer
+
+    # As brokers answer
+
+    def _learn(self, topics, *, auto_create):
+        cluster = self.cluster
+        # Not always the same broker is asked.
+        self._turn += 1
+        node_id = cluster.brokers[self._turn % len(cluster.brokers)]
+        for topic in topics:
+            if auto_create and cluster.may_create(topic):
+                cluster.add_partitions(_NEW_TOPIC_PARTITIONS, topic=topic)
+            topic_id, logs = cluster.known_to(node_id, topic)
+            if topic in cluster.topic_errors:
+                self._metadata[topic] = (cluster.topic_errors[topic], {}, None)
+            elif cluster.ignorant or not logs:
+                cluster.ignorant = max(0, cluster.ignorant - 1)
+                self._metadata[topic] = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {}, None)
+            else:
+                leaders = {
+                    number: log.leader for number, log in logs.items() if number not in cluster.unmentioned
+                }
+                self._metadata[topic] = (ErrorCode.NONE, leaders, topic_id)
+        return True
+
+    def _log(self, node_id, topic, number, topic_id=None):
+        known_id, logs = self.cluster.known_to(node_id, topic)
+        if topic_id not in (None, known_id) or (topic_id is not None and not logs):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        log = logs.get(number)
+        if log is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if log.leader != node_id else log
+
+    def _identify(self):
+        self.cluster.ids_given += 1
+        producer_id = _FIRST_PRODUCER_ID + self.cluster.ids_given
+        return ProducerIdentity(error=self.cluster.identity_error, producer_id=producer_id, epoch=0)
+
+    def _produce(self, node_id, request):
+        answer = []
+        for topic, batches in request.topics:
+            for partition, data in batches:
+                log = self._log(node_id, topic, partition)
+                if isinstance(log, int):
+                    error, offset = log, -1
+                elif len(data) > self.cluster.batch_limit:
+                    error, offset = ErrorCode.MESSAGE_TOO_LARGE, -1
+                else:
+                    error, offset = log.append_batch(data)
+                answer.append(Produced(topic, partition, error, offset))
+        return ProduceAnswer(answer, self.cluster.throttle_ms)
+
+    def _offsets(self, node_id, request):
+        assert not request.read_committed
+        answer = []
+        for topic, partitions in request.topics:
+            for number, which in partitions:
+                log = self._log(node_id, topic, number)
+                if not isinstance(log, int) and log.unlisted[which]:
+                    log = log.unlisted[which].pop(0)
+                if isinstance(log, int):
+                    answer.append(ListedOffset(topic, number, log, -1, -1))
+                else:
+                    answer.append(ListedOffset(topic, number, 0, -1, log.listed(which)))
+        return answer
+
+    def _fetch(self, node_id, request, answer_by_s):
+        if self.cluster.throttled:
+            self.cluster.throttled -= 1
+            return []
+        ((topic, partitions),) = request.topics
+        answer, room, empty = [], request.max_bytes, True
+        for number, offset in partitions:
+            log = self._log(node_id, topic, number, request.topic_ids.get(topic))
+            if isinstance(log, int):
+                answer.append(Fetched(topic, number, log))
+                continue
+            most = min(room, request.partition_max_bytes)
+            answer.append(log.fetched(number, offset, most, at_least_one=empty))
+            room = max(0, room - len(answer[-1].records))
+            empty = empty and not answer[-1].records
+        said = any(each.error or each.records for each in answer)
+        late = not self.cluster.waits or self.cluster.clock.seconds() >= answer_by_s
+        return answer if said or late else None
+
+
+def _fire(answer, result):
+    if isinstance(result, Exception):
+        answer.errback(result)
+    else:
+        answer.callback(result)
+
+
+def _then(handle, change):
+    def changed():
+        answer = handle()
+        return None if answer is None else change(answer)
+
+    return changed
+
+
+def _failed_afterwards(handle, code):
+    """Have a Produce request handled, and answered with an error all the same."""
+
+    def change(answer):
+        if not isinstance(answer, ProduceAnswer):
+            return answer
+        failed = [
+            Produced(each.topic, each.partition, each.error or code, -1 if each.error else each.offset)
+            for each in answer.partitions
+        ]
+        return ProduceAnswer(failed, answer.throttle_ms)
+
+    return _then(handle, change)
+
+
+def _refused(request, code):
+    if isinstance(request, InitProducerIdRequest):
+        return ProducerIdentity(error=code, producer_id=-1, epoch=-1)
+    assert isinstance(request, ProduceRequest | FetchRequest | ListOffsetsRequest)
+    parts = [(topic, number) for topic, partitions in request.topics for number, _ in partitions]
+    if isinstance(request, ProduceRequest):
+        return ProduceAnswer([Produced(*part, code, -1) for part in parts])
+    if isinstance(request, FetchRequest):
+        return [Fetched(*part, code) for part in parts]
+    return [ListedOffset(*part, code, -1, -1) for part in parts]
