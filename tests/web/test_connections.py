@@ -1,0 +1,188 @@
+"""Connections: which side ends them, slow readers, idleness, draining."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.in_memory import InMemoryService, MemoryTransport, request_bytes
+from tests.web.http import JSON, MESSAGE, raw
+
+
+def test_http_1_0_is_served_and_the_connection_ends(service):
+    connection = raw(service, b"GET / HTTP/1.0\r\n\r\n")
+    (response,) = connection.responses(["GET"])
+    assert (response.status, response.body) == (200, b"[]")
+    assert response.headers[b"connection"] == b"close"
+    assert connection.is_lost
+
+
+def test_the_client_may_ask_that_the_connection_ends(service):
+    connection = raw(service, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    (response,) = connection.responses(["GET"])
+    assert response.headers[b"connection"] == b"close"
+    assert connection.is_lost
+
+
+class NarrowTransport(MemoryTransport):
+    """The server's end of a connection whose client reads only when it is told to."""
+
+    limit = 4096
+    is_full = False
+
+    def write(self, data):
+        super().write(data)
+        if not self.is_full and len(self.value()) > self.limit:
+            self.is_full = True
+            self.producer.pauseProducing()
+
+    def let_client_read(self):
+        data = self.value()
+        self.clear()
+        self.is_full = False
+        if self.producer is not None:
+            self.producer.resumeProducing()
+        return data
+
+
+def test_a_client_that_does_not_read_its_answers_gets_no_further_ones_prepared(service):
+    for n in range(100):
+        service.read(b"%d" % n, b"1.5")
+    size = len(service.request("GET").body)
+    connection = service.connect(NarrowTransport)
+    requests = 100
+    connection.send(request_bytes("GET") * requests)
+    received = b""
+    while data := connection.transport.value():
+        assert len(data) <= NarrowTransport.limit + 2 * size
+        assert connection.transport.producerState == ("paused" if len(data) > 4096 else "producing")
+        received += connection.transport.let_client_read()
+    assert received.count(b"HTTP/1.1 200 OK") == requests
+    # It was not the end: what comes now is answered as well.
+    connection.send(request_bytes("GET"))
+    assert connection.transport.value().count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_a_client_may_close_its_side_and_read_its_answers_afterwards():
+    service = InMemoryService()
+    connection = service.connect()
+    connection.send(
+        request_bytes("GET") + request_bytes("POST", "/messages", JSON, MESSAGE) + request_bytes("GET")
+    )
+    connection.channel.readConnectionLost()
+    connection.settle()
+    assert not connection.is_lost
+    service.broker.acknowledge()
+    connection.settle()
+    assert connection.is_lost
+    assert [response.status for response in connection.responses(["GET", "POST", "GET"])] == [200] * 3
+
+
+def test_a_client_that_closes_its_side_before_its_request_is_whole_is_not_waited_for(service):
+    connection = raw(service, request_bytes("POST", "/messages", JSON, MESSAGE)[:-5])
+    connection.channel.readConnectionLost()
+    connection.settle()
+    assert connection.is_lost
+    assert service.broker.records == []
+
+
+def test_a_client_that_closes_its_side_gets_what_it_has_not_read_yet(service):
+    for n in range(100):
+        service.read(b"%d" % n, b"1.5")
+    connection = service.connect(NarrowTransport)
+    connection.send(request_bytes("GET") * 20)
+    connection.channel.readConnectionLost()
+    received = b""
+    while connection.transport.value():
+        received += connection.transport.let_client_read()
+    connection.settle()
+    assert connection.is_lost
+    assert received.count(b"HTTP/1.1 200 OK") == 20
+
+
+@pytest.mark.parametrize("close", [b"close", b"Close", b"close, foo", b"keep-alive,close", b"foo,\tclose"])
+def test_a_client_may_ask_for_the_end_of_the_connection_in_every_way(service, close):
+    for headers in ([(b"Connection", close)], [(b"Connection", b"foo"), (b"Connection", close)]):
+        connection = raw(service, request_bytes("GET", headers=headers))
+        (response,) = connection.responses(["GET"])
+        assert response.headers[b"connection"] == b"close"
+        assert connection.is_lost
+        connection = raw(service, request_bytes("GET", "/nothing", headers=headers))
+        (response,) = connection.responses(["GET"])
+        assert response.headers[b"connection"] == b"close"
+        assert connection.is_lost
+    (response,) = raw(service, request_bytes("GET", headers=[(b"Connection", b"closed")])).responses(["GET"])
+    assert b"connection" not in response.headers
+
+
+def test_a_client_that_never_reads_the_last_answer_does_not_keep_the_connection(service):
+    connection = service.connect()
+    # As a real transport does while there is something left to send.
+    connection.transport.loseConnection = lambda: None
+    connection.send(request_bytes("GET", headers=[(b"Connection", b"close")]))
+    assert not connection.transport.aborted
+    service.clock.advance(61)
+    assert connection.transport.aborted
+
+
+def test_an_idle_connection_is_closed_after_a_minute(service):
+    connection = service.connect()
+    service.clock.advance(61)
+    connection.settle()
+    assert connection.is_lost
+
+
+def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
+    service = InMemoryService()
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/%6Dessages", JSON, MESSAGE))
+    connection.lose()
+    (publishing,) = service.broker.waiting
+    assert not publishing.called
+    service.broker.acknowledge()
+
+
+def test_draining_ends_idle_connections_at_once_and_the_others_after_their_answer():
+    service = InMemoryService()
+    idle, busy, half, line = [service.connect() for _ in range(4)]
+    idle.send(request_bytes("GET"))
+    busy.send(request_bytes("POST", "/messages", JSON, MESSAGE))
+    half.send(request_bytes("POST", "/messages", JSON, MESSAGE)[:40])
+    line.send(b"GET /")
+    drained = []
+    service.site.drain().addCallback(drained.append)
+    for connection in (idle, busy, half, line):
+        connection.settle()
+    assert [connection.is_lost for connection in (idle, busy, half, line)] == [True, False, False, False]
+
+    service.broker.acknowledge()
+    busy.settle()
+    (response,) = busy.responses(["POST"])
+    assert response.status == 200
+    assert response.headers[b"connection"] == b"close"
+    assert busy.is_lost
+    assert drained == []
+
+    half.send(request_bytes("POST", "/messages", JSON, MESSAGE)[40:])
+    service.broker.acknowledge()
+    half.settle()
+    (response,) = half.responses(["POST"])
+    assert response.status == 200
+    assert response.headers[b"connection"] == b"close"
+    assert drained == []
+
+    line.send(b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    (response,) = line.responses(["GET"])
+    assert (response.status, response.headers[b"connection"]) == (200, b"close")
+    assert drained == [None]
+
+
+def test_whatever_is_left_can_be_cut():
+    service = InMemoryService()
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/messages", JSON, MESSAGE))
+    waiting = service.site.drain()
+    service.site.abort()
+    assert connection.transport.aborted
+    waiting.cancel()
+    waiting.addErrback(lambda failure: None)
+    connection.settle()

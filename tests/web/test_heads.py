@@ -1,0 +1,98 @@
+"""Request heads: what is not HTTP, hosts that cannot be, and limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.in_memory import request_bytes
+from tests.web.http import assert_problem, raw
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"a..b",
+        b"a" * 64,
+        b"a b",
+        b"a/b",
+        b"a@b",
+        b"a:b",
+        b"[::1",
+        b"\xff",
+        b"a,b",
+        b"[::1]:80:1",
+        b"[1..2]",
+        b"[%b]" % (b"a" * 70),
+    ],
+)
+def test_a_host_that_cannot_be_one_is_a_bad_request(service, host):
+    for target in (b"/", b"/nothing"):
+        connection = raw(service, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, host))
+        (response,) = connection.responses(["GET"])
+        assert_problem(response, 400)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"", b"localhost", b"example.org.", b"127.0.0.1:8080", b"[::1]:8080", b"a_b.c-d", b"a" * 63 + b":1"],
+)
+def test_a_host_that_can_be_one_is_fine(service, host):
+    for target, status in ((b"/", 200), (b"/nothing", 404)):
+        connection = raw(service, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, host))
+        (response,) = connection.responses(["GET"])
+        assert response.status == status
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: identity\r\n\r\n{}",
+        b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n1",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /messages HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused_with_a_document_and_the_connection_ends(service, data):
+    connection = raw(service, data + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    (response,) = connection.responses(["GET"])
+    assert_problem(response, 400)
+    assert response.headers[b"connection"] == b"close"
+    assert connection.is_closed_for_reading
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"a" * 20_000,
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 1000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X:\r\n" * 1000 + b"\r\n",
+    ],
+)
+def test_a_header_over_the_limit_is_refused(service, data):
+    (response,) = raw(service, data).responses(["GET"])
+    assert_problem(response, 431)
+
+
+def test_another_expectation_cannot_be_met(service):
+    (response,) = raw(service, request_bytes("GET", headers=[(b"Expect", b"miracles")])).responses(["GET"])
+    assert_problem(response, 417)
+
+
+def test_a_field_name_of_any_length_is_not_kept(service):
+    (response,) = raw(service, request_bytes("GET", headers=[(b"X" * 5000, b"")])).responses(["GET"])
+    assert_problem(response, 431)

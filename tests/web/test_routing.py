@@ -1,0 +1,129 @@
+"""Methods and paths: which are served, and how the others are refused."""
+
+from __future__ import annotations
+
+import pytest
+from klein import Klein
+from twisted.logger import capturedLogs
+from twisted.web.resource import Resource
+
+from sampleapp.web.routing import RouteTable
+from tests.web.http import JSON, MESSAGE, assert_problem
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("POST", "/", b"GET, HEAD, OPTIONS"),
+        ("DELETE", "/", b"GET, HEAD, OPTIONS"),
+        ("BREW", "/", b"GET, HEAD, OPTIONS"),
+        ("get", "/", b"GET, HEAD, OPTIONS"),
+        ("GET", "/messages", b"POST, OPTIONS"),
+        ("HEAD", "/messages", b"POST, OPTIONS"),
+        ("PUT", "/messages", b"POST, OPTIONS"),
+    ],
+)
+def test_a_wrong_method_is_refused_with_those_that_are_right(service, method, path, allow):
+    response = service.request(method, path)
+    assert response.status == 405
+    assert response.headers[b"allow"] == allow
+    if method != "HEAD":
+        assert_problem(response, 405)
+
+
+@pytest.mark.parametrize(("path", "allow"), [("/", b"GET, HEAD, OPTIONS"), ("/messages", b"POST, OPTIONS")])
+def test_options_tells_the_methods_of_a_path(service, path, allow):
+    response = service.request("OPTIONS", path)
+    assert (response.status, response.headers[b"allow"], response.body) == (204, allow, b"")
+
+
+def test_options_of_the_whole_server_is_answered(service):
+    assert service.request("OPTIONS", "*").status == 204
+    assert_problem(service.request("GET", "*"), 400)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/%2Fmessages",
+        "/messages/",
+        "/messages/1",
+        "//",
+        "//messages",
+        "/Messages",
+        "/a/../messages",
+        "/%00",
+        "/%2e",
+        "/.",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_an_unknown_path_is_not_found(service, path, method):
+    assert_problem(service.request(method, path, JSON, MESSAGE), 404)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    "target", ["Xmessages", "messages", "x/", "ftp://localhost/messages", "localhost:443"]
+)
+def test_a_target_that_is_no_path_is_a_bad_request(service, target):
+    assert_problem(service.request("POST", target, JSON, MESSAGE), 400)
+    assert_problem(service.request("CONNECT", target), 400)
+    assert service.broker.records == []
+
+
+def test_a_path_may_be_percent_encoded(service):
+    assert service.request("POST", "/%6Dessages", JSON, MESSAGE).status == 200
+
+
+def test_a_path_that_is_not_utf_8_is_a_bad_request(service):
+    assert_problem(service.request("GET", "/%ff"), 400)
+
+
+def test_a_whole_url_may_be_the_target(service):
+    assert service.request("GET", "http://localhost:8080/").body == b"[]"
+    assert service.request("GET", "HTTP://localhost:8080").body == b"[]"
+    assert service.request("POST", "http://localhost:8080/messages", JSON, MESSAGE).status == 200
+
+
+def test_the_date_is_that_of_the_answer(service):
+    before = service.request("GET").headers[b"date"]
+    service.clock.advance(61)
+    assert before == b"Tue, 14 Nov 2023 22:13:20 GMT"
+    assert service.request("GET").headers[b"date"] == b"Tue, 14 Nov 2023 22:14:21 GMT"
+
+
+def test_a_refused_head_request_is_no_fault_of_the_service(service):
+    for path in ("/%ff", "//", "/nothing", "/messages"):
+        with capturedLogs() as events:
+            assert service.request("HEAD", path).status in (400, 404, 405)
+        assert events == []
+
+
+class Broken(Resource):
+    isLeaf = True
+
+    def render(self, request):
+        raise ZeroDivisionError("secret")
+
+
+def test_a_fault_outside_of_every_handler_is_500_and_logged(service, no_failure_is_lost, monkeypatch):
+    monkeypatch.setattr(Klein, "execute_error_handler", Broken.render)
+    response = service.request("GET", "/nothing")
+    assert_problem(response, 500)
+    assert b"secret" not in response.body
+    assert no_failure_is_lost
+    no_failure_is_lost.clear()
+
+
+def test_a_route_with_variables_is_refused_when_the_table_is_made():
+    app = Klein()
+    app.route("/topics/<name>")(lambda request, name: None)
+    with pytest.raises(ValueError, match="/topics/<name> has variables"):
+        RouteTable(app)
+
+
+def test_no_server_header_tells_versions(service):
+    for method, path in (("GET", "/"), ("GET", "/nothing"), ("OPTIONS", "*"), ("GET", "/%ff")):
+        assert service.request(method, path).headers[b"server"] == b"sampleapp"
