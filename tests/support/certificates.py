@@ -34,16 +34,16 @@ class Authority:
     def __init__(self, directory, name="ca", *, parent=None):
         self.directory = Path(directory)
         self.name = name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = _subject(name)
-        signer, issuer = (self._key, self._subject) if parent is None else (parent._key, parent._subject)
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.subject = _subject(name)
+        signer, issuer = (self.key, self.subject) if parent is None else (parent.key, parent.subject)
         self._certificate = (
-            _builder(self._subject, issuer, self._key, start=-2 * DAY, end=2 * DAY)
+            _builder(self.subject, issuer, self.key, start=-2 * DAY, end=2 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .sign(signer, hashes.SHA256())
         )
-        self._chain = () if parent is None else (self._certificate, *parent._chain)
+        self.chain = () if parent is None else (self._certificate, *parent.chain)
         self.certificate = self.directory / f"{name}.pem"
         self.certificate.write_bytes(_pem(self._certificate))
 
@@ -65,19 +65,19 @@ class Authority:
     def _issue(self, name, *, names, usage, start, end, key=None):
         key = ec.generate_private_key(ec.SECP256R1()) if key is None else key
         builder = (
-            _builder(_subject(name), self._subject, key, start=start, end=end)
+            _builder(_subject(name), self.subject, key, start=start, end=end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         )
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        certificate = builder.sign(self.key, hashes.SHA256())
         issued = Issued(
             self.directory / f"{name}.pem",
             self.directory / f"{name}.key",
         )
-        issued.certificate.write_bytes(b"".join(map(_pem, (certificate, *self._chain))))
+        issued.certificate.write_bytes(b"".join(map(_pem, (certificate, *self.chain))))
         issued.key.write_bytes(key_pem(key))
         issued.key.chmod(0o600)
         return issued

@@ -294,9 +294,9 @@ def test_brokers_that_forget_the_topic_for_a_while_do_not_make_it_read_twice(set
 def test_a_partition_that_waits_for_another_one_is_not_taken_for_gone(setup):
     cluster = Cluster(partitions=2, brokers=(1,))
     cluster.logs[1].append(b"once")
-    following = setup(cluster)
+    take = cluster.take(0.5)
+    following = setup(cluster, on_record=lambda each: take(each) if each.partition == 0 else None)
     following.catch_up()
-    following.recorder._on_record = cluster.take(0.5)
     cluster.run(9)
     cluster.logs[0].append(*values(20))
     cluster.ignorant = 12

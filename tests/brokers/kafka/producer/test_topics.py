@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.errors import (
     BrokerUnavailable,
     IllegalTopic,
@@ -13,7 +12,15 @@ from sampleapp.errors import (
     UnknownTopic,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, logged, publish_now, warm
+from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
+    World,
+    assert_true,
+    keys_of,
+    logged,
+    publish_now,
+    warm,
+)
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate
 
@@ -62,11 +69,8 @@ def test_a_topic_that_was_deleted_is_told_apart_from_one_without_a_leader():
 def two_partitions():
     """A world with two partitions that were published to, and a key for each."""
     world = World(partitions=2)
-    keys = {}
-    for number in range(50):
-        key = b"%d" % number
-        keys.setdefault(partition_for_key(key, 2), key)
-    for partition, key in keys.items():
+    keys = keys_of(2)
+    for partition, key in enumerate(keys):
         [metadata] = publish_now(world, b"before %d" % partition, key=key)
         assert metadata.partition == partition
     return world, keys
@@ -106,8 +110,10 @@ def test_a_topic_that_shrinks_while_something_is_in_flight_leaves_nothing_behind
     shrink(world)
     world.advance(5 * TIMEOUT_S, step_s=0.05)
     publish_now(world, b"after", key=keys[1])
-    assert not world.producer._accumulator.active
     assert world.producer.buffered_bytes == 0
+    assert world.producer.drain().called
+    world.producer.stop()
+    assert world.clock.getDelayedCalls() == []
 
 
 def test_records_that_change_their_partition_keep_their_deadlines():
@@ -141,7 +147,8 @@ def test_names_that_were_made_up_are_not_remembered():
         world.publish(b"x" * 200, topic=f"made-up-{number}")
     world.publish(b"x" * 2000, topic="too-large")
     world.advance(TIMEOUT_S)
-    assert set(world.producer._accumulator.topics) == {"t"}
+    # What is kept in memory shows nowhere else.
+    assert set(world.producer._accumulator.topics) == {"t"}  # noqa: SLF001 -- for this
 
 
 @pytest.mark.parametrize("name", ["x" * 250, "", "a b", "\ud800", ".."])

@@ -7,7 +7,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerStopped,
@@ -17,7 +16,15 @@ from sampleapp.errors import (
     RecordTooLarge,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, logged, publish_now, warm
+from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
+    World,
+    assert_true,
+    keys_of,
+    logged,
+    publish_now,
+    warm,
+)
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate, reason
 
@@ -40,16 +47,10 @@ def test_a_new_leader_is_used_while_the_old_one_wants_nothing():
 def test_the_buffer_is_bounded_and_one_partition_cannot_take_all_of_it():
     world = warm(partitions=2, buffer_bytes=100_000)
     world.decide(lambda: Fate.NOT_SENT)
-    keys = {}
+    keys = keys_of(2)
     for number in range(20):
-        key = b"%d" % number
-        outcome = world.publish(b"x", key=key)
+        assert world.publish(b"x", key=b"%d" % number) == []
         world.advance(0)
-        queue = next(
-            q for q in world.producer._accumulator.active if any(p.record.key == key for p in q._waiting)
-        )
-        keys.setdefault(queue.partition, key)
-        assert outcome == []
     for _ in range(100):
         world.publish(b"x" * 2000, key=keys[0])
     refused = [o for _, _, o in world.published if o and isinstance(o[0], Failure)]
@@ -181,15 +182,6 @@ def test_an_answer_that_was_cancelled_by_its_caller_changes_nothing_for_the_reco
     assert len(failures) == 1
     publish_now(world, b"2")
     assert world.values()[0] == [b"first", b"1", b"2"]
-
-
-def keys_of(partitions):
-    """A key for each partition."""
-    keys = {}
-    for number in range(100 * partitions):
-        key = b"%d" % number
-        keys.setdefault(partition_for_key(key, partitions), key)
-    return [keys[partition] for partition in range(partitions)]
 
 
 def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_that_work_again():

@@ -10,12 +10,13 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Cluster, SimulatedClient
 
-__all__ = ["TIMEOUT_S", "World", "assert_true", "logged", "publish_now", "warm"]
+__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "logged", "publish_now", "warm"]
 
 TIMEOUT_S = 2.0
 LATENCY_S = 0.01
@@ -102,6 +103,15 @@ def assert_true(world):
             if its_key == key and isinstance(answer, RecordMetadata)
         ]
         assert places == sorted(places)
+
+
+def keys_of(partitions):
+    """A key for each partition."""
+    keys = {}
+    for number in range(100 * partitions):
+        key = b"%d" % number
+        keys.setdefault(partition_for_key(key, partitions), key)
+    return [keys[partition] for partition in range(partitions)]
 
 
 @contextmanager
