@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
-import os
 import socket
-import subprocess
 import termios
 import time
 from array import array
 
-from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
+from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal
 from tests.support.process import records
 
 
@@ -97,19 +94,17 @@ def test_ctrl_c_while_waiting_for_content_publishes_nothing(service):
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal(service):
-    controller, terminal = os.openpty()
     file = service.directory / "progress.txt"
     file.write_text("line\n" * 200)
-    with subprocess.Popen(
-        [COMMAND, "publish", "progress", "--lines", str(file), "--url", service.url], stderr=terminal
-    ) as process:
-        os.close(terminal)
-        shown = b""
-        # EIO: this is how the end of a terminal is read.
-        with contextlib.suppress(OSError):
-            while data := os.read(controller, 65536):
-                shown += data
-        os.close(controller)
-    assert process.returncode == 0
-    assert b"100%" in shown
-    assert b"200 published, 0 failed" in shown
+    shown = shown_on_a_terminal(
+        "publish",
+        "progress",
+        "--lines",
+        str(file),
+        "--url",
+        service.url,
+        directory=service.directory,
+        stream="stderr",
+    )
+    assert "100%" in shown
+    assert "200 published, 0 failed" in shown

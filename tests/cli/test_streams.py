@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
+from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal
 
 
 def redirected(service, redirection, *arguments, stdin=b""):
@@ -74,20 +74,6 @@ def test_on_a_full_disk_results_that_change_nothing_are_a_failure(service):
         assert redirected(service, ">/dev/full", *arguments) == (1, "", sentence)
     assert redirected(service, ">/dev/full", "--help")[0] == 1
     assert redirected(service, ">&-", "--help") == (0, "", "")
-
-
-def shown_on_a_terminal(*arguments, directory):
-    controller, terminal = os.openpty()
-    with subprocess.Popen([COMMAND, *arguments], stdout=terminal, cwd=directory) as process:
-        os.close(terminal)
-        shown = b""
-        # EIO: this is how the end of a terminal is read.
-        with contextlib.suppress(OSError):
-            while data := os.read(controller, 65536):
-                shown += data
-        os.close(controller)
-    assert process.returncode == 0
-    return shown.decode()
 
 
 def test_a_terminal_is_shown_escapes_and_a_file_gets_the_bytes_themselves(service):

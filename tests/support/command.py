@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,6 +35,21 @@ def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
 def consumed(service, topic):
     stdout, _ = sampleapp(service, "consume", topic, "--broker", service.broker)
     return [json.loads(line) for line in stdout.splitlines()]
+
+
+def shown_on_a_terminal(*arguments, directory, stream="stdout"):
+    """Run a command with one of its streams on a terminal, and return what that shows."""
+    controller, terminal = os.openpty()
+    with subprocess.Popen([COMMAND, *arguments], cwd=directory, **{stream: terminal}) as process:
+        os.close(terminal)
+        shown = b""
+        # EIO: this is how the end of a terminal is read.
+        with contextlib.suppress(OSError):
+            while data := os.read(controller, 65536):
+                shown += data
+        os.close(controller)
+    assert process.returncode == 0
+    return shown.decode()
 
 
 class Watched:

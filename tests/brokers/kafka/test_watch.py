@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
 
 from sampleapp.brokers.kafka.client import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.watch import UNREACHABLE_AFTER_S, Watch
 from sampleapp.brokers.shared.condition import Condition
+from tests.support.logs import logged_lines
 
 INTERVAL_S = 10.0
 HOST, PORT = "kafka1", 9092
@@ -90,21 +88,6 @@ def watched():
     yield made
     made.watch.stop()
     assert made.clock.getDelayedCalls() == []
-
-
-@contextmanager
-def logged():
-    lines = []
-
-    def observe(event):
-        if "brokers" in event["log_namespace"]:
-            lines.append(event["log_format"].format(**event))
-
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield lines
-    finally:
-        globalLogPublisher.removeObserver(observe)
 
 
 def test_each_look_that_succeeds_is_told(watched):
@@ -321,7 +304,7 @@ def test_unreachable_is_told_once_between_two_times_that_it_was_reached(events):
 
 
 def test_one_reason_is_one_line(watched):
-    with logged() as lines:
+    with logged_lines() as lines:
         watched.watch.failed(HOST, PORT, reason())
         watched.fail_with(reason())
         watched.start()
@@ -330,7 +313,7 @@ def test_one_reason_is_one_line(watched):
 
 
 def test_an_address_that_fails_while_others_work_is_a_line_of_its_own_and_so_is_its_end(watched):
-    with logged() as lines:
+    with logged_lines() as lines:
         watched.start()
         for _ in range(3):
             watched.watch.failed(HOST, PORT, reason())
@@ -345,7 +328,7 @@ def test_an_address_that_fails_while_others_work_is_a_line_of_its_own_and_so_is_
 
 
 def test_an_address_that_fails_for_another_reason_is_logged_again_but_not_all_the_time(watched):
-    with logged() as lines:
+    with logged_lines() as lines:
         watched.start()
         for turn in range(200):
             watched.watch.failed(HOST, PORT, reason(f"reason {turn // 7 % 2}"))

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from tests.support.logs import logged_lines
 
 READING = ("reading", "readings")
-
-
-@contextmanager
-def logged():
-    lines = []
-
-    def observe(event):
-        if event["log_namespace"].endswith("Condition"):
-            lines.append(event["log_format"].format(**event))
-
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield lines
-    finally:
-        globalLogPublisher.removeObserver(observe)
 
 
 @pytest.fixture
@@ -41,7 +24,7 @@ def condition(clock):
 
 
 def test_a_reason_is_logged_once_however_often_it_is_given(condition, clock):
-    with logged() as lines:
+    with logged_lines() as lines:
         for _ in range(100):
             condition.bad(WRITING, "refused")
             clock.advance(10)
@@ -51,7 +34,7 @@ def test_a_reason_is_logged_once_however_often_it_is_given(condition, clock):
 
 
 def test_another_reason_of_the_same_part_is_logged_too(condition, clock):
-    with logged() as lines:
+    with logged_lines() as lines:
         condition.bad(WRITING, "refused the connection")
         clock.advance(300)
         condition.bad(WRITING, "refused the credentials")
@@ -64,7 +47,7 @@ def test_another_reason_of_the_same_part_is_logged_too(condition, clock):
 
 
 def test_reasons_that_alternate_are_a_line_a_minute_and_not_a_storm(condition, clock):
-    with logged() as lines:
+    with logged_lines() as lines:
         for turn in range(1000):
             condition.bad(WRITING, f"reason {turn % 2}")
             clock.advance(0.7)
@@ -72,7 +55,7 @@ def test_reasons_that_alternate_are_a_line_a_minute_and_not_a_storm(condition, c
 
 
 def test_a_reason_that_came_too_soon_is_logged_when_it_lasts(condition, clock):
-    with logged() as lines:
+    with logged_lines() as lines:
         condition.bad(WRITING, "one")
         for _ in range(100):
             clock.advance(1)
@@ -81,7 +64,7 @@ def test_a_reason_that_came_too_soon_is_logged_when_it_lasts(condition, clock):
 
 
 def test_one_reason_of_several_parts_is_one_line_until_none_has_it(condition):
-    with logged() as lines:
+    with logged_lines() as lines:
         condition.bad(WRITING, "refused")
         condition.bad(READING, "refused")
         assert condition.health().reasons == ("refused",)
@@ -92,7 +75,7 @@ def test_one_reason_of_several_parts_is_one_line_until_none_has_it(condition):
 
 
 def test_what_is_expected_is_not_logged_but_known(condition):
-    with logged() as lines:
+    with logged_lines() as lines:
         condition.expect(WRITING, "not started")
         assert condition.health().reasons == ("not started",)
         condition.good(WRITING)
@@ -103,7 +86,7 @@ def test_what_is_expected_is_not_logged_but_known(condition):
 
 
 def test_without_a_clock_it_is_the_systems():
-    with logged() as lines:
+    with logged_lines() as lines:
         condition = Condition()
         condition.bad(WRITING, "one")
         condition.bad(WRITING, "other")
@@ -120,7 +103,7 @@ def test_health_is_what_was_said_last_of_each_part_and_what_was_logged_as_bad_is
     clock = Clock()
     condition = Condition(clock)
     last = {}
-    with logged() as lines:
+    with logged_lines() as lines:
         for part, reason, seconds in steps:
             clock.advance(seconds)
             if reason is None:

@@ -17,12 +17,12 @@ from tests.brokers.kafka.producer.world import (
     World,
     assert_true,
     keys_of,
-    logged,
     publish_now,
     warm,
 )
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate
+from tests.support.logs import logged_lines
 
 
 def test_a_topic_that_does_not_exist_is_told_soon_and_is_not_made():
@@ -166,7 +166,7 @@ def old_format(world):
 def test_a_topic_in_an_old_format_is_published_to_without_a_producer_id_and_the_log_says_so_once():
     world = World(partitions=2)
     old_format(world)
-    with logged() as lines:
+    with logged_lines() as lines:
         for number in range(20):
             publish_now(world, b"%d" % number, key=b"%d" % number)
     assert len(lines) == 1

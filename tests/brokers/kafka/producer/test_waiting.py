@@ -21,12 +21,12 @@ from tests.brokers.kafka.producer.world import (
     World,
     assert_true,
     keys_of,
-    logged,
     publish_now,
     warm,
 )
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate, reason
+from tests.support.logs import logged_lines
 
 
 def test_a_new_leader_is_used_while_the_old_one_wants_nothing():
@@ -188,7 +188,7 @@ def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_th
     world = warm(partitions=30)
     keys = keys_of(30)
     world.decide(lambda: Fate.TOO_FEW_REPLICAS)
-    with logged() as lines:
+    with logged_lines() as lines:
         for _ in range(3):
             for key in keys:
                 world.publish(b"fails", key=key)
@@ -207,7 +207,7 @@ def test_one_line_of_the_log_tells_of_all_partitions_that_fail_and_one_of_all_th
 def test_partitions_that_begin_to_work_at_the_same_time_are_told_of_in_one_line():
     world = warm(partitions=3)
     world.decide(lambda: Fate.NOT_LEADER)
-    with logged() as lines:
+    with logged_lines() as lines:
         for key in keys_of(3):
             world.publish(b"fails", key=key)
         world.advance(TIMEOUT_S + 1)
@@ -221,7 +221,7 @@ def test_partitions_that_begin_to_work_at_the_same_time_are_told_of_in_one_line(
 def test_what_is_to_be_said_of_partitions_is_said_before_the_producer_stops():
     world = warm(partitions=1)
     world.decide(lambda: Fate.NOT_LEADER)
-    with logged() as lines:
+    with logged_lines() as lines:
         world.publish(b"fails")
         world.advance(TIMEOUT_S + 0.15)
         assert lines == []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
@@ -16,7 +14,7 @@ from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Cluster, SimulatedClient
 
-__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "logged", "publish_now", "warm"]
+__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "publish_now", "warm"]
 
 TIMEOUT_S = 2.0
 LATENCY_S = 0.01
@@ -112,19 +110,3 @@ def keys_of(partitions):
         key = b"%d" % number
         keys.setdefault(partition_for_key(key, partitions), key)
     return [keys[partition] for partition in range(partitions)]
-
-
-@contextmanager
-def logged():
-    """The lines of the log, as an operator sees them."""
-    lines = []
-
-    def observe(event):
-        if "sampleapp" in event.get("log_namespace", ""):
-            lines.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield lines
-    finally:
-        globalLogPublisher.removeObserver(observe)
