@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.kafka_simulator import Cluster
+from tests.support.kafka_simulator import TOPIC, Cluster
 
 
 def test_a_topic_that_no_broker_knew_for_a_while_is_followed_on_when_it_turns_out_to_be_the_same(setup):
@@ -15,7 +15,7 @@ def test_a_topic_that_no_broker_knew_for_a_while_is_followed_on_when_it_turns_ou
     cluster.delete()
     cluster.run(5)
     assert following.recorder.reset_at == [1]
-    cluster.logs = logs
+    cluster.topics[TOPIC] = logs
     following.until(1)
     # Whatever happens to it from then on is noticed: another leader, and more partitions.
     logs[0].leader = 2

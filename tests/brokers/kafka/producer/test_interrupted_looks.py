@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import pytest
 
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import publish_now, warm
-from tests.support.fake_kafka import reason
+from tests.support.kafka_simulator import reason
 
 KEY = next(key for key in (b"%d" % number for number in range(50)) if partition_for_key(key, 2) == 1)
 OUTAGE_S = 20
 
 
 def hide_topic(cluster):
-    """Let the brokers not know the topic; returns a function that ends that."""
-    cluster.topics.clear()
-    return lambda: cluster.topics.add("t")
+    """Let the brokers not know the topic."""
+    cluster.ignorant = 10**6
 
 
 def hide_partition(cluster):
-    """Let the brokers not know the second partition; returns a function that ends that."""
-    partitions = cluster.partitions
-    cluster.partitions = partitions[:1]
+    """Let the brokers not know the second partition."""
+    cluster.unmentioned = {1}
 
-    def show():
-        cluster.partitions = partitions
 
-    return show
+def show(cluster):
+    """Let the brokers know all."""
+    cluster.ignorant = 0
+    cluster.unmentioned = set()
 
 
 @pytest.mark.parametrize("hide", [hide_topic, hide_partition])
 def test_brokers_that_are_behind_before_and_after_an_outage_do_not_make_it_another_topic(hide):
     world = warm(partitions=2, delivery_timeout_s=60.0)
     publish_now(world, b"before", key=KEY)
-    show = hide(world.cluster)
+    hide(world.cluster)
+    world.cluster.logs[1].errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     outcome = world.publish(b"1", key=KEY)
     world.advance(0.3)
-    world.cluster.metadata_failure = reason("nobody there")
+    world.cluster.cut_off(reason("nobody there"))
     world.advance(OUTAGE_S, step_s=0.05)
     # So it is with Kafka that uses ZooKeeper: a broker that has just started does not know any topic.
-    world.cluster.metadata_failure = None
+    world.cluster.mend()
     world.advance(0.6)
     assert outcome == []
-    show()
+    show(world.cluster)
     world.advance(1)
     assert outcome == [RecordMetadata(topic="t", partition=1, offset=1)]
