@@ -209,6 +209,12 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
 }
 
 
+_APPENDED: Final = {
+    state: events[Event.APPEND][0] for state, events in TRANSITIONS.items() if Event.APPEND in events
+}
+"""The same for `Event.APPEND` alone, which happens with every record: the state that follows each."""
+
+
 class IllegalTransition(Exception):
     """Something was to happen to a queue that may not happen in its state: a fault of ours."""
 
@@ -415,14 +421,15 @@ class PartitionQueue:
 
         :return: whether that made the queue ready for an attempt.
         """
-        to = TRANSITIONS[self._state].get(Event.APPEND)
+        state = self._state
+        to = _APPENDED.get(state)
         if to is None:
-            raise IllegalTransition(self._state, Event.APPEND)
+            raise IllegalTransition(state, Event.APPEND)
         self._waiting.append(pending)
         self._held += pending.size
-        if self._state is to[0]:
+        if state is to:
             return False
-        self._state = to[0]
+        self._state = to
         return True
 
     def number(self, *, producer_id: int, epoch: int) -> None:

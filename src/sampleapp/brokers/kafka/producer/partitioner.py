@@ -40,8 +40,12 @@ def murmur2(data: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
+def _positive_hash(key: bytes) -> int:
+    return murmur2(key) & _POSITIVE
+
+
 # Keys come again, and a hash in Python takes as long as all the rest of accepting a record.
-_remembered_murmur2 = lru_cache(maxsize=16_384)(murmur2)
+_remembered_hash = lru_cache(maxsize=16_384)(_positive_hash)
 
 
 def partition_for_key(key: bytes, count: int) -> int:
@@ -54,5 +58,5 @@ def partition_for_key(key: bytes, count: int) -> int:
     """
     if count < 1:
         raise ValueError("A topic without partitions has none for a key.")
-    hashed = _remembered_murmur2(key) if len(key) <= _REMEMBERED_KEY_BYTES else murmur2(key)
-    return (hashed & _POSITIVE) % count
+    hashed = _remembered_hash(key) if len(key) <= _REMEMBERED_KEY_BYTES else _positive_hash(key)
+    return hashed % count
