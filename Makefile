@@ -40,7 +40,7 @@ run: $(RUN)/installed
 	@trap : INT; $(RUN)/bin/sampleapp serve $(OPTIONS) || test $$? -eq $(INTERRUPTED)
 
 test: $(DEV)/installed
-	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
+	$(DEV)/bin/python -m pytest --numprocesses logical --dist loadfile $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
 	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)

@@ -395,4 +395,4 @@ class FollowingMachine(RuleBasedStateMachine):
 
 
 TestFollowing = FollowingMachine.TestCase
-TestFollowing.settings = settings(max_examples=50, stateful_step_count=25)
+TestFollowing.settings = settings(max_examples=30, stateful_step_count=25)

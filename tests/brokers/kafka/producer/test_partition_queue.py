@@ -337,7 +337,7 @@ CALLS = {
 }
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+TestQueueMachine.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
 
 
 def test_every_event_has_a_method_of_its_name_and_every_state_a_row():

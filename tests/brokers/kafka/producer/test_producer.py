@@ -33,7 +33,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(steps=STEPS, fates=FATES, idempotence=st.booleans())
 def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence):
     world = World(idempotence=idempotence)
