@@ -11,7 +11,6 @@ TESTING = [
     "hypothesis >= 6.100",
     "pytest >= 8.0",
     "pytest-twisted >= 1.14.2",
-    "pytest-xdist >= 3.6",
 ]
 
 TEST = [
