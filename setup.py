@@ -93,6 +93,8 @@ setup(
         # For snappy.
         "cramjam >= 2.8",
         # URLs in the form that treq takes them in.
+        # llhttp, the parser of Node, for header fields.
+        "httptools >= 0.6.4",
         "hyperlink >= 21.0",
         "klein >= 24.8, < 25",
         "lz4 >= 4.4.3",

@@ -83,7 +83,7 @@ class Setup:
             config=Config(drain_timeout_s=drain_timeout_s),
             broker=self.web.broker,
             follower=ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock),
-            site=self.web.site,
+            server=self.web.site,
             listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
             clock=self.web.clock,
         )

@@ -15,6 +15,7 @@ from twisted.python.usage import UsageError
 
 from sampleapp import __version__
 from sampleapp.messages import is_legal_topic
+from sampleapp.web.server import Limits
 
 __all__ = ["Config", "Options"]
 
@@ -33,13 +34,14 @@ class Config(Struct, frozen=True, kw_only=True):
     broker: str = "sqlite:sampleapp.sqlite3"
     """The broker's URL."""
     readings_topic: str = "readings"
-    max_body: int = 1024 * 1024
-    """The greatest length of a request's body, in bytes."""
+    limits: Limits = Limits()
+    """What a client may cost."""
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for the requests that are in flight, in seconds."""
 
 
 _DEFAULTS: Final = Config()
+_LIMITS: Final = _DEFAULTS.limits
 
 _EXAMPLES: Final = """
 Try it:
@@ -95,8 +97,50 @@ class Options(TwistedOptions):
         [
             "max-body",
             None,
-            str(_DEFAULTS.max_body),
+            str(_LIMITS.max_body),
             "The greatest length of a request's body, in bytes; a longer one is refused with 413.",
+        ],
+        [
+            "header-timeout",
+            None,
+            f"{_LIMITS.header_timeout_s:g}",
+            "How many seconds a header may take from its first byte on; after that, 408.",
+        ],
+        [
+            "min-body-rate",
+            None,
+            str(_LIMITS.body_rate),
+            "How many bytes a second a body has to come with, on average; a slower one gets 408.",
+        ],
+        [
+            "body-grace",
+            None,
+            f"{_LIMITS.body_grace_s:g}",
+            "How many seconds a body may come more slowly than that.",
+        ],
+        [
+            "idle-timeout",
+            None,
+            f"{_LIMITS.idle_timeout_s:g}",
+            "After how many seconds without a request a connection is closed.",
+        ],
+        [
+            "send-timeout",
+            None,
+            f"{_LIMITS.send_timeout_s:g}",
+            "After how many seconds in which a client has read nothing of its answer the connection is cut.",
+        ],
+        [
+            "max-connections",
+            None,
+            str(_LIMITS.max_connections),
+            "How many connections may be open at once; one more gets 503. Less if the process may open fewer files.",
+        ],
+        [
+            "max-waiting",
+            None,
+            str(_LIMITS.max_waiting),
+            "How many requests may wait for the broker at once; one more gets 503.",
         ],
         [
             "drain-timeout",
@@ -175,7 +219,18 @@ class Options(TwistedOptions):
             listen=tuple(self._listen) or _DEFAULTS.listen,
             broker=self["broker"],
             readings_topic=topic,
-            max_body=_max_body(self["max-body"]),
+            limits=Limits(
+                max_body=_whole("--max-body", self["max-body"], "a whole number of bytes", 1048576),
+                header_timeout_s=_seconds("--header-timeout", self["header-timeout"]),
+                body_rate=_whole(
+                    "--min-body-rate", self["min-body-rate"], "a whole number of bytes a second", 1024
+                ),
+                body_grace_s=_seconds("--body-grace", self["body-grace"]),
+                idle_timeout_s=_seconds("--idle-timeout", self["idle-timeout"]),
+                send_timeout_s=_seconds("--send-timeout", self["send-timeout"]),
+                max_connections=_whole("--max-connections", self["max-connections"], "a whole number", 10000),
+                max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
+            ),
             drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"]),
         )
 
@@ -184,11 +239,9 @@ class Options(TwistedOptions):
         _ = self.config
 
 
-def _max_body(text: str) -> int:
+def _whole(option: str, text: str, kind: str, example: int) -> int:
     if not re.fullmatch(r"0*[1-9][0-9]{0,17}", text):
-        raise UsageError(
-            f"--max-body takes a whole number of bytes above zero, such as 1048576, not {text!r}."
-        )
+        raise UsageError(f"{option} takes {kind} above zero, such as {example}, not {text!r}.")
     return int(text)
 
 

@@ -15,7 +15,7 @@ from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker
 from sampleapp.listener import Listener
 from sampleapp.options import Config
-from sampleapp.web import FrontDoor, FrontDoorSite
+from sampleapp.web import FrontDoor, HTTPServer, answer_to_failure
 
 __all__ = ["SampleApp", "build"]
 
@@ -40,18 +40,18 @@ class SampleApp(Service):
         config: Config,
         broker: IBroker,
         follower: ReadingsFollower,
-        site: FrontDoorSite,
+        server: HTTPServer,
         listeners: list[Listener],
         clock: IReactorTime,
     ) -> None:
         """
-        :param listeners: where the site is to be reached.
+        :param listeners: where the server is to be reached.
         :param clock: measures how long stopping may take.
         """
         self._config = config
         self._broker = broker
         self._follower = follower
-        self._site = site
+        self._server = server
         self._listeners = listeners
         self._clock = clock
         self._is_listening = False
@@ -69,7 +69,7 @@ class SampleApp(Service):
         """
         super().privilegedStartService()
         for listener in self._listeners:
-            listener.listen(self._site)
+            listener.listen(self._server)
         self._is_listening = True
 
     def startService(self) -> None:  # noqa: N802 -- Twisted's name
@@ -96,18 +96,18 @@ class SampleApp(Service):
         deadline_s = self._clock.seconds() + self._config.drain_timeout_s
         for listener in self._listeners:
             await listener.stop()
-        await self._wait(self._site.drain(), timeout_s=self._config.drain_timeout_s)
-        if self._site.channels:
+        await self._wait(self._server.drain(), timeout_s=self._config.drain_timeout_s)
+        if self._server.connections:
             self._log.warn(
                 "Requests were still running after {timeout_s} seconds, on {count} connection(s).",
                 timeout_s=self._config.drain_timeout_s,
-                count=len(self._site.channels),
+                count=self._server.connections,
             )
         # Not waited for: the broker stops whoever follows it, and has a deadline for that.
         self._follower.stop()
         await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
-        await self._wait(self._site.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
-        self._site.abort()
+        await self._wait(self._server.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
+        self._server.abort()
 
     async def _wait(self, waiting: Deferred[None], *, timeout_s: float) -> None:
         timer = self._clock.callLater(timeout_s, waiting.cancel)
@@ -137,7 +137,12 @@ def build(config: Config, *, reactor: Any) -> SampleApp:
         config=config,
         broker=broker,
         follower=follower,
-        site=FrontDoorSite(front_door.resource(), reactor=reactor, max_body=config.max_body),
+        server=HTTPServer(
+            front_door.table().dispatch,
+            answer_to=answer_to_failure,
+            reactor=reactor,
+            limits=config.limits,
+        ),
         listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
         clock=reactor,
     )

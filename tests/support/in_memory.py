@@ -18,7 +18,7 @@ from zope.interface import implementer
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
-from sampleapp.web import FrontDoor, FrontDoorSite
+from sampleapp.web import FrontDoor, HTTPServer, Limits, answer_to_failure
 from tests.support.readings import apply_next
 
 
@@ -105,7 +105,7 @@ class MemoryTransport(StringTransport):
 class Connection:
     """A client's connection to a site."""
 
-    def __init__(self, site: FrontDoorSite, transport=MemoryTransport):
+    def __init__(self, site: HTTPServer, transport=MemoryTransport):
         address = IPv4Address("TCP", "127.0.0.1", 40000)
         self.transport = transport(peerAddress=address)
         self.channel = site.buildProtocol(address)
@@ -169,14 +169,21 @@ class Connection:
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
-    def __init__(self, *, broker=None, max_body=1024 * 1024):
+    def __init__(self, *, broker=None, **limits):
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
         self.not_ready = None
-        front_door = FrontDoor(broker=self.broker, get_representation=self._representation, clock=self.clock)
-        self.site = FrontDoorSite(front_door.resource(), reactor=self.clock, max_body=max_body)
+        self.front_door = FrontDoor(
+            broker=self.broker, get_representation=self._representation, clock=self.clock
+        )
+        self.site = HTTPServer(
+            self.front_door.table().dispatch,
+            answer_to=answer_to_failure,
+            reactor=self.clock,
+            limits=Limits(**limits),
+        )
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """One more record of the readings was read."""

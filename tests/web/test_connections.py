@@ -124,9 +124,11 @@ def test_a_client_that_never_reads_the_last_answer_does_not_keep_the_connection(
     assert connection.transport.aborted
 
 
-def test_an_idle_connection_is_closed_after_a_minute(service):
+def test_an_idle_connection_is_closed_after_a_while(service):
     connection = service.connect()
-    service.clock.advance(61)
+    service.clock.advance(75)
+    assert not connection.transport.disconnecting
+    service.clock.advance(1)
     connection.settle()
     assert connection.is_lost
 
@@ -141,7 +143,7 @@ def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
     service.broker.acknowledge()
 
 
-def test_draining_ends_idle_connections_at_once_and_the_others_after_their_answer():
+def test_draining_ends_idle_connections_after_a_moment_and_the_others_after_their_answer():
     service = InMemoryService()
     idle, busy, half, line = [service.connect() for _ in range(4)]
     idle.send(request_bytes("GET"))
@@ -150,6 +152,8 @@ def test_draining_ends_idle_connections_at_once_and_the_others_after_their_answe
     line.send(b"GET /")
     drained = []
     service.site.drain().addCallback(drained.append)
+    assert not idle.transport.disconnecting
+    service.clock.advance(1)
     for connection in (idle, busy, half, line):
         connection.settle()
     assert [connection.is_lost for connection in (idle, busy, half, line)] == [True, False, False, False]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from klein import Klein
 from twisted.logger import capturedLogs
-from twisted.web.resource import Resource
 
-from sampleapp.web.routing import RouteTable
+from sampleapp.web.routing import Routes, RouteTable
 from tests.web.http import JSON, MESSAGE, assert_problem
 
 
@@ -101,16 +99,9 @@ def test_a_refused_head_request_is_no_fault_of_the_service(service):
         assert events == []
 
 
-class Broken(Resource):
-    isLeaf = True
-
-    def render(self, request):
-        raise ZeroDivisionError("secret")
-
-
-def test_a_fault_outside_of_every_handler_is_500_and_logged(service, no_failure_is_lost, monkeypatch):
-    monkeypatch.setattr(Klein, "execute_error_handler", Broken.render)
-    response = service.request("GET", "/nothing")
+def test_a_fault_of_the_service_is_500_and_logged(service, no_failure_is_lost):
+    service.not_ready = ZeroDivisionError("secret")
+    response = service.request("GET", "/")
     assert_problem(response, 500)
     assert b"secret" not in response.body
     assert no_failure_is_lost
@@ -118,10 +109,10 @@ def test_a_fault_outside_of_every_handler_is_500_and_logged(service, no_failure_
 
 
 def test_a_route_with_variables_is_refused_when_the_table_is_made():
-    app = Klein()
-    app.route("/topics/<name>")(lambda request, name: None)
+    routes = Routes()
+    routes.route("/topics/<name>", "POST")(lambda instance, request: None)
     with pytest.raises(ValueError, match="/topics/<name> has variables"):
-        RouteTable(app)
+        RouteTable(routes, None)
 
 
 def test_no_server_header_tells_versions(service):

@@ -1,6 +1,7 @@
 """What the service shows over HTTP."""
 
 from sampleapp.web.app import FrontDoor
-from sampleapp.web.site import FrontDoorSite
+from sampleapp.web.routing import answer_to_failure
+from sampleapp.web.server import HTTPServer, Limits
 
-__all__ = ["FrontDoor", "FrontDoorSite"]
+__all__ = ["FrontDoor", "HTTPServer", "Limits", "answer_to_failure"]

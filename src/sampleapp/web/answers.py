@@ -1,7 +1,7 @@
 """
 What a handler answers with, and how that gets onto the wire.
 
-A handler returns one immutable value; who writes it decides nothing any more.
+A handler returns one immutable value; what writes it decides nothing any more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ class Answer(Struct, frozen=True):
     status: HTTPStatus
     headers: Headers = ()
     """Without ``Content-Length``, ``Date``, ``Server`` and ``Connection``, which who writes it adds."""
-    body: bytes = b""
+    body: bytes | tuple[bytes, ...] = b""
+    """As one, or in pieces, which are sent as the client reads them."""
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The body in pieces, if only in one."""
+        return (self.body,) if isinstance(self.body, bytes) else self.body
+
+    @property
+    def length(self) -> int:
+        """Of the body, in bytes."""
+        return len(self.body) if isinstance(self.body, bytes) else sum(map(len, self.body))
 
     @property
     def all_headers(self) -> Headers:
@@ -42,15 +53,13 @@ class Answer(Struct, frozen=True):
         headers = ((b"Server", SERVER), *self.headers)
         if self.status in _WITHOUT_LENGTH:
             return headers
-        return (*headers, (b"Content-Length", b"%d" % len(self.body)))
+        return (*headers, (b"Content-Length", b"%d" % self.length))
 
     @property
     def head(self) -> bytes:
         """The status line and those headers, as they are sent."""
         start = _head_start(self.status, self.headers)
-        return (
-            start if self.status in _WITHOUT_LENGTH else b"%bContent-Length: %d\r\n" % (start, len(self.body))
-        )
+        return start if self.status in _WITHOUT_LENGTH else b"%bContent-Length: %d\r\n" % (start, self.length)
 
 
 # A service gives few different answers, and nearly all of them many times.
@@ -78,4 +87,4 @@ def set_answer(request: IRequest, answer: Answer) -> bytes:
     request.setResponseCode(answer.status, _phrase(answer.status))
     for name, value in answer.all_headers:
         request.responseHeaders.setRawHeaders(name, [value])
-    return answer.body
+    return b"".join(answer.pieces)

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from http import HTTPStatus
+from typing import Any
 
-from klein import Klein
+from klein.resource import KleinResource
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from sampleapp.errors import SampleAppError
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
 from sampleapp.model import Record
 from sampleapp.web import request_errors
-from sampleapp.web.admission import is_json
 from sampleapp.web.answers import Answer, json_answer, set_answer
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.readings import GetRepresentation, readings_resource
-from sampleapp.web.routing import RouteTable, answer_to_failure, route
+from sampleapp.web.routing import Routes, RouteTable, answer_to_failure, decoded_path
+from sampleapp.web.server import Request
+from sampleapp.web.server.head import check_host
+from sampleapp.web.twisted_web import request_of
 
 __all__ = ["FrontDoor"]
+
+_JSON = re.compile(rb"[ \t]*application/json[ \t]*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+
+
+@lru_cache(maxsize=256)
+def _is_json(content_type: bytes) -> bool:
+    """
+    Whether a ``Content-Type`` says ``application/json``, whatever its parameters.
+
+    The media type defines none, ``charset`` included (RFC 8259, section 11): JSON is in UTF-8.
+    """
+    return _JSON.fullmatch(content_type) is not None
+
+
+def _require_json(request: Request) -> None:
+    content_types = request.fields.all(b"Content-Type")
+    if len(content_types) != 1 or not _is_json(content_types[0]):
+        raise request_errors.UnsupportedContentType(content_types)
 
 
 class FrontDoor:
     """The HTTP interface of the service."""
 
-    app = Klein()
+    routes = Routes()
+    app = routes.app
 
     def __init__(
         self, *, broker: IBroker, get_representation: GetRepresentation, clock: IReactorTime
@@ -41,31 +67,31 @@ class FrontDoor:
         self._readings = readings_resource(get_representation)
         self._clock = clock
 
-    def resource(self) -> RouteTable:
-        """The root resource of the service."""
-        return RouteTable(self.app)
+    def table(self) -> RouteTable:
+        """What the service's own connections ask who answers."""
+        return RouteTable(self.routes, self)
 
-    @route(app, "/", "GET", "HEAD")
-    def readings(self, request: IRequest) -> Resource:
+    def resource(self) -> Resource:
+        """Make the root of a site, or a part of one, for any program with twisted.web."""
+        return _FrontDoorResource(self.app)
+
+    @routes.route("/", "GET", "HEAD")
+    def readings(self, request: Request) -> Answer:
         """Serve the readings in the version that is asked for."""
-        return self._readings
+        return self._readings.answer(request)
 
-    @route(app, "/messages", "POST")
-    async def publish(self, request: IRequest) -> Answer:
+    @routes.route("/messages", "POST", admit=_require_json)
+    def publish(self, request: Request) -> Deferred[Answer]:
         """Publish one message, and answer where its record is once the broker has it."""
-        content_types = request.requestHeaders.getRawHeaders(b"Content-Type", [])
-        if len(content_types) != 1 or not is_json(content_types[0]):
-            raise request_errors.UnsupportedContentType(content_types)
-        message = parse_message(request.content.read())
-        metadata = await self._broker.publish(
+        message = parse_message(request.body)
+        return self._broker.publish(
             Record(
                 topic=message.topic,
                 key=None if message.key is None else message.key.encode("utf-8"),
                 value=message.content.encode("utf-8"),
                 timestamp_ms=int(self._clock.seconds() * 1000),
             )
-        )
-        return json_answer(metadata)
+        ).addCallback(json_answer)
 
     @app.handle_errors(MethodNotAllowed)
     def refuse_method(self, request: IRequest, failure: Failure) -> bytes:
@@ -85,3 +111,34 @@ class FrontDoor:
     def report_fault(self, request: IRequest, failure: Failure) -> bytes:
         """Answer, and log, what went wrong in Klein itself; what handlers raise is answered before."""
         return set_answer(request, answer_to_failure(failure))
+
+
+class _FrontDoorResource(KleinResource):
+    """Klein's resource, which is not asked what it would take for another request, or refuse badly."""
+
+    def render(self, request: IRequest) -> Any:
+        """Answer a request, or refuse it."""
+        try:
+            self._check(request)
+        except SampleAppError as error:
+            return set_answer(request, problem_answer(error))
+        return super().render(request)
+
+    def _check(self, request: IRequest) -> None:
+        own = request_of(request)
+        request.content.seek(0)
+        # Klein meets a name that IDNA cannot encode with a traceback.
+        check_host(own.fields, is_required=False)
+        path = decoded_path(b"/" + own.path.removeprefix(b"/"))
+        if path.startswith(b"//"):
+            # Klein does not see the first segment when it is empty.
+            raise request_errors.PathNotFound
+        methods = {
+            method
+            for rule in self._app.url_map.iter_rules()
+            if rule.rule.encode("ascii") == path
+            for method in rule.methods or ()
+        }
+        if methods and request.method != request.method.upper():
+            # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).
+            raise request_errors.MethodNotAllowed({*methods, "OPTIONS"})

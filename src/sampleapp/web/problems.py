@@ -51,6 +51,13 @@ ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    request_errors.RequestTooSlow: _plain(_S.REQUEST_TIMEOUT),
+    request_errors.TooManyConnections: _Row(
+        _S.SERVICE_UNAVAILABLE, "too-many-connections", "Too many connections", _RETRY_AFTER
+    ),
+    request_errors.TooManyRequests: _Row(
+        _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
+    ),
     errors.MalformedMessage: _Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: _Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
     errors.ReadingsNotReady: _Row(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET
 
 from sampleapp.conditional import none_match_fails
 from sampleapp.negotiation import Version, choose_version
 from sampleapp.readings import Representation
-from sampleapp.web.answers import Answer
-
-if TYPE_CHECKING:
-    from sampleapp.web.request import FrontDoorRequest
+from sampleapp.web.answers import Answer, set_answer
+from sampleapp.web.server import Request
+from sampleapp.web.twisted_web import request_of
 
 __all__ = ["AcceptDispatch", "GetRepresentation", "RepresentationResource", "readings_resource"]
 
@@ -23,7 +22,7 @@ GetRepresentation: TypeAlias = Callable[[Version], Representation]
 """Gives the readings as they are now; raises `sampleapp.errors.ReadingsNotReady`."""
 
 
-def readings_resource(get_representation: GetRepresentation) -> Resource:
+def readings_resource(get_representation: GetRepresentation) -> AcceptDispatch:
     """Make the resource that serves both versions of the readings."""
     return AcceptDispatch(
         {
@@ -42,11 +41,17 @@ class AcceptDispatch(Resource):
         super().__init__()
         self._versions = versions
 
-    def render(self, request: FrontDoorRequest) -> int:
-        """Render the request with the resource of the chosen version."""
-        lines = request.requestHeaders.getRawHeaders(b"Accept")
-        accept = None if lines is None else lines[0] if len(lines) == 1 else b",".join(lines)
-        return self._versions[choose_version(accept)].render(request)
+    def answer(self, request: Request) -> Answer:
+        """
+        Answer with the representation of the chosen version.
+
+        :raise ReadingsNotReady: there is no whole collection to represent yet.
+        """
+        return self._versions[choose_version(request.fields.joined(b"Accept"))].answer(request)
+
+    def render(self, request: IRequest) -> bytes:
+        """Answer inside a site of twisted.web."""
+        return set_answer(request, self.answer(request_of(request)))
 
 
 class RepresentationResource(Resource):
@@ -60,7 +65,11 @@ class RepresentationResource(Resource):
         self._get_representation = get_representation
         self._represented: Representation | None = None
 
-    def render(self, request: FrontDoorRequest) -> int:
+    def render(self, request: IRequest) -> bytes:
+        """Answer inside a site of twisted.web."""
+        return set_answer(request, self.answer(request_of(request)))
+
+    def answer(self, request: Request) -> Answer:
         """
         Answer with the representation, or that the caller has it already.
 
@@ -69,10 +78,9 @@ class RepresentationResource(Resource):
         representation = self._get_representation(self._version)
         if representation is not self._represented:
             self._make_answers(representation)
-        lines = request.requestHeaders.getRawHeaders(b"If-None-Match")
-        fresh = lines is not None and none_match_fails(b",".join(lines), self._etag)
-        request.write_answer(self._not_modified if fresh else self._whole)
-        return NOT_DONE_YET
+        tags = request.fields.joined(b"If-None-Match")
+        is_fresh = tags is not None and none_match_fails(tags, self._etag)
+        return self._not_modified if is_fresh else self._whole
 
     def _make_answers(self, representation: Representation) -> None:
         self._represented = representation

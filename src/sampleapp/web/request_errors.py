@@ -15,6 +15,9 @@ __all__ = [
     "MethodNotAllowed",
     "PathNotFound",
     "RequestError",
+    "RequestTooSlow",
+    "TooManyConnections",
+    "TooManyRequests",
     "UnsupportedContentCoding",
     "UnsupportedContentType",
 ]
@@ -58,9 +61,35 @@ class MethodNotAllowed(RequestError):
 class BodyTooLarge(RequestError):
     """The body is over the limit of the service."""
 
-    def __init__(self, max_body: int) -> None:
-        """:param max_body: the limit, in bytes."""
-        super().__init__(f"The body is larger than the {max_body} bytes that this service takes.")
+    def __init__(self, max_body: int | None) -> None:
+        """:param max_body: the limit, in bytes; ``None`` if the length is more than any."""
+        super().__init__(
+            "The declared length of the body has more than 64 bits."
+            if max_body is None
+            else f"The body is larger than the {max_body} bytes that this service takes."
+        )
+
+
+class RequestTooSlow(RequestError):
+    """The header, or the body, has not come in time (RFC 9110, section 15.5.9)."""
+
+
+class TooManyConnections(RequestError):
+    """As many connections are open as may be."""
+
+    def __init__(self, max_connections: int) -> None:
+        """:param max_connections: the limit."""
+        super().__init__(f"All of the {max_connections} connections that this service takes are in use.")
+
+
+class TooManyRequests(RequestError):
+    """As many requests wait for the broker as may."""
+
+    def __init__(self, max_waiting: int) -> None:
+        """:param max_waiting: the limit."""
+        super().__init__(
+            f"There are {max_waiting} requests already that wait for the broker. Nothing was published."
+        )
 
 
 class UnsupportedContentType(RequestError):

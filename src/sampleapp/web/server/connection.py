@@ -1,0 +1,561 @@
+"""
+One connection: its requests are read, answered one after the other, and refused so that the client can read why.
+
+It does not know what is served: it asks one callable what to do with a request (`sampleapp.web.server.request`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer, ISSLTransport, ITCPTransport
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Server as TCPTransport
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.problems import problem_answer
+from sampleapp.web.request_errors import BodyTooLarge, RequestError, RequestTooSlow, TooManyRequests
+from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
+from sampleapp.web.server.head import (
+    END_OF_HEAD,
+    MAX_HEAD,
+    Head,
+    PartialHead,
+    parse_head,
+    refusal_of_long_head,
+)
+from sampleapp.web.server.limits import Limits
+from sampleapp.web.server.progress import unacknowledged
+from sampleapp.web.server.request import Dispatch, Handler, Request
+
+__all__ = ["HTTPConnection", "Server", "State"]
+
+
+class State:
+    """What a connection is at. Only the transitions of the table below are allowed."""
+
+    __slots__ = ("may_become", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.may_become: frozenset[State] = frozenset()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+IDLE: Final = State("idle")
+"""No byte of a request has come."""
+HEADER: Final = State("header")
+"""A part of a header has come."""
+BODY: Final = State("body")
+"""The header has come, and a part of the body."""
+WAITING: Final = State("waiting")
+"""The request is whole, and a handler works on its answer."""
+ANSWERING: Final = State("answering")
+"""There is an answer, of which the client has to read something before the rest can be sent."""
+LINGERING: Final = State("lingering")
+"""The client was refused in the middle of its request: what it still sends is dropped, so that it can read why."""
+CLOSING: Final = State("closing")
+"""Nothing more is read; the connection ends when the client has all that it was sent."""
+CLOSED: Final = State("closed")
+"""It is gone."""
+
+# From each state to those that may follow. A request that comes as a whole skips those of its parts, and one that
+# is answered at once does not wait.
+TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+    IDLE: (HEADER, BODY, WAITING, ANSWERING, IDLE, LINGERING, CLOSING, CLOSED),
+    HEADER: (BODY, WAITING, ANSWERING, IDLE, LINGERING, CLOSING, CLOSED),
+    BODY: (WAITING, ANSWERING, IDLE, LINGERING, CLOSING, CLOSED),
+    WAITING: (ANSWERING, IDLE, CLOSING, CLOSED),
+    ANSWERING: (IDLE, CLOSING, CLOSED),
+    LINGERING: (CLOSED,),
+    CLOSING: (CLOSED,),
+    CLOSED: (),
+}
+for _state, _next in TRANSITIONS.items():
+    _state.may_become = frozenset(_next)
+
+_READING: Final = (IDLE, HEADER, BODY)
+
+# As nginx has them (lingering_timeout and lingering_time).
+_LINGER_IDLE_S: Final = 5.0
+_LINGER_S: Final = 30.0
+_CLOSE_IDLE_S: Final = 1.0
+"""How long the end of a connection may take on which there is nothing to read; over TLS it has to be answered."""
+
+_LARGEST_PIECE: Final = 64 * 1024
+"""So many bytes are handed to a transport at once."""
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE: Final = b"Connection: close\r\n"
+
+
+class Server(Protocol):
+    """What a connection asks of the server that it belongs to."""
+
+    dispatch: Dispatch
+    limits: Limits
+    is_draining: bool
+    """Whether connections end after the answer that is due."""
+    waiting: int
+    """How many requests wait for what answers them, whose clients may have gone; counted by the connections."""
+
+    next_sweep_s: float
+    """When the connections are swept next: a little late for now, but it costs less to know."""
+
+    def seconds(self) -> float:
+        """Return the time, in seconds; it never goes back."""
+
+    def http_date(self) -> bytes:
+        """Return the time for a ``Date`` header."""
+
+    def answer_to(self, failure: Failure) -> Answer:
+        """Return what to answer when a handler has failed."""
+
+    def refused(self, reason: str) -> None:
+        """Count a request, or a connection, that was refused."""
+
+    def opened(self, connection: HTTPConnection, *, is_turned_away: bool) -> None:
+        """Take note of a connection, which may be one that is only told that there are too many."""
+
+    def closed(self, connection: HTTPConnection) -> None:
+        """Take note that a connection is gone."""
+
+
+class IllegalTransition(AssertionError):
+    """A fault of this module: a connection was to become what it may not."""
+
+
+@implementer(IHalfCloseableProtocol, IPushProducer)
+class HTTPConnection(TwistedProtocol):
+    """
+    The server's side of one HTTP/1.1 connection.
+
+    A client that is refused while it is still sending would, if the socket were closed at once, be sent a reset
+    that can overtake the answer (RFC 9112, section 9.6). So the answer is sent, and what still comes is dropped for
+    a while.
+    """
+
+    transport: Any
+
+    def __init__(self, server: Server, *, turned_away: Answer | None = None) -> None:
+        """:param turned_away: what to tell the client, if it is to have no request answered."""
+        self._server = server
+        self._turned_away = turned_away
+        self._state = IDLE
+        self._since_s = 0.0
+        self._buffer = b""
+        self._partial_head: PartialHead | None = None
+        self._head: Head | None = None
+        self._request: Request | None = None
+        self._handler: Answer | Handler | None = None
+        self._body: Body | None = None
+        self._received = 0
+        self._pieces: Iterator[bytes] | None = None
+        self._pieces_handed = 0
+        self._last_progress: Any = None
+        self._close_timeout_s = 0.0
+        self._is_full = False
+        self._client_has_finished = False
+        self._sends_at_once = False
+
+    # What the transport calls.
+
+    def connectionMade(self) -> None:
+        """Begin to wait for a request."""
+        transport = self.transport
+        self._server.opened(self, is_turned_away=self._turned_away is not None)
+        self._since_s = self._server.next_sweep_s
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        # A plain socket, as TCP and Unix endpoints have it.
+        self._sends_at_once = isinstance(transport, TCPTransport) and not transport.TLS
+        if not self._sends_at_once:
+            transport.registerProducer(self, True)
+        if self._turned_away is not None:
+            self._refuse(self._turned_away)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take what has come."""
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        self._take(data)
+
+    def readConnectionLost(self) -> None:
+        """Answer what the client has sent before it closed its side of the connection."""
+        self._client_has_finished = True
+        if self._state in _READING:
+            self._close()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: this side was closed by the service itself."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Take note that nobody is there any more; a handler that works goes on."""
+        self._enter(CLOSED)
+        self._buffer = b""
+        self._forget_request()
+        self._pieces = None
+        self._server.closed(self)
+
+    def pauseProducing(self) -> None:
+        """Hand over nothing more of an answer: what the client has not read is in the way."""
+        self._is_full = True
+
+    def resumeProducing(self) -> None:
+        """Go on with the answer."""
+        self._is_full = False
+        if self._state is ANSWERING:
+            self._hand_over()
+
+    def stopProducing(self) -> None:
+        """Do nothing: `connectionLost` follows."""
+
+    # Reading.
+
+    def _take(self, data: bytes) -> None:
+        while data:
+            state = self._state
+            if state is IDLE or state is HEADER:
+                data = self._take_head(data)
+            elif state is BODY:
+                data = self._take_body(data)
+            elif state is WAITING or state is ANSWERING:
+                # One after the other: the next request is looked at once this one is answered.
+                self._buffer = data
+                self.transport.pauseProducing()
+                return
+            else:
+                self._last_progress = self._server.seconds()
+                return
+        if self._client_has_finished and self._state in _READING:
+            self._close()
+
+    def _take_head(self, data: bytes) -> bytes:
+        """Read a head; returns what comes after it, or after the whole request."""
+        if data[0] == 13:  # noqa: PLR2004 -- CR
+            # RFC 9112, section 2.2: some clients send an empty line after a body.
+            while data.startswith(b"\r\n"):
+                data = data[2:]
+            if data in (b"", b"\r"):
+                self._buffer = data
+                return b""
+        end = data.find(END_OF_HEAD, 0, MAX_HEAD)
+        try:
+            if end < 0:
+                self._take_part_of_head(data)
+                return b""
+            end += len(END_OF_HEAD)
+            head = parse_head(data[:end])
+            length = head.length
+            if length is not None and length > self._server.limits.max_body:
+                raise BodyTooLarge(self._server.limits.max_body)
+        except RequestError as error:
+            self._refuse(problem_answer(error))
+            return b""
+        self._partial_head = None
+        self._head = head
+        self._request = request = Request(head.method, head.path, head.query, head.fields)
+        try:
+            handler = self._server.dispatch(request)
+            if type(handler) is not Answer and self._server.waiting >= self._server.limits.max_waiting:
+                self._server.refused("waiting")
+                raise TooManyRequests(self._server.limits.max_waiting)  # noqa: TRY301 -- answered as all others are
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
+            handler = self._server.answer_to(Failure())
+        if length == 0:
+            self._handle(handler)
+            return data[end:]
+        stop = len(data) if length is None else end + length
+        if length is not None and stop <= len(data):
+            request.body = data[end:stop]
+            self._handle(handler)
+            return data[stop:]
+        return self._begin_body(handler, head, data[end:])
+
+    def _take_part_of_head(self, data: bytes) -> None:
+        if len(data) >= MAX_HEAD:
+            raise refusal_of_long_head(data)
+        if self._partial_head is None:
+            self._partial_head = PartialHead()
+        self._partial_head.check(data)
+        self._buffer = data
+        if self._state is IDLE:
+            self._enter(HEADER)
+            self._since_s = self._server.seconds()
+
+    def _begin_body(self, handler: Answer | Handler, head: Head, data: bytes) -> bytes:
+        is_wanted = not isinstance(handler, Answer)
+        if head.expects_continue and not data:
+            if isinstance(handler, Answer):
+                # The client sends its body only if it is told to, so this is the end of the request.
+                self._refuse(handler)
+                return b""
+            self.transport.write(_CONTINUE)
+        self._handler = handler
+        self._body = (
+            ChunkedBody(self._server.limits.max_body, keep=is_wanted)
+            if head.length is None
+            else SizedBody(head.length, keep=is_wanted)
+        )
+        self._enter(BODY)
+        self._since_s = self._server.seconds()
+        self._received = 0
+        return data
+
+    def _take_body(self, data: bytes) -> bytes:
+        body, request, handler = self._body, self._request, self._handler
+        if body is None or request is None or handler is None:
+            raise IllegalTransition("There is no body to take.")
+        self._received += len(data)
+        try:
+            rest = body.receive(data)
+        except RequestError as error:
+            self._refuse(problem_answer(error))
+            return b""
+        if rest is None:
+            return b""
+        request.body = body.content()
+        self._body = None
+        self._handle(handler)
+        return rest
+
+    # Answering.
+
+    def _handle(self, handler: Answer | Handler) -> None:
+        if type(handler) is Answer:
+            self._answer(handler)
+            return
+        try:
+            result = handler(self._request)  # type: ignore[operator,arg-type] # both were just made
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
+            result = self._server.answer_to(Failure())
+        if isinstance(result, Deferred):
+            self._enter(WAITING)
+            self._server.waiting += 1
+            result.addCallbacks(self._answer_at_last, self._fail)
+        else:
+            self._answer(result)
+
+    def _answer_at_last(self, answer: Answer) -> None:
+        self._server.waiting -= 1
+        if self._state is WAITING:
+            self._answer(answer)
+            self._go_on()
+
+    def _fail(self, failure: Failure) -> None:
+        self._answer_at_last(self._server.answer_to(failure))
+
+    def _go_on(self) -> None:
+        """Look at what has come while a request was answered."""
+        if self._state is not IDLE:
+            return
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            self.transport.resumeProducing()
+            self._take(data)
+        elif self._client_has_finished:
+            self._close()
+
+    def _answer(self, answer: Answer) -> None:
+        """Answer the request that is whole now."""
+        head = self._head
+        if head is None:
+            raise IllegalTransition("There is no request to answer.")
+        server = self._server
+        if not head.keeps_alive or server.is_draining:
+            start = b"%bDate: %b\r\nConnection: close\r\n\r\n" % (answer.head, server.http_date())
+        else:
+            start = b"%bDate: %b\r\n\r\n" % (answer.head, server.http_date())
+        body = answer.body
+        if head.method == b"HEAD":
+            self._send(start)
+        elif type(body) is bytes and len(body) < _LARGEST_PIECE:
+            self._send(start + body)
+        else:
+            self._send_in_pieces(_pieces(start, answer.pieces))
+
+    def _send(self, data: bytes) -> None:
+        if self._sends_at_once:
+            # Asking the reactor to say when the socket is ready, and then not to, costs more than sending does.
+            sent = self.transport.writeSomeData(data)
+            if sent == len(data):
+                self._answered()
+            else:
+                self._send_later(iter((_unsent(data, sent),)))
+            return
+        self.transport.write(data)
+        if self._is_full:
+            self._send_later(iter(()))
+        else:
+            self._answered()
+
+    def _send_in_pieces(self, pieces: Iterator[bytes]) -> None:
+        if self._sends_at_once:
+            for piece in pieces:
+                sent = self.transport.writeSomeData(piece)
+                if sent != len(piece):
+                    self._send_later(chain((_unsent(piece, sent),), pieces))
+                    return
+            self._answered()
+        else:
+            self._send_later(pieces)
+            self._hand_over()
+
+    def _send_later(self, pieces: Iterator[bytes]) -> None:
+        self._enter(ANSWERING)
+        self._since_s = self._server.seconds()
+        self._pieces = pieces
+        self._pieces_handed = 0
+        self._last_progress = self._progress()
+        if self._sends_at_once:
+            # Asked for the first piece at once, and for each further one when nothing is left to be written.
+            self.transport.registerProducer(self, False)
+
+    def _hand_over(self) -> None:
+        """Give the transport what it has room for: a piece, if it asks for each."""
+        for piece in self._pieces or ():
+            self._pieces_handed += 1
+            self.transport.write(piece)
+            if self._sends_at_once or self._is_full:
+                return
+        self._pieces = None
+        if self._sends_at_once:
+            self.transport.unregisterProducer()
+        self._answered()
+        self._go_on()
+
+    def _answered(self) -> None:
+        """Go on after an answer whose last byte was handed over."""
+        head = self._head
+        self._forget_request()
+        if (head is not None and not head.keeps_alive) or self._server.is_draining:
+            self._close()
+        else:
+            self._enter(IDLE)
+            self._since_s = self._server.next_sweep_s
+
+    def _forget_request(self) -> None:
+        self._head = self._request = self._handler = self._body = None
+
+    # Ending.
+
+    def _refuse(self, answer: Answer) -> None:
+        """Answer the request that is being read, read no more of it, and close the connection soon."""
+        is_head = self._head is not None and self._head.method == b"HEAD"
+        self._enter(LINGERING)
+        self._since_s = self._last_progress = self._server.seconds()
+        self._forget_request()
+        self._partial_head = None
+        self._release_transport()
+        self.transport.write(
+            b"%bDate: %b\r\nConnection: close\r\n\r\n%b"
+            % (answer.head, self._server.http_date(), b"" if is_head else b"".join(answer.pieces))
+        )
+        # TLS has no half-closed connections that clients could be expected to know.
+        if not ISSLTransport.providedBy(self.transport):
+            self.transport.loseWriteConnection()
+
+    def _close(self, *, timeout_s: float | None = None) -> None:
+        """
+        End the connection once the client has been sent everything.
+
+        :param timeout_s: how long that may make no progress; the limit for answers by default.
+        """
+        self._enter(CLOSING)
+        self._since_s = self._server.seconds()
+        self._last_progress = self._progress()
+        self._close_timeout_s = self._server.limits.send_timeout_s if timeout_s is None else timeout_s
+        self._buffer = b""
+        self._forget_request()
+        self._partial_head = None
+        self._release_transport()
+        self.transport.loseConnection()
+
+    def _release_transport(self) -> None:
+        """A transport with a producer would wait for it to end."""
+        if not self._sends_at_once:
+            self.transport.unregisterProducer()
+
+    def close_if_idle(self) -> None:
+        """End the connection, unless a request is being read or answered."""
+        if self._state is IDLE:
+            self._close(timeout_s=_CLOSE_IDLE_S)
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self.transport.abortConnection()
+
+    # Time.
+
+    def sweep(self, now_s: float) -> None:
+        """
+        Hold the client to the limits.
+
+        :param now_s: the time, in seconds.
+        """
+        state, limits, elapsed_s = self._state, self._server.limits, now_s - self._since_s
+        if state is IDLE:
+            if elapsed_s >= limits.idle_timeout_s:
+                self._server.refused("idle")
+                self._close(timeout_s=_CLOSE_IDLE_S)
+        elif state is HEADER:
+            if elapsed_s >= limits.header_timeout_s:
+                self._give_up(
+                    "header", f"The header has not come within {limits.header_timeout_s:g} seconds."
+                )
+        elif state is BODY:
+            if elapsed_s >= limits.body_grace_s and self._received < limits.body_rate * elapsed_s:
+                self._give_up("body", f"The body comes slower than {limits.body_rate} bytes a second.")
+        elif state is ANSWERING:
+            if self._makes_no_progress(now_s, limits.send_timeout_s):
+                self._server.refused("answer")
+                self.abort()
+        elif state is CLOSING:
+            if self._makes_no_progress(now_s, self._close_timeout_s):
+                self.abort()
+        elif state is LINGERING and (elapsed_s >= _LINGER_S or now_s - self._last_progress >= _LINGER_IDLE_S):
+            self.abort()
+
+    def _give_up(self, reason: str, detail: str) -> None:
+        self._server.refused(reason)
+        self._refuse(problem_answer(RequestTooSlow(detail)))
+
+    def _makes_no_progress(self, now_s: float, timeout_s: float) -> bool:
+        progress = self._progress()
+        if progress != self._last_progress:
+            self._last_progress = progress
+            self._since_s = now_s
+            return False
+        return now_s - self._since_s >= timeout_s
+
+    def _progress(self) -> tuple[int, int | None]:
+        return self._pieces_handed, unacknowledged(self.transport)
+
+    def _enter(self, state: State) -> None:
+        if state not in self._state.may_become:
+            raise IllegalTransition(f"{self._state} cannot become {state}.")
+        self._state = state
+
+
+def _unsent(data: bytes, sent: object) -> bytes:
+    # An error is for the reactor, which will meet it as well, and ends the connection.
+    return data[sent:] if isinstance(sent, int) else data
+
+
+def _pieces(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut an answer into pieces, none of them much larger than `_LARGEST_PIECE`."""
+    for large in body:
+        for position in range(0, len(large), _LARGEST_PIECE):
+            yield start + large[position : position + _LARGEST_PIECE]
+            start = b""
+    if start:
+        yield start

@@ -1,0 +1,38 @@
+"""A request as handlers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+from twisted.internet.defer import Deferred
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.server.fields import Fields
+
+__all__ = ["Dispatch", "Handler", "Request"]
+
+
+class Request(Struct, gc=False):
+    """One HTTP request."""
+
+    method: bytes
+    path: bytes
+    """As it was sent: percent-encoded, without the query. ``*`` for the server as a whole."""
+    query: bytes
+    """As it was sent, without the question mark."""
+    fields: Fields
+    body: bytes = b""
+    """Empty until the handler is called."""
+
+
+Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]
+"""Answers a request, now that its body is there. What it raises, or fails with, becomes an answer."""
+
+Dispatch: TypeAlias = Callable[[Request], "Answer | Handler"]
+"""
+Decides on a request by its head.
+
+An `Answer` says that nobody wants the body. What it raises becomes an answer, too.
+"""

@@ -1,0 +1,197 @@
+"""All connections of a server together: their limits, their clock, and their end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any, Final
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    ILoggingContext,
+    IProtocolNegotiationFactory,
+    IReactorTime,
+)
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.http import datetimeToString
+from zope.interface import implementer
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.problems import problem_answer
+from sampleapp.web.request_errors import TooManyConnections
+from sampleapp.web.server.connection import HTTPConnection
+from sampleapp.web.server.limits import Limits
+from sampleapp.web.server.request import Dispatch
+
+__all__ = ["HTTPServer"]
+
+_SWEEP_S: Final = 1.0
+_DRAIN_GRACE_S: Final = 0.5
+"""How long a connection without a request is kept at the end, for the one that may be on its way."""
+_KEPT_FOR_LOOPBACK: Final = 32
+"""So many connections more may be open for clients on this machine."""
+_MOST_TURNED_AWAY: Final = 256
+"""So many clients at once are told that there is no room for them; the others are only closed."""
+_LOG_INTERVAL_S: Final = 10.0
+
+
+@implementer(ILoggingContext, IProtocolNegotiationFactory)
+class HTTPServer(Factory):
+    """Makes the connections, knows which are open, and can wait until none is."""
+
+    noisy = False
+    _log = Logger()
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        *,
+        answer_to: Callable[[Failure], Answer],
+        reactor: IReactorTime,
+        limits: Limits | None = None,
+    ) -> None:
+        """
+        :param dispatch: decides on each request.
+        :param answer_to: what to answer when that, or a handler, has failed.
+        :param reactor: tells the time, in seconds since the epoch.
+        :param limits: what a client may cost.
+        """
+        self.dispatch = dispatch
+        self.answer_to = answer_to
+        self.limits = Limits() if limits is None else limits
+        self.is_draining = False
+        self.waiting = 0
+        self.refusals: Counter[str] = Counter()
+        """How many requests and connections were refused, by the reason, since the start."""
+        self.seconds = reactor.seconds
+        self.next_sweep_s = 0.0
+        self._reactor = reactor
+        self._connections: set[HTTPConnection] = set()
+        self._turned_away: set[HTTPConnection] = set()
+        self._sweeping: IDelayedCall | None = None
+        self._drained: list[Deferred[None]] = []
+        self._date = b""
+        self._dated_s = -1
+        self._logged_s = -_LOG_INTERVAL_S
+        self._turned_away_since_logged = 0
+
+    def logPrefix(self) -> str:
+        """What Twisted calls it in the log, when it begins to listen."""
+        return "sampleapp"
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """What TLS may negotiate (ALPN)."""
+        return [b"http/1.1"]
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections) + len(self._turned_away)
+
+    def buildProtocol(self, addr: IAddress | None) -> HTTPConnection | None:
+        """Make what serves a connection, or tells the client that there are too many."""
+        most = self.limits.max_connections
+        if len(self._connections) < most or (
+            len(self._connections) < most + _KEPT_FOR_LOOPBACK and _is_on_loopback(addr)
+        ):
+            return HTTPConnection(self)
+        self.refused("connections")
+        self._turned_away_since_logged += 1
+        if len(self._turned_away) >= _MOST_TURNED_AWAY:
+            return None
+        return HTTPConnection(self, turned_away=problem_answer(TooManyConnections(most)))
+
+    def opened(self, connection: HTTPConnection, *, is_turned_away: bool) -> None:
+        """Take note of a connection."""
+        (self._turned_away if is_turned_away else self._connections).add(connection)
+        if self._sweeping is None:
+            self._sweep_later()
+
+    def closed(self, connection: HTTPConnection) -> None:
+        """Take note that a connection is gone."""
+        self._connections.discard(connection)
+        self._turned_away.discard(connection)
+        if not self.connections:
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+                self._sweeping = None
+            drained, self._drained = self._drained, []
+            for waiting in drained:
+                waiting.callback(None)
+
+    def refused(self, reason: str) -> None:
+        """Count a request, or a connection, that was refused."""
+        self.refusals[reason] += 1
+
+    def http_date(self) -> bytes:
+        """The time for a ``Date`` header (RFC 9110, section 6.6.1), which changes once a second."""
+        now_s = int(self.seconds())
+        if now_s != self._dated_s:
+            self._date = datetimeToString(now_s)
+            self._dated_s = now_s
+        return self._date
+
+    def _sweep_later(self) -> None:
+        self._sweeping = self._reactor.callLater(_SWEEP_S, self._sweep)
+        self.next_sweep_s = self.seconds() + _SWEEP_S
+
+    def _sweep(self) -> None:
+        """Hold every client to the limits: one clock for all of them."""
+        self._sweep_later()
+        now_s = self.seconds()
+        for connection in (*self._connections, *self._turned_away):
+            connection.sweep(now_s)
+        if self._turned_away_since_logged and now_s - self._logged_s >= _LOG_INTERVAL_S:
+            self._logged_s = now_s
+            self._log.warn(
+                "Turned away {count} connection(s): {most} are open, which is the limit (--max-connections).",
+                count=self._turned_away_since_logged,
+                most=self.limits.max_connections,
+            )
+            self._turned_away_since_logged = 0
+
+    def drain(self) -> Deferred[None]:
+        """
+        Let the requests that are in flight end, and close each connection that has none.
+
+        A connection without a request is kept for a moment, for the one that may be on its way.
+
+        :return: fires with ``None`` when no connection is left. An answer that was handed to its connection is
+            not on the wire yet, so requests that have ended are not enough.
+        """
+        self.is_draining = True
+        if self._connections:
+            self._reactor.callLater(_DRAIN_GRACE_S, self._close_idle)
+        return self.wait_until_closed()
+
+    def _close_idle(self) -> None:
+        for connection in tuple(self._connections):
+            connection.close_if_idle()
+
+    def wait_until_closed(self) -> Deferred[None]:
+        """Fires with ``None`` when no connection is left; cancelling it only stops the waiting."""
+        if not self.connections:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred(self._drained.remove)
+        self._drained.append(waiting)
+        return waiting
+
+    def abort(self) -> None:
+        """Cut every connection that is left."""
+        for connection in (*self._connections, *self._turned_away):
+            connection.abort()
+
+
+def _is_on_loopback(address: Any) -> bool:
+    if isinstance(address, UNIXAddress):
+        return True
+    return (
+        isinstance(address, IPv4Address | IPv6Address)
+        and ip_address(address.host.partition("%")[0]).is_loopback
+    )
