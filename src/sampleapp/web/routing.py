@@ -1,8 +1,8 @@
 """
 Routes, declared with Klein and found in a table.
 
-Klein's own look-up goes through werkzeug and costs more than all the rest of a small request. It is what answers
-inside any other site of twisted.web; the service's own connections find the same handlers here.
+Klein's own look-up goes through werkzeug and costs more than all the rest of a small request. It is what
+answers inside any other site of twisted.web; the service's own connections find the same handlers here.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Routes:
         """
         Declare what answers the requests for a path.
 
-        What the handler raises, or fails with, becomes a problem document. Should the client go away meanwhile, the
-        handler goes on.
+        What the handler raises, or fails with, becomes a problem document. Should the client go away
+        meanwhile, the handler goes on.
 
         :param path: as it is, without variables.
         :param methods: those that the handler takes. ``HEAD`` has to be named as well.

@@ -33,8 +33,8 @@ def render(
 
     :param answer_to: what to answer when the handler has failed.
     :param admit: looks at the request first, and raises what is wrong with it.
-    :return: fires with the body, once status and header fields are set. Cancelling it does not reach the handler,
-        so that somebody sees what becomes of a record that is on its way.
+    :return: fires with the body, once status and header fields are set. Cancelling it does not reach the
+        handler, so that somebody sees what becomes of a record that is on its way.
     """
 
     async def answer() -> None:

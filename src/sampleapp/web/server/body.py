@@ -50,7 +50,7 @@ class SizedBody:
         """
         self._left = length
         self._keep = keep
-        self._pieces: list[bytes] = []
+        self._content = bytearray()
 
     def receive(self, data: bytes) -> bytes | None:
         """Take what belongs to the body; see `Body`."""
@@ -62,16 +62,20 @@ class SizedBody:
             data, rest = data[: self._left], data[self._left :]
             self._left = 0
         if self._keep:
-            self._pieces.append(data)
+            self._content += data
         return rest
 
     def content(self) -> bytes:
         """Return the body; see `Body`."""
-        return b"".join(self._pieces)
+        return bytes(self._content)
 
 
 class ChunkedBody:
-    """A body that comes in chunks (RFC 9112, section 7.1). What its extensions and trailers say is not used."""
+    """
+    A body that comes in chunks (RFC 9112, section 7.1).
+
+    Its extensions and trailers are checked, and what they say is not used.
+    """
 
     def __init__(self, limit: int, *, keep: bool) -> None:
         """
@@ -80,7 +84,7 @@ class ChunkedBody:
         """
         self._limit = limit
         self._keep = keep
-        self._pieces: list[bytes] = []
+        self._content = bytearray()
         self._length = 0
         self._extensions = 0
         self._line = b""
@@ -98,7 +102,7 @@ class ChunkedBody:
                 self._left -= len(piece)
                 position += len(piece)
                 if self._keep:
-                    self._pieces.append(piece)
+                    self._content += piece
                 continue
             end = data.find(b"\n", position) + 1 or len(data)
             self._line += data[position:end]
@@ -111,7 +115,7 @@ class ChunkedBody:
 
     def content(self) -> bytes:
         """Return the body; see `Body`."""
-        return b"".join(self._pieces)
+        return bytes(self._content)
 
     def _line_is_last(self) -> bool:
         self._check_length_of_line()

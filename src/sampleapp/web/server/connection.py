@@ -1,14 +1,15 @@
 """
-One connection: its requests are read, answered one after the other, and refused so that the client can read why.
+One connection: its requests are read, answered one after the other, and refused so that clients can read why.
 
-It does not know what is served: it asks one callable what to do with a request (`sampleapp.web.server.request`).
+It does not know what is served: it asks one callable what to do with a request, see
+`sampleapp.web.server.request`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer, ISSLTransport, ITCPTransport
@@ -61,14 +62,14 @@ WAITING: Final = State("waiting")
 ANSWERING: Final = State("answering")
 """There is an answer, of which the client has to read something before the rest can be sent."""
 LINGERING: Final = State("lingering")
-"""The client was refused in the middle of its request: what it still sends is dropped, so that it can read why."""
+"""The client was refused in the middle of its request. What it still sends is dropped, so that it reads."""
 CLOSING: Final = State("closing")
 """Nothing more is read; the connection ends when the client has all that it was sent."""
 CLOSED: Final = State("closed")
 """It is gone."""
 
-# From each state to those that may follow. A request that comes as a whole skips those of its parts, and one that
-# is answered at once does not wait.
+# From each state to those that may follow. A request that comes as a whole skips those of its parts, and one
+# that is answered at once does not wait.
 TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     IDLE: (HEADER, BODY, WAITING, ANSWERING, IDLE, LINGERING, CLOSING, CLOSED),
     HEADER: (BODY, WAITING, ANSWERING, IDLE, LINGERING, CLOSING, CLOSED),
@@ -88,7 +89,7 @@ _READING: Final = (IDLE, HEADER, BODY)
 _LINGER_IDLE_S: Final = 5.0
 _LINGER_S: Final = 30.0
 _CLOSE_IDLE_S: Final = 1.0
-"""How long the end of a connection may take on which there is nothing to read; over TLS it has to be answered."""
+"""How long a connection may take to end on which there is nothing to read; over TLS the end is answered."""
 
 _LARGEST_PIECE: Final = 64 * 1024
 """So many bytes are handed to a transport at once."""
@@ -105,10 +106,14 @@ class Server(Protocol):
     is_draining: bool
     """Whether connections end after the answer that is due."""
     waiting: int
-    """How many requests wait for what answers them, whose clients may have gone; counted by the connections."""
+    """
+    How many requests wait for what answers them; counted by the connections.
+
+    Some of their clients may have gone.
+    """
 
     next_sweep_s: float
-    """When the connections are swept next: a little late for now, but it costs less to know."""
+    """When the connections are swept next: in the place of the time where a second does not matter."""
 
     def seconds(self) -> float:
         """Return the time, in seconds; it never goes back."""
@@ -138,9 +143,9 @@ class HTTPConnection(TwistedProtocol):
     """
     The server's side of one HTTP/1.1 connection.
 
-    A client that is refused while it is still sending would, if the socket were closed at once, be sent a reset
-    that can overtake the answer (RFC 9112, section 9.6). So the answer is sent, and what still comes is dropped for
-    a while.
+    A client that is refused while it is still sending would, if the socket were closed at once, be sent a
+    reset that can overtake the answer (RFC 9112, section 9.6). So the answer is sent, and what still comes is
+    dropped for a while.
     """
 
     transport: Any
@@ -178,7 +183,7 @@ class HTTPConnection(TwistedProtocol):
         # A plain socket, as TCP and Unix endpoints have it.
         self._sends_at_once = isinstance(transport, TCPTransport) and not transport.TLS
         if not self._sends_at_once:
-            transport.registerProducer(self, True)
+            transport.registerProducer(self, streaming=True)
         if self._turned_away is not None:
             self._refuse(self._turned_away)
 
@@ -243,8 +248,7 @@ class HTTPConnection(TwistedProtocol):
         """Read a head; returns what comes after it, or after the whole request."""
         if data[0] == 13:  # noqa: PLR2004 -- CR
             # RFC 9112, section 2.2: some clients send an empty line after a body.
-            while data.startswith(b"\r\n"):
-                data = data[2:]
+            data = _without_empty_lines(data)
             if data in (b"", b"\r"):
                 self._buffer = data
                 return b""
@@ -264,13 +268,7 @@ class HTTPConnection(TwistedProtocol):
         self._partial_head = None
         self._head = head
         self._request = request = Request(head.method, head.path, head.query, head.fields)
-        try:
-            handler = self._server.dispatch(request)
-            if type(handler) is not Answer and self._server.waiting >= self._server.limits.max_waiting:
-                self._server.refused("waiting")
-                raise TooManyRequests(self._server.limits.max_waiting)  # noqa: TRY301 -- answered as all others are
-        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
-            handler = self._server.answer_to(Failure())
+        handler = self._dispatch(request)
         if length == 0:
             self._handle(handler)
             return data[end:]
@@ -280,6 +278,17 @@ class HTTPConnection(TwistedProtocol):
             self._handle(handler)
             return data[stop:]
         return self._begin_body(handler, head, data[end:])
+
+    def _dispatch(self, request: Request) -> Answer | Handler:
+        server = self._server
+        try:
+            handler = server.dispatch(request)
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
+            return server.answer_to(Failure())
+        if server.waiting >= server.limits.max_waiting and not isinstance(handler, Answer):
+            server.refused("waiting")
+            return problem_answer(TooManyRequests(server.limits.max_waiting))
+        return handler
 
     def _take_part_of_head(self, data: bytes) -> None:
         if len(data) >= MAX_HEAD:
@@ -385,7 +394,7 @@ class HTTPConnection(TwistedProtocol):
 
     def _send(self, data: bytes) -> None:
         if self._sends_at_once:
-            # Asking the reactor to say when the socket is ready, and then not to, costs more than sending does.
+            # To ask the reactor when the socket is ready, and then not to, costs more than to send.
             sent = self.transport.writeSomeData(data)
             if sent == len(data):
                 self._answered()
@@ -418,7 +427,7 @@ class HTTPConnection(TwistedProtocol):
         self._last_progress = self._progress()
         if self._sends_at_once:
             # Asked for the first piece at once, and for each further one when nothing is left to be written.
-            self.transport.registerProducer(self, False)
+            self.transport.registerProducer(self, streaming=False)
 
     def _hand_over(self) -> None:
         """Give the transport what it has room for: a piece, if it asks for each."""
@@ -502,28 +511,47 @@ class HTTPConnection(TwistedProtocol):
 
         :param now_s: the time, in seconds.
         """
-        state, limits, elapsed_s = self._state, self._server.limits, now_s - self._since_s
-        if state is IDLE:
-            if elapsed_s >= limits.idle_timeout_s:
-                self._server.refused("idle")
-                self._close(timeout_s=_CLOSE_IDLE_S)
-        elif state is HEADER:
-            if elapsed_s >= limits.header_timeout_s:
-                self._give_up(
-                    "header", f"The header has not come within {limits.header_timeout_s:g} seconds."
-                )
-        elif state is BODY:
-            if elapsed_s >= limits.body_grace_s and self._received < limits.body_rate * elapsed_s:
-                self._give_up("body", f"The body comes slower than {limits.body_rate} bytes a second.")
-        elif state is ANSWERING:
-            if self._makes_no_progress(now_s, limits.send_timeout_s):
-                self._server.refused("answer")
-                self.abort()
-        elif state is CLOSING:
-            if self._makes_no_progress(now_s, self._close_timeout_s):
-                self.abort()
-        elif state is LINGERING and (elapsed_s >= _LINGER_S or now_s - self._last_progress >= _LINGER_IDLE_S):
+        overdue = self._overdue.get(self._state)
+        if overdue is not None:
+            overdue(self, now_s, now_s - self._since_s)
+
+    def _check_idle(self, _now_s: float, elapsed_s: float) -> None:
+        if elapsed_s >= self._server.limits.idle_timeout_s:
+            self._server.refused("idle")
+            self._close(timeout_s=_CLOSE_IDLE_S)
+
+    def _check_header(self, _now_s: float, elapsed_s: float) -> None:
+        timeout_s = self._server.limits.header_timeout_s
+        if elapsed_s >= timeout_s:
+            self._give_up("header", f"The header has not come within {timeout_s:g} seconds.")
+
+    def _check_body(self, _now_s: float, elapsed_s: float) -> None:
+        limits = self._server.limits
+        if elapsed_s >= limits.body_grace_s and self._received < limits.body_rate * elapsed_s:
+            self._give_up("body", f"The body comes slower than {limits.body_rate} bytes a second.")
+
+    def _check_answering(self, now_s: float, _elapsed_s: float) -> None:
+        if self._makes_no_progress(now_s, self._server.limits.send_timeout_s):
+            self._server.refused("answer")
             self.abort()
+
+    def _check_closing(self, now_s: float, _elapsed_s: float) -> None:
+        if self._makes_no_progress(now_s, self._close_timeout_s):
+            self.abort()
+
+    def _check_lingering(self, now_s: float, elapsed_s: float) -> None:
+        if elapsed_s >= _LINGER_S or now_s - self._last_progress >= _LINGER_IDLE_S:
+            self.abort()
+
+    _overdue: ClassVar = {
+        IDLE: _check_idle,
+        HEADER: _check_header,
+        BODY: _check_body,
+        ANSWERING: _check_answering,
+        CLOSING: _check_closing,
+        LINGERING: _check_lingering,
+    }
+    """What looks whether time is over, in each state that a client can draw out."""
 
     def _give_up(self, reason: str, detail: str) -> None:
         self._server.refused(reason)
@@ -549,6 +577,13 @@ class HTTPConnection(TwistedProtocol):
 def _unsent(data: bytes, sent: object) -> bytes:
     # An error is for the reactor, which will meet it as well, and ends the connection.
     return data[sent:] if isinstance(sent, int) else data
+
+
+def _without_empty_lines(data: bytes) -> bytes:
+    position = 0
+    while data.startswith(b"\r\n", position):
+        position += 2
+    return data[position:]
 
 
 def _pieces(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:

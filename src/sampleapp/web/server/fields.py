@@ -1,10 +1,10 @@
 """
 Header fields and trailer fields: their grammar, and how they are found.
 
-The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two ways: no line
-without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be lenient with the values, in
-which other control characters do no harm (RFC 9110, section 5.5), and what it would then take as well is refused here:
-NUL, and folded lines.
+The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two ways:
+no line without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be lenient
+with the values, in which other control characters do no harm (RFC 9110, section 5.5), and what it would then
+take as well is refused here: NUL, and folded lines.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class FieldParser:
             # What is wrong before that is to be told first, in whatever pieces all of it comes.
             self._parser.feed_data(data if bad is None else data[: bad.start()])
         except httptools.HttpParserUpgrade:
-            # A client may ask for another protocol; this service goes on with HTTP/1.1 (RFC 9110, section 7.8).
+            # A client may ask for another protocol, and it may stay with this one (RFC 9110, section 7.8).
             return
         except httptools.HttpParserError as error:
             reason = str(error)
-            # Each fault of the body's framing that llhttp sees only after the empty line is seen by `head` too.
+            # What llhttp finds wrong with the body after the empty line, `head` finds too.
             if self._is_whole:
                 return
             if reason == _TOO_LONG:
@@ -114,8 +114,8 @@ class FieldParser:
             ) from error
         if bad is not None:
             raise MalformedRequest(
-                "The request does not follow the grammar of HTTP: a header field holds NUL, or a line of the header "
-                "begins with white space."
+                "The request does not follow the grammar of HTTP: a header field holds NUL, or a line of the "
+                "header begins with white space."
             )
 
     def fields(self) -> Fields:

@@ -1,8 +1,8 @@
 """
 The head of a request: its request line and header fields, from bytes to values or to what is wrong with them.
 
-Pure functions. Clients send the same head again and again, with another body each time, so the latest heads are
-remembered, and what they mean is not worked out anew.
+Pure functions. Clients send the same head again and again, with another body each time, so the latest heads
+are remembered, and what they mean is not worked out anew.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ END_OF_HEAD: Final = b"\r\n\r\n"
 _MOST_REMEMBERED: Final = 512
 _LONGEST_REMEMBERED: Final = 1024
 
-# RFC 9112, section 3: single spaces, and a version of one digit each. What is in the target is for its reader, but
-# no octet that could end it in another parser.
+# RFC 9112, section 3: single spaces, and a target without an octet that could end it in another parser.
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _SCHEME = re.compile(rb"https?://", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -131,7 +130,8 @@ def refusal_of_long_head(data: bytes) -> RequestError:
     Say what is wrong with a head that does not end within `MAX_HEAD` bytes.
 
     :param data: at least so many bytes of it.
-    :return: what is wrong with its beginning, so that it does not matter in which pieces it came; else its length.
+    :return: what is wrong with its beginning, so that it does not matter in which pieces it came; or else
+        that it is too long.
     """
     try:
         PartialHead().check(data[:MAX_HEAD])

@@ -18,7 +18,7 @@ def unacknowledged(transport: Any) -> int | None:
     """
     How much of what was sent the client's system has not acknowledged (Linux: SIOCOUTQ).
 
-    The system takes several megabytes for a connection at once, so what is written says little about the client.
+    The system takes several megabytes for a connection at once, so what is written says little of the client.
 
     :param transport: of a connection.
     :return: in bytes; ``None`` where the system does not tell.
@@ -26,9 +26,8 @@ def unacknowledged(transport: Any) -> int | None:
     if not sys.platform.startswith("linux"):
         return None
     # With TLS, the transport below.
-    socket = getattr(transport, "socket", None) or getattr(
-        getattr(transport, "transport", None), "socket", None
-    )
+    plain = transport if hasattr(transport, "socket") else getattr(transport, "transport", None)
+    socket = getattr(plain, "socket", None)
     if socket is None:
         return None
     try:

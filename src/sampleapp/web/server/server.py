@@ -162,8 +162,8 @@ class HTTPServer(Factory):
 
         A connection without a request is kept for a moment, for the one that may be on its way.
 
-        :return: fires with ``None`` when no connection is left. An answer that was handed to its connection is
-            not on the wire yet, so requests that have ended are not enough.
+        :return: fires with ``None`` when no connection is left. An answer that was handed to its connection
+            is not on the wire yet, so requests that have ended are not enough.
         """
         self.is_draining = True
         if self._connections:
