@@ -111,7 +111,7 @@ setup(
         "docs": DOCS,
         "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"],
         # What the benchmarks compare with.
-        "bench": ["aiohttp >= 3.9"],
+        "bench": ["aiohttp >= 3.9", "uvloop >= 0.19; sys_platform != 'win32'"],
     },
     # "twisted.plugins" has no __init__.py, here as in Twisted itself: it is a directory that several
     # distributions put files into, and find_packages() does not see it.

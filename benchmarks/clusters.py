@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PARTITIONS", "TOPIC", "NotAvailable", "mock_cluster", "three_nodes"]
+__all__ = ["PARTITIONS", "TOPIC", "NotAvailable", "mock_cluster", "one_node", "three_nodes"]
 
 PROJECT = str(Path(__file__).parent.parent)
 TOPIC = "bench"
@@ -35,12 +35,31 @@ def mock_cluster() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
+def one_node() -> Iterator[Any]:
+    """
+    The newest Apache Kafka as one node, with the topics that are published to.
+
+    :raise NotAvailable: there is no Java, or no Maven to get Kafka with.
+    """
+    with _kafka(nodes=1) as cluster:
+        cluster.admin.create("readings", partitions=1)
+        cluster.admin.create(TOPIC, partitions=PARTITIONS)
+        yield cluster
+
+
+@contextlib.contextmanager
 def three_nodes() -> Iterator[Any]:
     """
     The newest Apache Kafka, with three replicas of everything.
 
     :raise NotAvailable: there is no Java, or no Maven to get Kafka with.
     """
+    with _kafka(nodes=3) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _kafka(*, nodes: int) -> Iterator[Any]:
     sys.path.append(PROJECT)
     from tests.real_kafka.cluster import Cluster
     from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable, why_not
@@ -50,7 +69,7 @@ def three_nodes() -> Iterator[Any]:
         raise NotAvailable(reason)
     with tempfile.TemporaryDirectory(prefix="sampleapp-bench-") as directory:
         try:
-            cluster = Cluster(version=VERSIONS[-1], nodes=3, directory=Path(directory))
+            cluster = Cluster(version=VERSIONS[-1], nodes=nodes, directory=Path(directory))
         except KafkaNotAvailable as error:
             raise NotAvailable(str(error)) from error
         with cluster:

@@ -8,11 +8,10 @@ import statistics
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
-from clusters import TOPIC, mock_cluster
-from servers import Server, aiohttp_librdkafka, sampleapp
+from clusters import TOPIC, NotAvailable, mock_cluster, one_node
+from servers import Server, aiohttp_librdkafka, name_of_aiohttp, sampleapp
 from tables import Rounds, heading, lines, ratio
 
 __all__ = ["compare_post_on_kafka", "compare_producers", "measure_unknown_topic"]
@@ -54,19 +53,35 @@ def _producer(engine: str, bootstrap: str, *options: str) -> dict[str, float]:
 
 
 def compare_post_on_kafka(*, rounds: int, requests: int) -> None:
+    with mock_cluster() as mock:
+        _compare_post("librdkafka's mock cluster", mock.bootstrap, rounds=rounds, requests=requests)
+    try:
+        with one_node() as cluster:
+            _compare_post(
+                f"Apache Kafka {cluster.version}", cluster.bootstrap, rounds=rounds, requests=requests
+            )
+    except NotAvailable as error:
+        print(f"Apache Kafka: not measured: {error}")
+
+
+def _compare_post(where: str, bootstrap: str, *, rounds: int, requests: int) -> None:
     shapes = {
         "1 connection": ("post", 1, requests // 8),
         "64 connections, 1 key": ("post", 64, requests),
         "64 connections, 64 keys": ("post-keys", 64, requests),
+        "64, each with a traceparent of its own": ("post-traced", 64, requests),
     }
-    with mock_cluster() as mock, contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as running:
         servers = {
-            "sampleapp": running.enter_context(sampleapp(broker=f"kafka://{mock.bootstrap}")),
+            "sampleapp": running.enter_context(sampleapp(broker=f"kafka://{bootstrap}")),
             "sampleapp on memory": running.enter_context(sampleapp(broker="memory:")),
+            "sampleapp on sqlite": running.enter_context(sampleapp()),
         }
-        theirs = _name_of_theirs()
+        aiohttp = name_of_aiohttp()
+        theirs = None if aiohttp is None else f"{aiohttp}, librdkafka"
         if theirs is not None:
-            servers[theirs] = running.enter_context(aiohttp_librdkafka(bootstrap=mock.bootstrap))
+            servers[theirs] = running.enter_context(aiohttp_librdkafka(bootstrap=bootstrap))
+        print(f"\nPOST on {where}")
         for shape, (kind, connections, count) in shapes.items():
             found: Rounds = {name: [] for name in servers}
             for each in range(rounds + 1):
@@ -75,18 +90,13 @@ def compare_post_on_kafka(*, rounds: int, requests: int) -> None:
                     # The first of each was to warm up.
                     if each:
                         found[name].append(figures)
-            heading(f"POST on Kafka, {shape}")
+            heading(shape)
             lines(found)
             if theirs is not None:
-                ratio(found, "sampleapp", theirs, figure="cpu_us", aim="below 1")
+                aim = "at most 0.6" if connections == 1 else "at most 0.40"
+                ratio(found, "sampleapp", theirs, figure="cpu_us", aim=aim)
         if theirs is None:
             print("not compared with aiohttp and librdkafka: there is no aiohttp here (pip install aiohttp)")
-
-
-def _name_of_theirs() -> str | None:
-    if find_spec("aiohttp") is None:
-        return None
-    return "aiohttp on uvloop, librdkafka" if find_spec("uvloop") else "aiohttp, librdkafka"
 
 
 def measure_unknown_topic(*, rounds: int) -> None:

@@ -4,11 +4,12 @@ Keeps a number of HTTP connections busy, and says how that went as one line of J
 Each connection sends its next request when it has the answer to the last one. It is a process of its
 own, so that what is measured of the service is the service's alone.
 
-    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post|post-keys
+    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post|post-keys|post-traced
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import selectors
@@ -16,14 +17,17 @@ import socket
 import sys
 import time
 
+TRACE_ID = b"4bf92f3577b34da6a3ce929d0e0e4736"
+"""Stands for one that is new in each request."""
 
-def post(key: bytes) -> bytes:
+
+def post(key: bytes, trace: bytes = b"") -> bytes:
     message = (
         b'{"topic":"bench","key":"%b","content":"a value of about one hundred bytes in all, as sent"}' % key
     )
     return (
         b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (len(message), message)
+        b"%bContent-Length: %d\r\n\r\n%b" % (trace, len(message), message)
     )
 
 
@@ -32,8 +36,13 @@ REQUESTS = {
     "get": [b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"],
     "post": [post(b"kitchen")],
     "post-keys": [post(b"room-%02d" % n) for n in range(100)],
+    # As they come through a proxy that traces: no head is like another.
+    "post-traced": [post(b"room-00", b"traceparent: 00-%b-00f067aa0ba902b7-01\r\n" % TRACE_ID)],
 }
 LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]+)\r\n", re.IGNORECASE)
+
+
+trace_ids = itertools.count(1)
 
 
 class Connection:
@@ -48,7 +57,7 @@ class Connection:
 
     def send(self) -> None:
         self.sent_s = time.perf_counter()
-        self.socket.sendall(self.request)
+        self.socket.sendall(self.request.replace(TRACE_ID, b"%032x" % next(trace_ids)))
 
     def receive(self) -> bool:
         """Take what has come; True when the answer is whole."""

@@ -12,13 +12,21 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
 from readings import READINGS
 
-__all__ = ["Server", "aiohttp_librdkafka", "sampleapp", "stock_klein"]
+__all__ = [
+    "Server",
+    "aiohttp_librdkafka",
+    "aiohttp_readings",
+    "name_of_aiohttp",
+    "sampleapp",
+    "stock_klein",
+]
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60
@@ -116,6 +124,13 @@ def stock_klein() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def aiohttp_readings() -> Iterator[Server]:
+    """aiohttp, which sends the same bytes as version 1 of the readings; see `aiohttp_readings.py`."""
+    with _script("aiohttp_readings.py") as server:
+        yield server
+
+
+@contextlib.contextmanager
 def aiohttp_librdkafka(*, bootstrap: str) -> Iterator[Server]:
     """The gateway that one would write otherwise; see `aiohttp_librdkafka.py`."""
     with _script("aiohttp_librdkafka.py", bootstrap) as server:
@@ -132,6 +147,13 @@ def _script(name: str, *arguments: str) -> Iterator[Server]:
             yield server
         finally:
             server.stop()
+
+
+def name_of_aiohttp() -> str | None:
+    """What it runs on here, or that it is not here."""
+    if find_spec("aiohttp") is None:
+        return None
+    return "aiohttp on uvloop" if find_spec("uvloop") else "aiohttp"
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from readings import READINGS
-from servers import sampleapp, stock_klein
+from servers import aiohttp_readings, name_of_aiohttp, sampleapp, stock_klein
 from tables import Rounds, heading, line, lines, medians, ratio
 
 __all__ = ["compare_get", "count_fsyncs", "measure_post", "measure_process"]
@@ -17,17 +17,24 @@ __all__ = ["compare_get", "count_fsyncs", "measure_post", "measure_process"]
 
 def compare_get(*, rounds: int, requests: int) -> None:
     heading("GET /, 100 readings, 64 connections")
-    found: Rounds = {"sampleapp": [], "stock Klein": []}
-    with sampleapp() as service, stock_klein() as klein:
-        for server in (service, klein):
+    aiohttp = name_of_aiohttp()
+    with contextlib.ExitStack() as running:
+        service = running.enter_context(sampleapp())
+        servers = {"sampleapp": service, "stock Klein": running.enter_context(stock_klein())}
+        if aiohttp is not None:
+            servers[aiohttp] = running.enter_context(aiohttp_readings())
+        for server in servers.values():
             server.load("get", connections=64, requests=requests // 4)
+        found: Rounds = {name: [] for name in servers}
         for _ in range(rounds):
-            found["sampleapp"].append(service.load("get", connections=64, requests=requests))
-            found["stock Klein"].append(klein.load("get", connections=64, requests=requests))
+            for name, server in servers.items():
+                found[name].append(server.load("get", connections=64, requests=requests))
         one = medians([service.load("get", connections=1, requests=requests // 4) for _ in range(rounds)])
     lines(found)
     line("sampleapp, 1 connection", one)
     ratio(found, "sampleapp", "stock Klein", figure="cpu_us", aim="at most 0.54, which is 60 / 112")
+    if aiohttp is not None:
+        ratio(found, "sampleapp", aiohttp, figure="cpu_us", aim="at most 0.5")
 
 
 def measure_post(*, rounds: int, requests: int) -> None:

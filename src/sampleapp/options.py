@@ -134,7 +134,7 @@ class Options(TwistedOptions):
             "max-connections",
             None,
             str(_LIMITS.max_connections),
-            "How many connections may be open at once; one more gets 503. (The process needs a file for each.)",
+            "How many connections may be open at once; one more gets 503. The process needs a file for each.",
         ],
         [
             "max-waiting",

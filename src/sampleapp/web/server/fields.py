@@ -2,9 +2,9 @@
 Header fields and trailer fields: their grammar, and how they are found.
 
 The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two ways:
-no line without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be lenient
-with the values, in which other control characters do no harm (RFC 9110, section 5.5), and what it would then
-take as well is refused here: NUL, and folded lines.
+no line without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be lenient with
+values, in which other control characters do no harm (RFC 9110, section 5.5). What it would then take as well is
+refused here: NUL, and folded lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 import httptools
 
-from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest, RequestError
+from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
 __all__ = ["MOST_FIELDS", "FieldParser", "Fields"]
 
@@ -37,13 +37,16 @@ class Fields:
     __slots__ = ("_values",)
 
     def __init__(self, fields: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """:param fields: names and values in their order, as bytes; the same name may come again."""
-        values: dict[bytes, tuple[bytes, ...]] = {}
+        """:param fields: names and values in their order; a name may come again."""
+        self._values: dict[bytes, tuple[bytes, ...]] = {}
         for name, value in fields:
-            lower = name.lower()
-            before = values.get(lower)
-            values[lower] = (value,) if before is None else (*before, value)
-        self._values = values
+            self.add(name, value)
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """Add a field after all others."""
+        lower = name.lower()
+        values = self._values
+        values[lower] = (*values[lower], value) if lower in values else (value,)
 
     def all(self, name: bytes) -> tuple[bytes, ...]:
         """Return the values of all fields of this name, in their order."""
@@ -60,6 +63,13 @@ class Fields:
             return None
         return values[0] if len(values) == 1 else b", ".join(values)
 
+    def names(self) -> Iterable[bytes]:
+        """Return the names that there are, in lower case."""
+        return self._values.keys()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._values.values()))
+
     def __contains__(self, name: bytes) -> bool:
         return name.lower() in self._values
 
@@ -72,20 +82,14 @@ class FieldParser:
     """Parses the lines after a request line, or after the last chunk, as they come."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[bytes, bytes]] = []
-        self._is_whole = False
-        self._last = _REQUEST_LINE[-1:]
+        self._fields = Fields()
+        # Called by the parser, with the name and the value of each field.
+        self.on_header = self._fields.add
+        self._size = 0
+        self._last = b"\n"
+        self._unread = _REQUEST_LINE
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_headers=True)
-        self._parser.feed_data(_REQUEST_LINE)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one field; called by the parser."""
-        self._pairs.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Take note of the empty line; called by the parser."""
-        self._is_whole = True
 
     def feed(self, data: bytes) -> None:
         """
@@ -94,52 +98,52 @@ class FieldParser:
         :raise MalformedRequest: this cannot become fields.
         :raise BodyTooLarge: the declared length of the body has more than 64 bits.
         """
-        bad = _NUL_OR_FOLDED.search(self._last + data)
-        self._last = data[-1:] or self._last
+        seen = self._last + data
+        if b"\0" in seen or b"\n " in seen or b"\n\t" in seen:
+            self._refuse(data, _NUL_OR_FOLDED.search(seen))
+        self._last = seen[-1:]
+        self._size += len(data)
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        if self._unread:
+            data, self._unread = self._unread + data, b""
         try:
-            # What is wrong before that is to be told first, in whatever pieces all of it comes.
-            self._parser.feed_data(data if bad is None else data[: bad.start()])
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # A client may ask for another protocol, and it may stay with this one (RFC 9110, section 7.8).
             return
         except httptools.HttpParserError as error:
             reason = str(error)
-            # What llhttp finds wrong with the body after the empty line, `head` finds too.
-            if self._is_whole:
-                return
             if reason == _TOO_LONG:
                 raise BodyTooLarge(None) from error
             raise MalformedRequest(
                 f"The request does not follow the grammar of HTTP: {_sentence(reason)}"
             ) from error
-        if bad is not None:
-            raise MalformedRequest(
-                "The request does not follow the grammar of HTTP: a header field holds NUL, or a line of the "
-                "header begins with white space."
-            )
+
+    def _refuse(self, data: bytes, bad: re.Match[bytes] | None) -> None:
+        # What is wrong before that is to be told first, in whatever pieces all of it comes.
+        self._feed(data[: bad.start()] if bad is not None else data)
+        raise MalformedRequest(
+            "The request does not follow the grammar of HTTP: a header field holds NUL, or a line of the "
+            "header begins with white space."
+        )
 
     def fields(self) -> Fields:
         """
         Return the fields, now that the empty line has come.
 
-        :raise RequestError: it has not, or there are more fields, or longer names, than this service reads.
+        :raise HeaderTooLarge: there are more, or longer names, than this service reads.
         """
-        if not self._is_whole:
-            raise MalformedRequest(
-                "The request does not follow the grammar of HTTP: its header does not end."
-            )
-        error = _over_limits(self._pairs)
-        if error is not None:
-            raise error
-        return Fields(self._pairs)
-
-
-def _over_limits(pairs: list[tuple[bytes, bytes]]) -> RequestError | None:
-    if len(pairs) > MOST_FIELDS:
-        return HeaderTooLarge(f"There are more than {MOST_FIELDS} header fields.")
-    if any(len(name) > _LONGEST_NAME for name, _ in pairs):
-        return HeaderTooLarge(f"A field's name is over {_LONGEST_NAME} bytes.")
-    return None
+        fields = self._fields
+        if self._size <= _LONGEST_NAME:
+            # As nearly all are: too small for any of the limits.
+            return fields
+        if len(fields) > MOST_FIELDS:
+            raise HeaderTooLarge(f"There are more than {MOST_FIELDS} header fields.")
+        if max(map(len, fields.names()), default=0) > _LONGEST_NAME:
+            raise HeaderTooLarge(f"A field's name is over {_LONGEST_NAME} bytes.")
+        return fields
 
 
 def _sentence(reason: str) -> str:

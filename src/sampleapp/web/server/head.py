@@ -171,35 +171,41 @@ def _split(target: bytes) -> tuple[bytes, bytes]:
 
 def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields: Fields) -> Head:
     check_host(fields, is_required=is_1_1)
-    codings = fields.all(b"Transfer-Encoding")
-    if codings and not is_1_1:
-        # RFC 9112, section 6.1: such a request is faulty, and a way to smuggle another past a proxy.
-        raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding; send a Content-Length.")
-    if codings and [coding.lower() for coding in codings] != [b"chunked"]:
-        raise MalformedRequest("The only Transfer-Encoding that this service reads is chunked.")
-    lengths = fields.all(b"Content-Length")
-    if any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"Content-Encoding")):
+    length = _length(fields, is_1_1=is_1_1)
+    if any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding")):
         raise UnsupportedContentCoding
-    expectations = [expectation.lower() for expectation in fields.all(b"Expect")]
-    if expectations not in ([], [b"100-continue"]):
+    expectations = fields.all(b"expect")
+    if expectations and [expectation.lower() for expectation in expectations] != [b"100-continue"]:
         raise ExpectationNotMet
+    options = fields.joined(b"connection")
     return Head(
         method=method,
         path=path,
         query=query,
         fields=fields,
-        length=None if codings else int(lengths[0]) if lengths else 0,
+        length=length,
         # RFC 9110, section 10.1.1: HTTP/1.0 does not know it.
         expects_continue=bool(expectations) and is_1_1,
-        keeps_alive=is_1_1 and not _wants_close(fields),
+        keeps_alive=is_1_1 and (options is None or not _has_close(options)),
     )
 
 
-def _wants_close(fields: Fields) -> bool:
-    options = fields.joined(b"Connection")
-    return options is not None and b"close" in [
-        option.strip(b" \t") for option in options.lower().split(b",")
-    ]
+def _length(fields: Fields, *, is_1_1: bool) -> int | None:
+    """How long the body is (RFC 9112, section 6.3); the field parser refuses what could be read in two ways."""
+    codings = fields.all(b"transfer-encoding")
+    if codings:
+        if not is_1_1:
+            # RFC 9112, section 6.1: such a request is faulty, and a way to smuggle another past a proxy.
+            raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding; send a Content-Length.")
+        if [coding.lower() for coding in codings] != [b"chunked"]:
+            raise MalformedRequest("The only Transfer-Encoding that this service reads is chunked.")
+        return None
+    lengths = fields.all(b"content-length")
+    return int(lengths[0]) if lengths else 0
+
+
+def _has_close(options: bytes) -> bool:
+    return b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
 
 
 def check_host(fields: Fields, *, is_required: bool) -> None:
@@ -209,7 +215,7 @@ def check_host(fields: Fields, *, is_required: bool) -> None:
     :param is_required: HTTP/1.0 did not have the field yet.
     :raise MalformedRequest: there is none, or more than one, or it names nothing that can be reached.
     """
-    hosts = fields.all(b"Host")
+    hosts = fields.all(b"host")
     if len(hosts) != 1:
         if hosts or is_required:
             raise MalformedRequest(f"A request has one Host header field; this one has {len(hosts)}.")
@@ -217,6 +223,7 @@ def check_host(fields: Fields, *, is_required: bool) -> None:
         raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
 
 
+@lru_cache(maxsize=64)
 def _is_host(host: bytes) -> bool:
     match = _HOST.fullmatch(host)
     if match is None or match[1] is None:
