@@ -1,10 +1,10 @@
 """
 Header fields and trailer fields: their grammar, and how they are found.
 
-The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two ways:
-no line without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be lenient with
-values, in which other control characters do no harm (RFC 9110, section 5.5). What it would then take as well is
-refused here: NUL, and folded lines.
+The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two
+ways: no line without CR, no white space before a colon (RFC 9112, sections 2.2 and 5.1). It is told to be
+lenient with values, in which other control characters do no harm (RFC 9110, section 5.5). What it would then
+take as well is refused here: NUL, and folded lines.
 """
 
 from __future__ import annotations

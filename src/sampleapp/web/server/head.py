@@ -191,7 +191,7 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
 
 
 def _length(fields: Fields, *, is_1_1: bool) -> int | None:
-    """How long the body is (RFC 9112, section 6.3); the field parser refuses what could be read in two ways."""
+    """How long the body is (RFC 9112, section 6.3). What could be read in two ways has been refused."""
     codings = fields.all(b"transfer-encoding")
     if codings:
         if not is_1_1:
