@@ -11,15 +11,15 @@ import inspect
 import re
 
 import pytest
-from afkak.brokerclient import _KafkaBrokerClient, _RequestState
+from afkak.brokerclient import _KafkaBrokerClient
 from afkak.client import KafkaClient
 from afkak.common import BrokerMetadata
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from klein import Klein
 from klein.resource import KleinResource
 from twisted.internet.task import Clock
+from twisted.internet.tcp import Connection as TCPConnection
 from twisted.internet.tcp import Server
-from twisted.protocols.basic import Int32StringReceiver
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 
@@ -55,9 +55,9 @@ USED = [
     (
         afkak_client,
         [
-            *["_brokers", "_closing", "_merge_topic_metadata", "_close_brokerclients", "_clientIdBytes"],
-            *["_next_id", "_retry_policy", "_endpoint_factory", "_get_brokerclient"],
-            *["_make_request_to_broker", "clients", "reactor", "clientId", "timeout"],
+            *["_brokers", "_closing", "_merge_topic_metadata", "_close_brokerclients"],
+            *["_retry_policy", "_endpoint_factory", "_get_brokerclient"],
+            *["clients", "reactor", "clientId"],
             *["topic_errors", "topic_partitions", "topics_to_brokers", "partition_meta"],
             *["reset_topic_metadata", "close"],
         ],
@@ -66,16 +66,13 @@ USED = [
     (
         afkak_broker_client,
         [
-            *["_dDown", "_connect", "_sendQueued", "_sendRequest", "_retryPolicy", "_endpointFactory"],
-            *["_reactor", "requests", "proto", "connector", "host", "port", "makeRequest"],
-            *["handleResponse", "disconnect", "connected", "close", "updateMetadata", "protocol"],
+            *["_dDown", "_connect", "_retryPolicy", "_endpointFactory", "_reactor", "requests"],
+            *["proto", "connector", "host", "port", "clientId", "handleResponse", "disconnect"],
+            *["connected", "close", "updateMetadata", "protocol"],
         ],
     ),
-    (
-        lambda: _RequestState(1, b"", expectResponse=True, d=None, queued=None),
-        ["correlationId", "request", "d", "sent", "cancelled"],
-    ),
-    (Int32StringReceiver, ["_unprocessed", "prefixLength", "MAX_LENGTH"]),
+    # How requests are written: sampleapp.brokers.kafka.client.framing
+    (lambda: TCPConnection, ["writeSomeData", "TLS"]),
     # The verification of certificates: sampleapp.brokers.kafka.connections.security
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
     # Record batches: sampleapp.brokers.kafka.batches
@@ -101,7 +98,6 @@ def test_what_is_used_without_being_public_is_there(make, name):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("afkak._protocol", "KafkaProtocol"),
         ("afkak.brokerclient", "_KafkaBrokerClient"),
         ("aiokafka.record.util", "calc_crc32c"),
         ("aiokafka.errors", "CorruptRecordException"),

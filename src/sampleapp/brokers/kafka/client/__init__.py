@@ -1,11 +1,12 @@
 """
 The client of a cluster: its connections, and its metadata.
 
-It is afkak's client, subclassed. afkak's are the table of connections by node id, the requests that are
-in flight on each with their correlation ids, matching answers to them, cancelling, and the cache of topics,
-partitions and leaders. Overridden are:
+It is afkak's client, subclassed. afkak's are the table of connections by node id, their connecting and
+closing, and the cache of topics, partitions and leaders. Overridden are:
 
 - what goes over a connection: afkak speaks the versions of Kafka 0.8, which Kafka 4 refuses (KIP-896);
+- the requests that are in flight, their times and their answers: each takes some batches of records, and
+  afkak's book-keeping was a third of what that took;
 - connecting, which is bounded, backs off and says why it failed, where afkak goes on for ever;
 - the loss of a connection, which fails its requests, where afkak sends them again: that would make
   duplicates, and change their order;
@@ -13,8 +14,8 @@ partitions and leaders. Overridden are:
   topic that is created by asking.
 """
 
+from sampleapp.brokers.kafka.client.call import RequestFailed, reason_of
 from sampleapp.brokers.kafka.client.client import Client
-from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
 from sampleapp.brokers.kafka.client.interfaces import ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.client.metadata import ask_one_of
 

@@ -4,64 +4,109 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from sampleapp.brokers.kafka.client.connection import ApiRanges, Connection, RequestFailed
-from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.client.framing import ApiRanges
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.protocol import Request, request_frame
 
-__all__ = ["Call"]
+__all__ = ["Call", "RequestFailed", "reason_of"]
 
 R = TypeVar("R")
+
+_CORRELATION_ID_BYTES = 4
+
+
+class RequestFailed(Exception):
+    """A request has no answer, and will have none."""
+
+    def __init__(self, reason: FailureReason, *, sent: bool) -> None:
+        """
+        :param reason: why.
+        :param sent: whether any of its bytes may have reached the broker.
+        """
+        super().__init__(reason.sentence)
+        self.reason = reason
+        self.sent = sent
+
+
+def reason_of(failure: Failure) -> FailureReason:
+    """
+    Why a request has failed.
+
+    :raise TypeError: the failure is about something else, which is a fault of ours.
+    """
+    if isinstance(failure.value, RequestFailed):
+        return failure.value.reason
+    raise TypeError(f"not a failed request: {failure.value!r}") from failure.value
 
 
 class Call(Generic[R]):
     """One request to one broker."""
 
-    def __init__(self, request: Request[R], *, client_id: bytes) -> None:
-        """:param client_id: what the broker sees in its logs and quotas, as UTF-8."""
-        self._request = request
-        self._client_id = client_id
-        self._version = 0
+    __slots__ = ("_request", "_version", "answer", "deadline_s", "sent")
 
-    def encode(self, correlation_id: int, ranges: ApiRanges) -> bytes:
+    def __init__(self, request: Request[R], *, deadline_s: float, answer: Deferred[R]) -> None:
         """
-        See `sampleapp.brokers.kafka.client.connection.Frame`.
+        :param deadline_s: when it has to be answered, in seconds of the reactor's clock.
+        :param answer: is for the connection to fire.
+        """
+        self._request = request
+        self._version = 0
+        self.deadline_s = deadline_s
+        self.answer = answer
+        self.sent = False
+        """Whether any of its bytes may have reached the broker."""
 
+    def encode(self, correlation_id: int, ranges: ApiRanges, client_id: bytes) -> bytes:
+        """
+        Choose the version, and make the frame, without its length.
+
+        :param ranges: the versions of each request that the broker takes.
+        :param client_id: what the broker sees in its logs and quotas, as UTF-8.
         :raise RequestFailed: the broker has no version of the request that we have, or none that can
             carry this one.
         """
-        version = self._request.version_for(ranges)
+        request = self._request
+        version = request.version_for(ranges)
         if version is None:
             raise RequestFailed(self._not_offered(), sent=False)
-        obstacle = self._request.obstacle(version)
+        obstacle = request.obstacle(version)
         if obstacle is not None:
             raise RequestFailed(_too_old(obstacle), sent=False)
         self._version = version
-        return request_frame(
-            self._request, version=version, correlation_id=correlation_id, client_id=self._client_id
-        )
+        return request_frame(request, version=version, correlation_id=correlation_id, client_id=client_id)
 
-    def decode(self, answer: bytes) -> R:
+    def decode(self, frame: bytes) -> R:
         """
         Read the answer.
 
-        :param answer: as it came, with the correlation id, by which afkak has found this request.
+        :param frame: as it came, with the correlation id, by which this request was found.
         :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not one.
         """
-        return self._request.decode(self._version, memoryview(answer)[4:])
+        return self._request.decode(self._version, memoryview(frame)[_CORRELATION_ID_BYTES:])
 
-    def unanswered(self, broker: Connection) -> FailureReason:
-        """There was no answer in time."""
+    def unanswered(self, broker: str) -> FailureReason:
+        """
+        There was no answer in time.
+
+        :param broker: its address.
+        """
         return FailureReason(
-            sentence=f"{address(broker.host, broker.port)} did not answer {self._request.api.name} in time.",
+            sentence=f"{broker} did not answer {self._request.api.name} in time.",
             public="The broker did not answer in time.",
             lasting=False,
         )
 
-    def not_understood(self, broker: Connection) -> FailureReason:
-        """The answer is not one."""
+    def not_understood(self, broker: str) -> FailureReason:
+        """
+        The answer is not one.
+
+        :param broker: its address.
+        """
         return FailureReason(
-            sentence=f"{address(broker.host, broker.port)} answered {self._request.api.name} with something "
-            "that is not Kafka's.",
+            sentence=f"{broker} answered {self._request.api.name} with something that is not Kafka's.",
             public="The broker's answer could not be understood.",
             lasting=False,
         )

@@ -3,8 +3,7 @@ afkak's client, speaking the protocol of today.
 
 afkak keeps the connections and what is known of the cluster. Its own codecs are of Kafka 0.8, and
 Kafka 4 closes the connection on them (KIP-896); so every request that goes out is one of
-`sampleapp.brokers.kafka.protocol`, in the highest version that both sides of its connection have. The
-seam is ``_make_request_to_broker``, which knows both the request and the broker.
+`sampleapp.brokers.kafka.protocol`, in the highest version that both sides of its connection have.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.call import Call
-from sampleapp.brokers.kafka.client.connection import Connection, RequestFailed
+from sampleapp.brokers.kafka.client.call import RequestFailed
+from sampleapp.brokers.kafka.client.connection import Connection
 from sampleapp.brokers.kafka.client.interfaces import ConnectionListener
 from sampleapp.brokers.kafka.client.metadata import MetadataLoads
 from sampleapp.brokers.kafka.connections.diagnostics import NOT_LEARNT, gone
 from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     MetadataRequest,
-    ProtocolError,
     Request,
 )
 from sampleapp.brokers.shared.backoff import Backoff
@@ -101,10 +99,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         broker = None if self._closing else self._connection(node_id)
         if broker is None:
             return fail(RequestFailed(gone(node_id), sent=False))
-        answer: Deferred[R] = self._make_request_to_broker(
-            broker, self._next_id(), Call(request, client_id=self._clientIdBytes), min_timeout=timeout_s
-        )
-        return answer
+        return broker.ask(request, timeout_s=timeout_s)
 
     def when_connected(self, node_id: int) -> Deferred[None]:
         """See `ClusterClient.when_connected`."""
@@ -182,49 +177,6 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         return connection
 
     _get_brokerclient = _connection
-
-    def _make_request_to_broker(
-        self,
-        broker: Connection,
-        correlationId: int,  # noqa: N803 -- afkak's name
-        request: Call[R],
-        expectResponse: bool = True,  # noqa: FBT001, FBT002, N803 -- afkak's
-        min_timeout: float | None = None,
-    ) -> Deferred[R]:
-        sending = broker.makeRequest(correlationId, request, expectResponse)
-        state = broker.requests.get(correlationId)
-        timed_out = False
-
-        def time_out() -> None:
-            nonlocal timed_out
-            timed_out = True
-            sending.cancel()
-            broker.abort()
-
-        timer = self.reactor.callLater(min_timeout or self.timeout, time_out)
-
-        def done(result: Any) -> Any:
-            if timer.active():
-                timer.cancel()
-            if not isinstance(result, Failure):
-                return request.decode(result)
-            if timed_out:
-                sent = state is not None and state.sent is not None
-                return Failure(RequestFailed(request.unanswered(broker), sent=sent))
-            return result
-
-        def failed(failure: Failure) -> Failure:
-            if failure.check(RequestFailed, CancelledError):
-                return failure
-            if failure.check(ProtocolError):
-                # What else is on this connection cannot be trusted either.
-                broker.abort()
-            else:
-                self._log.failure("A request to {broker} failed", broker=broker, failure=failure)
-            return Failure(RequestFailed(request.not_understood(broker), sent=True))
-
-        answer: Deferred[R] = sending.addBoth(done).addErrback(failed)
-        return answer
 
     def _candidates(self) -> list[int]:
         """Whom to ask for metadata: those with a connection, then the others, then the first addresses."""

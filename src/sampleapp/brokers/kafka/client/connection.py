@@ -2,110 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
+from typing import Any, Final, TypeVar
 
-from afkak._protocol import KafkaProtocol
 from afkak.brokerclient import _KafkaBrokerClient
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.client.call import Call, RequestFailed
+from sampleapp.brokers.kafka.client.framing import FrameProtocol
 from sampleapp.brokers.kafka.client.interfaces import ConnectionListener
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, address
+from sampleapp.brokers.kafka.protocol import ProtocolError, Request
 from sampleapp.brokers.shared.waiters import Waiters
+
+__all__ = ["Connection"]
+
+R = TypeVar("R")
 
 _SHARE_OF_LIFETIME: Final = 0.8
 """
 When to renew a connection whose authentication is valid for a limited time (KIP-368): the broker drops
 it on the first request that comes later, which then may or may not have been handled, for all we know.
 """
-
-__all__ = ["ApiRanges", "Connection", "Frame", "RequestFailed", "reason_of"]
-
-ApiRanges: TypeAlias = Mapping[int, tuple[int, int]]
-"""The lowest and the highest version of each request that a broker takes, by the request's API key."""
-
-_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
-"""The greatest answer that is read: well above what a Fetch asks for, below what a stray length may say."""
-
-
-class RequestFailed(Exception):
-    """A request has no answer, and will have none."""
-
-    def __init__(self, reason: FailureReason, *, sent: bool) -> None:
-        """
-        :param reason: why.
-        :param sent: whether any of its bytes may have reached the broker.
-        """
-        super().__init__(reason.sentence)
-        self.reason = reason
-        self.sent = sent
-
-
-def reason_of(failure: Failure) -> FailureReason:
-    """
-    Why a request has failed.
-
-    :raise TypeError: the failure is about something else, which is a fault of ours.
-    """
-    if isinstance(failure.value, RequestFailed):
-        return failure.value.reason
-    raise TypeError(f"not a failed request: {failure.value!r}") from failure.value
-
-
-class Frame(Protocol):
-    """A request that becomes bytes only when the connection, and so its versions, are known."""
-
-    def encode(self, correlation_id: int, ranges: ApiRanges) -> bytes:
-        """
-        :param ranges: the versions of each request that the broker takes.
-        :return: the frame, without its length.
-        """
-
-
-class _Protocol(KafkaProtocol):  # type: ignore[misc] # afkak has no types
-    MAX_LENGTH = _MAX_FRAME_BYTES
-    api_versions: ApiRanges
-    factory: Any
-    session_lifetime_ms: int
-    has_answered = False
-    """Whether anything came after the handshake."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._awaited = 0
-
-    def dataReceived(self, data: bytes) -> None:  # noqa: N802 -- Twisted's name
-        """Gather the pieces of a frame: Twisted copies all that is there of it with each one that comes."""
-        if self._awaited:
-            self._pieces.append(data)
-            self._awaited -= len(data)
-            if self._awaited > 0:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._awaited = 0
-        super().dataReceived(data)
-        begun = self._unprocessed
-        if len(begun) >= self.prefixLength:
-            length = int.from_bytes(begun[: self.prefixLength], "big")
-            if length <= self.MAX_LENGTH:
-                self._awaited = self.prefixLength + length - len(begun)
-
-    def stringReceived(self, string: bytes) -> None:  # noqa: N802 -- Twisted's name
-        # Nothing of a connection that was given up counts, even if it is here already.
-        if self.factory.proto is self:
-            self.has_answered = True
-            self.factory.answered()
-            super().stringReceived(string)
-            self.factory.renew_if_idle()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 -- Twisted's name
-        connection, self.factory = self.factory, None
-        connection.protocol_lost(self, reason)
+_MAX_CORRELATION_ID: Final = 2**31 - 1
+_CORRELATION_ID_BYTES: Final = 4
 
 
 class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
@@ -116,10 +42,13 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
     `RequestFailed`: only their makers know whether a deadline, or an order, forbids another attempt.
     """
 
-    protocol = _Protocol
+    protocol = FrameProtocol
     connector: Any
     proto: Any
+    requests: dict[int, Call[Any]]
+    """What is in flight, or waits for the connection, by correlation id."""
     _dDown: Any  # noqa: N815 -- afkak's name
+    _log = Logger()
 
     def __init__(self, *args: Any, listener: ConnectionListener) -> None:
         """
@@ -127,11 +56,35 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         :param listener: is told what happens to the connection.
         """
         super().__init__(*args)
+        self.requests = {}
+        self._client_id = self.clientId.encode()
+        self._correlation_id = 0
         self._listener = listener
         self._failures = 0
         self._connecting: Waiters[None] = Waiters()
         self._expiry: IDelayedCall | None = None
         self._is_expiring = False
+        self._is_closed = False
+        # One for all requests: nearly every request is answered, and so nearly every timer of its own would
+        # have been for nothing.
+        self._timer: IDelayedCall | None = None
+        self._timer_s = inf
+
+    def ask(self, request: Request[R], *, timeout_s: float) -> Deferred[R]:
+        """See `sampleapp.brokers.kafka.client.interfaces.ClusterClient.request`."""
+        if self._is_closed:
+            return fail(RequestFailed(self._closed(), sent=False))
+        correlation_id = self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
+        deadline_s = self._reactor.seconds() + timeout_s
+        answer: Deferred[R] = Deferred(partial(self._give_up, correlation_id))
+        call = self.requests[correlation_id] = Call(request, deadline_s=deadline_s, answer=answer)
+        if deadline_s < self._timer_s:
+            self._look_at(deadline_s)
+        if self.proto is not None:
+            self._send(correlation_id, call)
+        elif self.connector is None:
+            self._connect()
+        return answer
 
     def when_connected(self) -> Deferred[None]:
         """
@@ -141,7 +94,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         """
         if self.connected():
             return succeed(None)
-        if self._dDown is not None:
+        if self._is_closed:
             return fail(RequestFailed(self._closed(), sent=False))
         connected = self._connecting.wait()
         if self.connector is None and self.proto is None:
@@ -158,15 +111,13 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
         afkak's way waits for what a dead peer does not read.
         """
-        proto = self.proto
-        if proto is not None:
-            self._forget_protocol()
-            proto.transport.abortConnection()
+        if self.proto is not None:
+            self._drop_connection()
             self._fail_all(self._reason("had its connection dropped, since an answer did not come"))
 
     disconnect = abort
 
-    def protocol_lost(self, proto: _Protocol, reason: Failure) -> None:
+    def protocol_lost(self, proto: FrameProtocol, reason: Failure) -> None:
         """A connection has ended, perhaps one that was given up before."""
         if proto is self.proto:
             # First, since what fails now may ask again at once, which takes another connection.
@@ -186,10 +137,13 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
         :return: fires when the connection is gone.
         """
+        # First, since what fails now may ask again at once.
+        self._is_closed = True
         self._fail_all(self._closed())
         proto = self.proto
-        if self._expiry is not None and self._expiry.active():
-            self._expiry.cancel()
+        for timer in (self._expiry, self._timer):
+            if timer is not None and timer.active():
+                timer.cancel()
         closed: Deferred[None] = super().close()
         if proto is not None:
             # Nobody waits for an answer any more, and TLS would wait for a dead peer.
@@ -217,7 +171,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         connecting: Deferred[Any] = endpoint.connect(self)
         return connecting
 
-    def _connection_made(self, proto: _Protocol) -> None:
+    def _connection_made(self, proto: FrameProtocol) -> None:
         self.connector = None
         if self._dDown is not None:
             proto.transport.abortConnection()
@@ -228,7 +182,10 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
                 _SHARE_OF_LIFETIME * proto.session_lifetime_ms / 1000, self._expire
             )
         self._listener.connected(self.host, self.port)
-        self._sendQueued()
+        for correlation_id, call in list(self.requests.items()):
+            # What one of them comes to may have others given up.
+            if correlation_id in self.requests and not call.sent:
+                self._send(correlation_id, call)
         self._connecting.succeed(None)
 
     def answered(self) -> None:
@@ -238,12 +195,8 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
     def renew_if_idle(self) -> None:
         """Drop a connection that is about to expire, once everything on it has been answered."""
-        # Those that were cancelled are waited for by nobody.
-        if self._is_expiring and all(state.cancelled is not None for state in self.requests.values()):
-            self.requests.clear()
-            proto = self.proto
-            self._forget_protocol()
-            proto.transport.abortConnection()
+        if self._is_expiring and not self.requests:
+            self._drop_connection()
             if self._connecting:
                 self._connect()
 
@@ -274,24 +227,81 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         self._fail_all(reason)
         return None
 
-    def _sendRequest(self, state: Any) -> None:  # noqa: N802 -- afkak's name
-        frame: Frame = state.request
+    def _send(self, correlation_id: int, call: Call[Any]) -> None:
+        proto = self.proto
         try:
-            state.request = frame.encode(state.correlationId, self.proto.api_versions)
+            frame = call.encode(correlation_id, proto.api_versions, self._client_id)
         except Exception:  # noqa: BLE001 -- whatever it was, its maker is told
-            self.requests.pop(state.correlationId)
-            state.d.errback(Failure())
+            del self.requests[correlation_id]
+            call.answer.errback()
             return
-        super()._sendRequest(state)
+        call.sent = True
+        proto.send(frame)
+
+    def handleResponse(self, response: bytes) -> None:  # noqa: N802 -- afkak's name
+        """
+        Give an answer to the request that it is for; if that was given up, nobody waits for it any more.
+
+        :param response: a frame, without its length.
+        """
+        correlation_id = int.from_bytes(response[:_CORRELATION_ID_BYTES], "big")
+        call = self.requests.pop(correlation_id, None)
+        if call is None:
+            return
+        try:
+            answer = call.decode(response)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, its maker is told
+            if isinstance(error, ProtocolError):
+                # What else is on this connection cannot be trusted either.
+                self.abort()
+            else:
+                self._log.failure("An answer of {broker} could not be read", broker=self)
+            reason = call.not_understood(address(self.host, self.port))
+            call.answer.errback(RequestFailed(reason, sent=True))
+            return
+        call.answer.callback(answer)
+
+    def _give_up(self, correlation_id: int, _: Deferred[Any]) -> None:
+        """Its maker has cancelled a request."""
+        self.requests.pop(correlation_id, None)
+
+    def _look_at(self, deadline_s: float) -> None:
+        """See at this time whether there is a request that was not answered."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = deadline_s
+        self._timer = self._reactor.callLater(max(0.0, deadline_s - self._reactor.seconds()), self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_s = None, inf
+        now_s = self._reactor.seconds()
+        late = {key: call for key, call in self.requests.items() if call.deadline_s <= now_s}
+        if late:
+            for correlation_id in late:
+                del self.requests[correlation_id]
+            # Answers to later requests could only come after these.
+            self.abort()
+            broker = address(self.host, self.port)
+            self._fail(late, lambda call: RequestFailed(call.unanswered(broker), sent=call.sent))
+        if self.requests:
+            self._look_at(min(call.deadline_s for call in self.requests.values()))
+
+    def _drop_connection(self) -> None:
+        proto = self.proto
+        self._forget_protocol()
+        proto.transport.abortConnection()
 
     def _fail_all(self, reason: FailureReason) -> None:
-        states = list(self.requests.values())
-        self.requests.clear()
+        requests, self.requests = self.requests, {}
         connecting, self._connecting = self._connecting, Waiters()
-        for state in states:
-            if state.cancelled is None:
-                state.d.errback(RequestFailed(reason, sent=state.sent is not None))
+        self._fail(requests, lambda call: RequestFailed(reason, sent=call.sent))
         connecting.fail(lambda: RequestFailed(reason, sent=False))
+
+    def _fail(self, calls: Mapping[int, Call[Any]], make_error: Callable[[Call[Any]], RequestFailed]) -> None:
+        for call in calls.values():
+            # The maker of one may give up another when it is told.
+            if not call.answer.called:
+                call.answer.errback(make_error(call))
 
     def _reason(self, what: str) -> FailureReason:
         return FailureReason(
@@ -308,7 +318,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         )
 
 
-def _lost(proto: _Protocol, reason: Failure) -> str:
+def _lost(proto: FrameProtocol, reason: Failure) -> str:
     if proto.has_answered:
         return f"closed the connection, or it was lost ({reason.getErrorMessage().rstrip('.')})"
     # So does Kafka, without a word, when somebody skips what its listener requires.

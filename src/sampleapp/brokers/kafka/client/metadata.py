@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client.connection import RequestFailed, reason_of
+from sampleapp.brokers.kafka.client.call import RequestFailed, reason_of
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.shared.waiters import Waiters
 
