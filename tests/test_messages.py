@@ -200,6 +200,14 @@ def test_a_member_that_is_there_twice_is_always_noticed(text, name, ensure_ascii
     assert faults_of(again[:-1] + b"," + body[1:]) == [f"/{name}"]
 
 
+@given(st.none() | strategies.texts, st.none() | strategies.texts, strategies.texts, st.booleans())
+def test_a_key_that_is_there_twice_is_noticed_also_when_it_is_null(first, second, content, ensure_ascii):
+    body = encoded({"key": first, "topic": "t", "content": content}, ensure_ascii=ensure_ascii)
+    again = encoded({"key": second}, ensure_ascii=ensure_ascii)
+    assert faults_of(body[:-1] + b"," + again[1:]) == ["/key"]
+    assert parse_message(body).key == first
+
+
 @given(st.binary(max_size=60) | strategies.texts.map(str.encode))
 def test_any_bytes_are_a_message_or_refused(body):
     try:

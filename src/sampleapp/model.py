@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-class Message(Struct, frozen=True, kw_only=True, gc=False):
+class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a caller asks to have published: plain strings, each of which has a UTF-8 form."""
 
     topic: str
