@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from aiokafka.record.default_records import (  # type: ignore[import-untyped] # it has no py.typed
     DefaultRecordBatchBuilder,
@@ -31,6 +32,9 @@ __all__ = ["encode_batch", "record_size"]
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
+# A member of an Enum is slow to look up before Python 3.12, and its value always.
+_NONE: Final = Codec.NONE
+_NONE_VALUE: Final[int] = Codec.NONE.value
 _NO_HEADERS: list[tuple[str, bytes]] = []
 
 
@@ -75,7 +79,7 @@ def encode_batch(
     # From its batch_size on the builder would refuse records: there is none here, since who calls decides.
     builder = DefaultRecordBatchBuilder(
         magic=FORMAT,
-        compression_type=Codec.NONE.value,
+        compression_type=_NONE_VALUE,
         is_transactional=0,
         producer_id=producer_id,
         producer_epoch=epoch,
@@ -89,7 +93,7 @@ def encode_batch(
             index, record.timestamp_ms, record.key, record.value, list(headers) if headers else _NO_HEADERS
         )
     batch = bytes(builder.build())
-    return batch if codec is Codec.NONE else _compressed(batch, codec)
+    return batch if codec is _NONE else _compressed(batch, codec)
 
 
 def _compressed(batch: bytes, codec: Codec) -> bytes:

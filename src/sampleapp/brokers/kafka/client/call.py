@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -42,22 +43,18 @@ def reason_of(failure: Failure) -> FailureReason:
     raise TypeError(f"not a failed request: {failure.value!r}") from failure.value
 
 
-class Call(Generic[R]):
+class Call(Struct, Generic[R]):
     """One request to one broker."""
 
-    __slots__ = ("_request", "_version", "answer", "deadline_s", "sent")
-
-    def __init__(self, request: Request[R], *, deadline_s: float, answer: Deferred[R]) -> None:
-        """
-        :param deadline_s: when it has to be answered, in seconds of the reactor's clock.
-        :param answer: is for the connection to fire.
-        """
-        self._request = request
-        self._version = 0
-        self.deadline_s = deadline_s
-        self.answer = answer
-        self.sent = False
-        """Whether any of its bytes may have reached the broker."""
+    request: Request[R]
+    deadline_s: float
+    """When it has to be answered, in seconds of the reactor's clock."""
+    answer: Deferred[R]
+    """For the connection to fire."""
+    version: int = 0
+    """The one that it was sent in."""
+    sent: bool = False
+    """Whether any of its bytes may have reached the broker."""
 
     def encode(self, correlation_id: int, ranges: ApiRanges, client_id: bytes) -> bytes:
         """
@@ -68,14 +65,14 @@ class Call(Generic[R]):
         :raise RequestFailed: the broker has no version of the request that we have, or none that can
             carry this one.
         """
-        request = self._request
+        request = self.request
         version = request.version_for(ranges)
         if version is None:
             raise RequestFailed(self._not_offered(), sent=False)
         obstacle = request.obstacle(version)
         if obstacle is not None:
             raise RequestFailed(_too_old(obstacle), sent=False)
-        self._version = version
+        self.version = version
         return request_frame(request, version=version, correlation_id=correlation_id, client_id=client_id)
 
     def decode(self, frame: bytes) -> R:
@@ -85,7 +82,7 @@ class Call(Generic[R]):
         :param frame: as it came, with the correlation id, by which this request was found.
         :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not one.
         """
-        return self._request.decode(self._version, memoryview(frame)[_CORRELATION_ID_BYTES:])
+        return self.request.decode(self.version, memoryview(frame)[_CORRELATION_ID_BYTES:])
 
     def unanswered(self, broker: str) -> FailureReason:
         """
@@ -94,7 +91,7 @@ class Call(Generic[R]):
         :param broker: its address.
         """
         return FailureReason(
-            sentence=f"{broker} did not answer {self._request.api.name} in time.",
+            sentence=f"{broker} did not answer {self.request.api.name} in time.",
             public="The broker did not answer in time.",
             lasting=False,
         )
@@ -106,13 +103,13 @@ class Call(Generic[R]):
         :param broker: its address.
         """
         return FailureReason(
-            sentence=f"{broker} answered {self._request.api.name} with something that is not Kafka's.",
+            sentence=f"{broker} answered {self.request.api.name} with something that is not Kafka's.",
             public="The broker's answer could not be understood.",
             lasting=False,
         )
 
     def _not_offered(self) -> FailureReason:
-        api = self._request.api
+        api = self.request.api
         return FailureReason(
             sentence=f"The broker does not offer {api.name} in a version from {api.lowest} to {api.highest}.",
             public="The broker does not speak a version of Kafka's protocol that this service speaks.",

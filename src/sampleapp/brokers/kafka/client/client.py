@@ -136,7 +136,10 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
     def leader_of(self, topic: str, partition: int) -> int | None:
         """See `ClusterClient.leader_of`."""
         broker = self.topics_to_brokers.get((topic, partition))
-        return None if broker is None else int(broker.node_id)
+        if broker is None:
+            return None
+        node_id: int = broker.node_id
+        return node_id
 
     def forget_topic(self, topic: str) -> None:
         """See `ClusterClient.forget_topic`. afkak would keep it for ever, also one that does not exist."""

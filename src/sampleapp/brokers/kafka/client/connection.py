@@ -77,7 +77,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         correlation_id = self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
         deadline_s = self._reactor.seconds() + timeout_s
         answer: Deferred[R] = Deferred(partial(self._give_up, correlation_id))
-        call = self.requests[correlation_id] = Call(request, deadline_s=deadline_s, answer=answer)
+        call = self.requests[correlation_id] = Call(request, deadline_s, answer)
         if deadline_s < self._timer_s:
             self._look_at(deadline_s)
         if self.proto is not None:

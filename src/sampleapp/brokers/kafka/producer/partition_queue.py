@@ -209,10 +209,15 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
 }
 
 
-_APPENDED: Final = {
-    state: events[Event.APPEND][0] for state, events in TRANSITIONS.items() if Event.APPEND in events
-}
-"""The same for `Event.APPEND` alone, which happens with every record: the state that follows each."""
+def _after(event: Event) -> dict[State, tuple[State, State]]:
+    return {state: events[event] for state, events in TRANSITIONS.items() if event in events}
+
+
+# The same for what happens with every record, or with every batch: before Python 3.12 it takes longer to look
+# up a member of an Enum than all the rest of such a transition.
+_AFTER_APPEND: Final = _after(Event.APPEND)
+_AFTER_BEGIN_ATTEMPT: Final = _after(Event.BEGIN_ATTEMPT)
+_AFTER_STORED: Final = _after(Event.STORED)
 
 
 class IllegalTransition(Exception):
@@ -240,19 +245,16 @@ class Pending(Struct, gc=False):
     answer: Deferred[RecordMetadata]
 
 
-class Batch:
+class Batch(Struct):
     """Records of one partition that are, or were, sent together."""
 
-    __slots__ = ("data", "expired", "held", "records")
-
-    def __init__(self, records: list[Pending], *, held: int) -> None:
-        """:param held: the bytes of all records."""
-        self.records = records
-        self.held = held
-        self.data = b""
-        """As it is on the wire. Kept for as long as the broker may have it: it must not change then."""
-        self.expired = 0
-        """How many of the records, from the first on, have callers who were told that time is over."""
+    records: list[Pending]
+    held: int
+    """The bytes of all records."""
+    data: bytes = b""
+    """As it is on the wire. Kept for as long as the broker may have it: it must not change then."""
+    expired: int = 0
+    """How many of the records, from the first on, have callers who were told that time is over."""
 
 
 class Hurry(Struct, frozen=True):
@@ -318,15 +320,15 @@ class PartitionQueue:
         "_batch_bytes",
         "_batch_bytes_at_most",
         "_failed_leader",
-        "_held",
         "_is_idempotent",
         "_not_before_s",
         "_reason",
         "_sequence",
-        "_state",
         "_suspect_until_s",
         "_waiting",
+        "held",
         "partition",
+        "state",
         "topic",
     )
 
@@ -338,8 +340,10 @@ class PartitionQueue:
         self._batch_bytes = batch_bytes
         self._waiting: deque[Pending] = deque()
         self._batch: Batch | None = None
-        self._held = 0
-        self._state = State.IDLE
+        self.held = 0
+        """The bytes of all its records. Only the queue changes it."""
+        self.state = State.IDLE
+        """What it waits for. Only the queue changes it."""
         self._sequence: _Sequence | None = None
         self._is_idempotent = True
         self._attempts = 0
@@ -351,19 +355,9 @@ class PartitionQueue:
     # What others may know
 
     @property
-    def state(self) -> State:
-        """What it waits for."""
-        return self._state
-
-    @property
-    def held(self) -> int:
-        """The bytes of all its records."""
-        return self._held
-
-    @property
     def has_full_batch(self) -> bool:
         """Whether more is held than one batch takes."""
-        return self._held > self._batch_bytes
+        return self.held > self._batch_bytes
 
     @property
     def reason(self) -> FailureReason | None:
@@ -392,8 +386,8 @@ class PartitionQueue:
 
     def rank(self, now_s: float) -> tuple[bool, bool, int]:
         """Return how far it is behind: a record without a key goes where that is least (KIP-794)."""
-        waits = self._state is State.WAITING_RETRY or self._state is State.UNRESOLVED
-        return waits, self._suspect_until_s > now_s, self._held
+        waits = self.state is State.WAITING_RETRY or self.state is State.UNRESOLVED
+        return waits, self._suspect_until_s > now_s, self.held
 
     def may_retry(self, now_s: float, *, leader: int | None) -> bool:
         """
@@ -402,7 +396,7 @@ class PartitionQueue:
         :param leader: the node id of the partition's leader. If it is not the one that the last attempt
             failed at, there is nothing to wait for.
         """
-        if self._state is not State.WAITING_RETRY and self._state is not State.UNRESOLVED:
+        if self.state is not State.WAITING_RETRY and self.state is not State.UNRESOLVED:
             return False
         return now_s >= self._not_before_s or leader not in (None, self._failed_leader)
 
@@ -411,7 +405,7 @@ class PartitionQueue:
         if self._batch is not None:
             return len(self._batch.data)
         first = self._waiting[0].size if self._waiting else 0
-        return BATCH_OVERHEAD + min(self._held, max(self._batch_bytes, first))
+        return BATCH_OVERHEAD + min(self.held, max(self._batch_bytes, first))
 
     # What may happen to it
 
@@ -421,15 +415,15 @@ class PartitionQueue:
 
         :return: whether that made the queue ready for an attempt.
         """
-        state = self._state
-        to = _APPENDED.get(state)
+        state = self.state
+        to = _AFTER_APPEND.get(state)
         if to is None:
             raise IllegalTransition(state, Event.APPEND)
         self._waiting.append(pending)
-        self._held += pending.size
-        if state is to:
+        self.held += pending.size
+        if state is to[0]:
             return False
-        self._state = to
+        self.state = to[0]
         return True
 
     def number(self, *, producer_id: int, epoch: int) -> None:
@@ -461,13 +455,13 @@ class PartitionQueue:
         :raise Exception: whatever aiokafka raises for a record that it cannot encode. The queue is in
             flight all the same, and `refuse` is what is to follow.
         """
-        to = TRANSITIONS[self._state].get(Event.BEGIN_ATTEMPT)
+        to = _AFTER_BEGIN_ATTEMPT.get(self.state)
         if to is None:
-            raise IllegalTransition(self._state, Event.BEGIN_ATTEMPT)
+            raise IllegalTransition(self.state, Event.BEGIN_ATTEMPT)
         batch = self._batch
         if batch is None:
             batch = self._batch = self._next_batch()
-        self._state = to[0]
+        self.state = to[0]
         if not batch.data:
             records = [pending.record for pending in batch.records]
             sequence = self._sequence
@@ -489,17 +483,17 @@ class PartitionQueue:
 
         :return: the batch, whose records leave.
         """
-        to, batch = TRANSITIONS[self._state].get(Event.STORED), self._batch
+        to, batch = _AFTER_STORED.get(self.state), self._batch
         if to is None or batch is None:
-            raise IllegalTransition(self._state, Event.STORED)
+            raise IllegalTransition(self.state, Event.STORED)
         self._batch = None
-        self._held -= batch.held
+        self.held -= batch.held
         if self._sequence is not None:
             self._sequence.next = (self._sequence.next + len(batch.records)) % _SEQUENCES
         self._attempts = 0
         self._suspect_until_s = 0.0
         self._reason = None
-        self._state = to[0] if self._waiting else to[1]
+        self.state = to[0] if self._waiting else to[1]
         return batch
 
     def try_again_after(
@@ -516,7 +510,7 @@ class PartitionQueue:
             unknown.
         """
         to = self._check(Event.TRY_AGAIN_AFTER)
-        left = self._take_back() if self._state is State.IN_FLIGHT else []
+        left = self._take_back() if self.state is State.IN_FLIGHT else []
         self._back_off(now_s, reason=reason, leader=leader)
         self._enter(to)
         return left
@@ -530,7 +524,7 @@ class PartitionQueue:
         """
         to = self._check(Event.UNRESOLVED)
         if self._sequence is None:
-            raise IllegalTransition(self._state, Event.UNRESOLVED)
+            raise IllegalTransition(self.state, Event.UNRESOLVED)
         self._back_off(now_s, reason=reason, leader=leader)
         self._enter(to)
 
@@ -572,7 +566,7 @@ class PartitionQueue:
             batch.expired = sum(index not in indexes for index in range(batch.expired))
             batch.records = [pending for index, pending in enumerate(batch.records) if index not in indexes]
             batch.held -= held
-            self._held -= held
+            self.held -= held
             left = self._take_back()
         self._enter(to)
         return refused, left
@@ -600,14 +594,14 @@ class PartitionQueue:
         dropped: list[Pending] = []
         unsent = take_late(self._waiting, now_s, hurry)
         if unsent:
-            self._held -= sum(pending.size for pending in unsent)
+            self.held -= sum(pending.size for pending in unsent)
         batch = self._batch
         if batch is not None:
             records = batch.records
             while batch.expired < len(records) and records[batch.expired].deadline_s <= now_s:
                 unanswered.append(records[batch.expired])
                 batch.expired += 1
-            if batch.expired == len(records) and self._state in _NOT_ON_THE_WAY:
+            if batch.expired == len(records) and self.state in _NOT_ON_THE_WAY:
                 # Nobody waits for it any more, so it is not tried again.
                 dropped = self.lost()
                 return Expired(unsent, unanswered, dropped)
@@ -623,7 +617,7 @@ class PartitionQueue:
         to = self._check(Event.GIVE_UP_UNSENT)
         unsent = list(self._waiting)
         self._waiting.clear()
-        self._held -= sum(pending.size for pending in unsent)
+        self.held -= sum(pending.size for pending in unsent)
         self._enter(to)
         return unsent
 
@@ -657,7 +651,7 @@ class PartitionQueue:
         unsent = list(self._waiting)
         self._waiting.clear()
         sent = [] if self._batch is None else self._drop_batch().records
-        self._held = 0
+        self.held = 0
         self._enter(to)
         return unsent, sent
 
@@ -668,41 +662,41 @@ class PartitionQueue:
     # How it happens
 
     def _check(self, event: Event) -> tuple[State, State]:
-        to = TRANSITIONS[self._state].get(event)
+        to = TRANSITIONS[self.state].get(event)
         if to is None:
-            raise IllegalTransition(self._state, event)
+            raise IllegalTransition(self.state, event)
         return to
 
     def _enter(self, to: tuple[State, State]) -> None:
-        self._state = to[0] if self._waiting else to[1]
+        self.state = to[0] if self._waiting else to[1]
 
     def _next_batch(self) -> Batch:
         waiting, limit = self._waiting, self._batch_bytes - BATCH_OVERHEAD
-        if self._held <= limit:
+        if self.held <= limit:
             # No batch is on its way, so these are all that it holds.
             records = list(waiting)
             waiting.clear()
-            return Batch(records, held=self._held)
+            return Batch(records, self.held)
         records = [waiting.popleft()]
         held = records[0].size
         while waiting and held + waiting[0].size <= limit:
             pending = waiting.popleft()
             held += pending.size
             records.append(pending)
-        return Batch(records, held=held)
+        return Batch(records, held)
 
     def _drop_batch(self) -> Batch:
         batch, self._batch = self._batch, None
         if batch is None:
             raise AssertionError("a state with a batch has none")
-        self._held -= batch.held
+        self.held -= batch.held
         return batch
 
     def _take_back(self) -> list[Pending]:
         batch = self._drop_batch()
         self._waiting.extendleft(reversed(batch.records[batch.expired :]))
         expired = batch.records[: batch.expired]
-        self._held += batch.held - sum(pending.size for pending in expired)
+        self.held += batch.held - sum(pending.size for pending in expired)
         return expired
 
     def _back_off(self, now_s: float, *, reason: FailureReason, leader: int | None) -> None:

@@ -47,6 +47,12 @@ _NO_LEADER: Final = FailureReason(
 )
 
 
+# Looked for with every batch, for which a member of an Enum is slow to look up before Python 3.12.
+_MAY_BE_SENT: Final = frozenset({State.READY, State.RESEND})
+_GIVEN_UP: Final = frozenset({State.ABANDONED, State.CLOSED})
+_READY: Final = State.READY
+_STORED: Final = int(ErrorCode.NONE)
+
 _Taken: TypeAlias = tuple[PartitionQueue, bytes]
 """A queue, and the bytes of its batch."""
 
@@ -96,7 +102,9 @@ class Sender:
         self._producer_ids = producer_ids
         self._metadata = metadata
         self._codec = codec
-        self._timeouts = timeouts
+        self._may_have_zstd = codec is Codec.ZSTD
+        self._answer_s = timeouts.answer_s
+        self._replicas_ms = int(timeouts.replicas_s * 1000)
         self._clock = clock
         self._nodes: dict[int, _Node] = {}
         self._unnumbered: dict[PartitionQueue, None] = {}
@@ -152,8 +160,7 @@ class Sender:
 
     def _assign(self, queue: PartitionQueue) -> None:
         """Give a queue to the leader of its partition."""
-        state = queue.state
-        if state is not State.READY and state is not State.RESEND:
+        if queue.state not in _MAY_BE_SENT:
             # All of it was given up meanwhile.
             return
         leader = self._client.leader_of(queue.topic, queue.partition)
@@ -212,7 +219,7 @@ class Sender:
             if node.in_flight == 0:
                 self._nodes.pop(node.node_id, None)
             for queue in ready:
-                if queue.state is State.READY or queue.state is State.RESEND:
+                if queue.state in _MAY_BE_SENT:
                     self._not_sent(queue, node, reason_of(failure))
 
         self._client.when_connected(node.node_id).addCallbacks(connected, failed).addErrback(self._fault)
@@ -223,8 +230,7 @@ class Sender:
         total = 0
         ready, node.ready = node.ready, {}
         for queue in ready:
-            state = queue.state
-            if state is not State.READY and state is not State.RESEND:
+            if queue.state not in _MAY_BE_SENT:
                 continue
             if batches and total + queue.next_bytes() > _REQUEST_BYTES:
                 node.ready[queue] = None
@@ -249,14 +255,14 @@ class Sender:
             topics.setdefault(queue.topic, []).append((queue.partition, data))
         request = ProduceRequest(
             topics=list(topics.items()),
-            timeout_ms=int(self._timeouts.replicas_s * 1000),
+            timeout_ms=self._replicas_ms,
             acks=-1,
-            may_have_zstd=self._codec is Codec.ZSTD,
+            may_have_zstd=self._may_have_zstd,
         )
         self.requests += 1
         node.in_flight += 1
         answer: Deferred[ProduceAnswer] = self._client.request(
-            node.node_id, request, timeout_s=self._timeouts.answer_s
+            node.node_id, request, timeout_s=self._answer_s
         )
         answer.addCallbacks(
             self._answered, self._failed, callbackArgs=(node, batches), errbackArgs=(node, batches)
@@ -271,10 +277,9 @@ class Sender:
         by_partition = {(each.topic, each.partition): each for each in answer.partitions}
         for queue, _ in batches:
             produced = by_partition.get((queue.topic, queue.partition))
-            state = queue.state
-            if state is State.ABANDONED or state is State.CLOSED:
+            if queue.state in _GIVEN_UP:
                 self._answered_late(queue)
-            elif produced is not None and produced.error == ErrorCode.NONE and produced.offset >= 0:
+            elif produced is not None and produced.error == _STORED and produced.offset >= 0:
                 self._stored(queue, produced.offset)
             else:
                 self._not_stored(queue, node, produced)
@@ -286,7 +291,7 @@ class Sender:
         reason = reason_of(failure)
         sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as reason_of has found
         for queue, _ in batches:
-            if queue.state is State.ABANDONED or queue.state is State.CLOSED:
+            if queue.state in _GIVEN_UP:
                 self._answered_late(queue)
             elif not sent:
                 self._not_sent(queue, node, reason)
@@ -301,7 +306,7 @@ class Sender:
 
     def _stored(self, queue: PartitionQueue, offset: int) -> None:
         batch = queue.stored()
-        if queue.state is State.READY:
+        if queue.state is _READY:
             self._accumulator.ready(queue)
         if self._delivery_log.failing:
             self._delivery_log.acknowledged(queue.topic, queue.partition)
@@ -391,7 +396,7 @@ class Sender:
         self._go_on(queue)
 
     def _go_on(self, queue: PartitionQueue) -> None:
-        if queue.state is State.READY:
+        if queue.state is _READY:
             self._accumulator.ready(queue)
 
     # Time passes
