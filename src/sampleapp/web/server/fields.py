@@ -22,8 +22,8 @@ _LONGEST_NAME: Final = 256
 # llhttp reads requests, not fields alone. What the real request line says is for others to judge.
 _REQUEST_LINE: Final = b"POST / HTTP/1.1\r\n"
 
-# RFC 9110, section 5.5: a value may not hold control characters, but except for NUL, CR and LF they do no harm. llhttp
-# would refuse them all, so they are replaced with an octet that it takes in values only, and that is not ASCII.
+# A value may hold no control characters, but only NUL, CR and LF do harm (RFC 9110, section 5.5). llhttp refuses
+# them all. So the others are replaced with an octet that it takes in values alone, and that is not ASCII.
 _HARMLESS: Final = bytes(octet for octet in (*range(1, 32), 127) if octet not in b"\t\r\n")
 _WITHOUT_CONTROLS: Final = bytes.maketrans(_HARMLESS, b"\xff" * len(_HARMLESS))
 
@@ -43,7 +43,8 @@ class Fields:
             self.add(name, value)
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Add a field after all others."""
+        """Add a field after all others, without the white space around its value (RFC 9112, section 5.1)."""
+        value = value.strip(b" \t")
         lower = name.lower()
         values = self._values
         values[lower] = (*values[lower], value) if lower in values else (value,)
