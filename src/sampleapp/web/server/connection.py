@@ -170,6 +170,8 @@ class HTTPConnection(TwistedProtocol):
         self._is_full = False
         self._client_has_finished = False
         self._sends_at_once = False
+        # The transport may still have something to write, which what is sent at once would overtake.
+        self._has_unsent = False
 
     # What the transport calls.
 
@@ -309,6 +311,7 @@ class HTTPConnection(TwistedProtocol):
                 self._refuse(handler)
                 return b""
             self.transport.write(_CONTINUE)
+            self._has_unsent = True
         self._handler = handler
         self._body = (
             ChunkedBody(self._server.limits.max_body, keep=is_wanted)
@@ -395,7 +398,7 @@ class HTTPConnection(TwistedProtocol):
     def _send(self, data: bytes) -> None:
         if self._sends_at_once:
             # To ask the reactor when the socket is ready, and then not to, costs more than to send.
-            sent = self.transport.writeSomeData(data)
+            sent = 0 if self._has_unsent else self.transport.writeSomeData(data)
             if sent == len(data):
                 self._answered()
             else:
@@ -410,7 +413,7 @@ class HTTPConnection(TwistedProtocol):
     def _send_in_pieces(self, pieces: Iterator[bytes]) -> None:
         if self._sends_at_once:
             for piece in pieces:
-                sent = self.transport.writeSomeData(piece)
+                sent = 0 if self._has_unsent else self.transport.writeSomeData(piece)
                 if sent != len(piece):
                     self._send_later(chain((_unsent(piece, sent),), pieces))
                     return
@@ -445,6 +448,7 @@ class HTTPConnection(TwistedProtocol):
     def _answered(self) -> None:
         """Go on after an answer whose last byte was handed over."""
         head = self._head
+        self._has_unsent = False
         self._forget_request()
         if (head is not None and not head.keeps_alive) or self._server.is_draining:
             self._close()

@@ -1,0 +1,76 @@
+"""Connections on Twisted's own transport for TCP, which is written to without asking the reactor first."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
+from twisted.internet.tcp import Server
+from twisted.python.failure import Failure
+
+from tests.support.in_memory import request_bytes
+from tests.web.http import JSON, MESSAGE
+
+
+class NoReactor:
+    """Remembers what it is asked for: the test calls the transport in its place."""
+
+    def __init__(self):
+        self.readers = set()
+        self.writers = set()
+        self.addReader, self.removeReader = self.readers.add, self.readers.discard
+        self.addWriter, self.removeWriter = self.writers.add, self.writers.discard
+
+
+class Socket:
+    """A connection over the loopback interface to a service."""
+
+    def __init__(self, service):
+        with socket.create_server(("127.0.0.1", 0)) as port:
+            self.client = socket.create_connection(port.getsockname(), timeout=5)
+            accepted, address = port.accept()
+        accepted.setblocking(False)
+        self.reactor = NoReactor()
+        protocol = service.site.buildProtocol(IPv4Address("TCP", *address))
+        self.transport = Server(accepted, protocol, address, None, 0, self.reactor)
+        protocol.makeConnection(self.transport)
+
+    def read(self):
+        return self.client.recv(1 << 20)
+
+
+@pytest.fixture
+def connect():
+    """Opens such connections, and closes both of their ends when the test is over."""
+    opened = []
+
+    def connect(service):
+        opened.append(Socket(service))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.client.close()
+        each.transport.connectionLost(Failure(ConnectionDone()))
+
+
+EXPECTING = request_bytes(
+    "POST",
+    "/messages",
+    [*JSON, (b"Expect", b"100-continue"), (b"Content-Length", b"%d" % len(MESSAGE))],
+)
+
+
+def test_the_word_to_go_on_is_never_overtaken_by_the_answer(service, connect):
+    # The reactor reads from a socket before it writes to it, and a client need not wait for that word.
+    connection = connect(service)
+    connection.client.sendall(EXPECTING)
+    connection.transport.doRead()
+    connection.client.sendall(MESSAGE)
+    connection.transport.doRead()
+    while connection.reactor.writers:
+        connection.transport.doWrite()
+    lines = [line for line in connection.read().split(b"\r\n") if line.startswith(b"HTTP/")]
+    assert lines == [b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK"]
