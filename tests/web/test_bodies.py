@@ -88,3 +88,9 @@ def test_a_content_length_of_more_digits_than_anybody_counts_is_too_much(service
     ok, refused = connection.responses(["GET", "POST"])
     assert ok.status == 200
     assert_problem(refused, 413)
+
+
+def test_a_content_length_may_have_any_number_of_leading_zeros(service):
+    data = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: %b2\r\n\r\n[]" % (b"0" * 5000)
+    for response in raw(service, data + data).responses(["POST", "POST"]):
+        assert_problem(response, 415)

@@ -56,6 +56,11 @@ def test_a_host_that_can_be_one_is_fine(service, host):
         b"\x16\x03\x01\x02\x00\x01\x00\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n",
+        # Names that a lenient llhttp reads past: another parser could take them for the real ones.
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length  : 37\r\n\r\n",
+        b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length 5: 37\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection : close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1",
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n1",

@@ -201,7 +201,8 @@ def _length(fields: Fields, *, is_1_1: bool) -> int | None:
             raise MalformedRequest("The only Transfer-Encoding that this service reads is chunked.")
         return None
     lengths = fields.all(b"content-length")
-    return int(lengths[0]) if lengths else 0
+    # int() does not read thousands of digits, of which all but the last few can only be zeros here.
+    return int(lengths[0].lstrip(b"0") or b"0") if lengths else 0
 
 
 def _has_close(options: bytes) -> bool:
