@@ -105,6 +105,32 @@ def test_a_tag_of_another_state_or_version_gets_the_whole(service):
 
 
 @pytest.mark.parametrize("accept", [V1, V2])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_if_match_lets_pass_who_names_the_current_state_and_goes_before_if_none_match(
+    service, accept, method
+):
+    version = (b"Accept", accept)
+    tag = service.request("GET", headers=[version]).headers[b"etag"]
+    for passes in (tag, b"*", b'"other" ,%b' % tag):
+        assert service.request(method, headers=[version, (b"If-Match", passes)]).status == 200
+        both = [version, (b"If-None-Match", tag), (b"If-Match", passes)]
+        assert service.request(method, headers=both).status == 304
+    lines = [version, (b"If-Match", b'"other"'), (b"If-Match", tag)]
+    assert service.request(method, headers=lines).status == 200
+    for fails in (b"W/" + tag, b'"other"', b"", tag.strip(b'"'), b'"*"', b"*, *"):
+        for none_match in ([], [(b"If-None-Match", tag)], [(b"If-None-Match", b'"other"')]):
+            refused = service.request(method, headers=[version, (b"If-Match", fails), *none_match])
+            assert refused.status == 412
+            assert refused.headers[b"content-type"] == b"application/problem+json"
+            assert b"etag" not in refused.headers
+
+
+def test_a_condition_is_not_looked_at_where_there_is_no_state_yet(service):
+    service.not_ready = ReadingsNotReady("Not yet.")
+    assert service.request("GET", headers=[(b"If-Match", b'"other"')]).status == 503
+
+
+@pytest.mark.parametrize("accept", [V1, V2])
 def test_head_answers_as_get_without_the_body(service, accept):
     headers = [(b"Accept", accept)]
     got, head = service.request("GET", headers=headers), service.request("HEAD", headers=headers)

@@ -15,6 +15,7 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from sampleapp.conditional import match_fails
 from sampleapp.errors import SampleAppError
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
@@ -77,8 +78,16 @@ class FrontDoor:
 
     @routes.route("/", "GET", "HEAD")
     def readings(self, request: Request) -> Answer:
-        """Serve the readings in the version that is asked for."""
-        return self._readings.answer(request)
+        """
+        Serve the readings in the version that is asked for.
+
+        :raise PreconditionFailed: by ``If-Match``, which goes before ``If-None-Match`` (RFC 9110, section 13.2.2).
+        """
+        answer = self._readings.answer(request)
+        tags = request.fields.joined(b"If-Match")
+        if tags is not None and match_fails(tags, dict(answer.headers)[b"ETag"]):
+            raise request_errors.PreconditionFailed
+        return answer
 
     @routes.route("/messages", "POST", admit=_require_json)
     def publish(self, request: Request) -> Deferred[Answer]:

@@ -46,6 +46,7 @@ ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
     request_errors.MalformedRequest: _plain(_S.BAD_REQUEST),
     request_errors.PathNotFound: _plain(_S.NOT_FOUND),
     request_errors.MethodNotAllowed: _plain(_S.METHOD_NOT_ALLOWED),
+    request_errors.PreconditionFailed: _plain(_S.PRECONDITION_FAILED),
     request_errors.BodyTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),

@@ -14,6 +14,7 @@ __all__ = [
     "MalformedRequest",
     "MethodNotAllowed",
     "PathNotFound",
+    "PreconditionFailed",
     "RequestError",
     "RequestTooSlow",
     "TooManyConnections",
@@ -56,6 +57,16 @@ class MethodNotAllowed(RequestError):
         methods = ", ".join(sorted(allowed, key=lambda method: (method == "OPTIONS", method)))
         super().__init__(f"This path does not take this method; it takes {methods}.")
         self.headers = ((b"Allow", methods.encode("ascii")),)
+
+
+class PreconditionFailed(RequestError):
+    """``If-Match`` does not name the current representation (RFC 9110, section 15.5.13)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "If-Match holds neither the current entity tag nor *. Send the request without it, or with the "
+            "tag of the answer to a request with the same Accept."
+        )
 
 
 class BodyTooLarge(RequestError):
