@@ -31,7 +31,7 @@ class Socket:
         with socket.create_server(("127.0.0.1", 0)) as port:
             self.client = socket.create_connection(port.getsockname(), timeout=5)
             accepted, address = port.accept()
-        accepted.setblocking(False)
+        accepted.setblocking(False)  # noqa: FBT003 -- it is the method of a socket
         self.reactor = NoReactor()
         protocol = service.site.buildProtocol(IPv4Address("TCP", *address))
         self.transport = Server(accepted, protocol, address, None, 0, self.reactor)

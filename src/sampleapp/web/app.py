@@ -26,7 +26,7 @@ from sampleapp.web.problems import problem_answer
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable, answer_to_failure, decoded_path
 from sampleapp.web.server import Request
-from sampleapp.web.server.head import check_host
+from sampleapp.web.server.head import check_content_coding, check_host
 from sampleapp.web.twisted_web import request_of
 
 __all__ = ["FrontDoor"]
@@ -81,7 +81,8 @@ class FrontDoor:
         """
         Serve the readings in the version that is asked for.
 
-        :raise PreconditionFailed: by ``If-Match``, which goes before ``If-None-Match`` (RFC 9110, section 13.2.2).
+        :raise PreconditionFailed: by ``If-Match``, which goes before ``If-None-Match`` (RFC 9110, section
+            13.2.2).
         """
         answer = self._readings.answer(request)
         tags = request.fields.joined(b"If-Match")
@@ -138,6 +139,7 @@ class _FrontDoorResource(KleinResource):
         request.content.seek(0)
         # Klein meets a name that IDNA cannot encode with a traceback.
         check_host(own.fields, is_required=False)
+        check_content_coding(own.fields)
         path = decoded_path(b"/" + own.path.removeprefix(b"/"))
         if path.startswith(b"//"):
             # Klein does not see the first segment when it is empty.

@@ -28,6 +28,7 @@ __all__ = [
     "MAX_HEAD",
     "Head",
     "PartialHead",
+    "check_content_coding",
     "check_host",
     "parse_head",
     "refusal_of_long_head",
@@ -172,8 +173,7 @@ def _split(target: bytes) -> tuple[bytes, bytes]:
 def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields: Fields) -> Head:
     check_host(fields, is_required=is_1_1)
     length = _length(fields, is_1_1=is_1_1)
-    if any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding")):
-        raise UnsupportedContentCoding
+    check_content_coding(fields)
     expectations = fields.all(b"expect")
     if expectations and [expectation.lower() for expectation in expectations] != [b"100-continue"]:
         raise ExpectationNotMet
@@ -207,6 +207,16 @@ def _length(fields: Fields, *, is_1_1: bool) -> int | None:
 
 def _has_close(options: bytes) -> bool:
     return b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
+
+
+def check_content_coding(fields: Fields) -> None:
+    """
+    Look at what was done to the body (RFC 9110, section 8.4).
+
+    :raise UnsupportedContentCoding: it is compressed.
+    """
+    if any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding")):
+        raise UnsupportedContentCoding
 
 
 def check_host(fields: Fields, *, is_required: bool) -> None:

@@ -1,0 +1,194 @@
+"""
+The same requests through the service's own connections, and through its resource in a site of twisted.web.
+
+Statuses, header fields and bodies are the same. Only these differ, and none of them is asked for here: what
+each server's own parser refuses (framing, a missing or repeated ``Host``, ``Expect``, limits of size), what
+it makes of a target that is no path (``*``, a whole URL), and the fields in which a server speaks of itself
+and of the connection (``Date``, ``Connection``).
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.web.server import Site
+
+from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
+from tests.support import strategies
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
+from tests.web.http import JSON, MESSAGE
+
+OF_THE_SERVER = {b"date", b"connection"}
+
+ACCEPT_2 = (b"Accept", b"application/vnd.sampleApp.v2+json")
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get", "Post", "BREW")
+TARGETS = (
+    *(
+        "/",
+        "/?x=1",
+        "/?",
+        "/messages",
+        "/messages?x=%zz&y",
+        "/%6Dessages",
+        "/%6dessages",
+        "/messages/",
+        "/Messages",
+    ),
+    *(
+        "/nothing",
+        "//",
+        "//messages",
+        "/./messages",
+        "/messages/..",
+        "/%2F",
+        "/%2Fmessages",
+        "/messages%2F",
+        "/%",
+    ),
+    *("/%ff", "/%C3%A4", "/messages;x", "/v1/readings", "/%00", "/%3F", "/messages%3Fx=1", "/%2A", "/%2E"),
+)
+CONTENT_TYPES = (
+    *(
+        (),
+        JSON,
+        [(b"Content-Type", b"application/json; charset=utf-16")],
+        [(b"content-TYPE", b"APPLICATION/JSON")],
+    ),
+    *(
+        [(b"Content-Type", b"text/plain")],
+        [(b"Content-Type", b"")],
+        [*JSON, *JSON],
+        [(b"Content-Type", b"\xe4\x01")],
+    ),
+    *([*JSON, (b"Content-Encoding", b"identity")], [*JSON, (b"Content-Encoding", b"gzip")]),
+)
+BODIES = (
+    *(None, b"", b"{", b"[]", b"null", b"{}", MESSAGE, b'{"topic":"t","content":"c","key":null}', b"\xff"),
+    *(
+        b'{"topic":"t","key":"","content":""}',
+        b'{"topic":"../x","content":1,"kye":"k"}',
+        b'{"topic":"","a/b~":[]}',
+    ),
+    json.dumps({"topic": "t", "key": "\0", "content": "\U0001f600\n"}).encode(),
+    b'{"topic":"t","content":"\\ud800"}',
+)
+HOSTS = (b"a", b"", b"[::1]:80", b"127.0.0.1", b"a..b", b"a b", b"x@y", b"\xff")
+
+
+class BothWays:
+    """Two services in the same state: one on its own connections, one in a site of twisted.web."""
+
+    def __init__(self, broker=PromptBroker):
+        self.services = [InMemoryService(broker=broker()) for _ in range(2)]
+        for service in self.services:
+            service.read(b"kitchen", b"21.5")
+            service.read(b"hall", b"-1e300")
+        own, other = self.services
+        self.etags = {
+            version: own.request("GET", headers=[ACCEPT_2] if version == 2 else []).headers[b"etag"]
+            for version in (1, 2)
+        }
+        self.servers = [own.site, Site(other.front_door.resource(), reactor=other.clock)]
+
+    def send(self, data, method="GET"):
+        """Send one request to both, and return its only answer, which is the same."""
+        connections = [Connection(server) for server in self.servers]
+        for connection in connections:
+            connection.send(data)
+        return self.received(connections, method)
+
+    def received(self, connections, method):
+        answers = []
+        for connection in connections:
+            (answer,) = connection.responses([method])
+            headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
+            answers.append(answer._replace(headers=headers))
+        assert answers[0] == answers[1]
+        own, other = (service.broker.records for service in self.services)
+        assert own == other
+        return answers[0]
+
+
+@pytest.fixture(scope="module")
+def both():
+    return BothWays()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_every_path_is_answered_alike(both, method):
+    statuses = {both.send(request_bytes(method, target), method).status for target in TARGETS}
+    assert 404 in statuses
+    assert statuses <= {200, 204, 400, 404, 405, 415}
+
+
+@pytest.mark.parametrize("headers", CONTENT_TYPES)
+def test_every_body_of_every_content_type_is_answered_alike(both, headers):
+    for body in BODIES:
+        assert both.send(request_bytes("POST", "/messages", headers, body)).status in {200, 400, 415, 422}
+        assert both.send(request_bytes("PUT", "/messages", headers, body)).status in {405, 415}
+
+
+def test_every_version_and_condition_of_the_readings_is_answered_alike(both):
+    accepts = ([], [ACCEPT_2], [(b"Accept", b"*/*;q=0.1"), ACCEPT_2], [(b"Accept", b'text/html, ";')])
+    tags = [None, b"*", b'"x"', b"", *both.etags.values(), b"W/" + both.etags[1]]
+    statuses = set()
+    for method, accept, match, none_match in product(("GET", "HEAD"), accepts, tags, tags):
+        conditions = [(b"If-Match", match), (b"If-None-Match", none_match)]
+        headers = [*accept, *(each for each in conditions if each[1] is not None)]
+        statuses.add(both.send(request_bytes(method, "/", headers), method).status)
+    assert statuses == {200, 304, 412}
+
+
+def test_every_host_is_answered_alike(both):
+    for host, target in product(HOSTS, ("/", "/nothing")):
+        data = b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target.encode(), host)
+        assert both.send(data).status in {200, 400, 404}
+    assert both.send(b"GET / HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_failures_are_answered_alike(no_failure_is_lost):
+    failures = [
+        BrokerUnavailable("Gone."),
+        OutcomeUnknown("Perhaps."),
+        UnknownTopic("No."),
+        ZeroDivisionError("secret"),
+    ]
+    both = BothWays(ManualBroker)
+    for failure in failures:
+        connections = [Connection(server) for server in both.servers]
+        for connection, service in zip(connections, both.services, strict=True):
+            connection.send(request_bytes("POST", "/messages", JSON, MESSAGE))
+            service.broker.waiting.pop().errback(failure)
+        assert b"secret" not in both.received(connections, "POST").body
+    assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError, ZeroDivisionError]
+    no_failure_is_lost.clear()
+    for service in both.services:
+        service.not_ready = ReadingsNotReady("Not yet.")
+    for method in ("GET", "HEAD"):
+        assert both.send(request_bytes(method, "/", [(b"If-Match", b'"x"')]), method).status == 503
+
+
+requests = st.tuples(
+    st.sampled_from(METHODS),
+    st.sampled_from(TARGETS),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just(b"Accept"), strategies.accept_like),
+            st.sampled_from([*JSON, (b"If-Match", b"*"), (b"If-None-Match", b"*"), (b"Origin", b"null")]),
+        ),
+        max_size=4,
+    ),
+    st.one_of(st.sampled_from(BODIES), st.binary(max_size=50)),
+)
+
+
+@settings(max_examples=300)
+@given(requests)
+def test_any_request_is_answered_alike(both, request):
+    method, target, headers, body = request
+    both.send(request_bytes(method, target, headers, body), method)
