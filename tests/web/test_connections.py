@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
 
-from tests.support.in_memory import InMemoryService, MemoryTransport, request_bytes
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.protocols.policies import WrappingFactory
+
+from sampleapp.web import HTTPServer, answer_to_failure
+from tests.support.in_memory import Connection, InMemoryService, MemoryTransport, request_bytes
 from tests.web.http import JSON, MESSAGE, raw
 
 
@@ -143,6 +149,36 @@ def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
     service.broker.acknowledge()
 
 
+def a_server_with(handler):
+    return HTTPServer(lambda _: handler, answer_to=answer_to_failure, reactor=Clock())
+
+
+def test_an_answer_that_is_none_does_not_leave_the_client_waiting(no_failure_is_lost):
+    waiting = Deferred()
+    server = a_server_with(lambda _: waiting)
+    connection = Connection(server)
+    connection.send(request_bytes("GET"))
+    waiting.callback("no answer")
+    assert connection.transport.aborted
+    assert server.waiting == 0
+    assert [failure.type for failure in no_failure_is_lost] == [AttributeError]
+    no_failure_is_lost.clear()
+
+
+def test_a_body_is_not_kept_while_its_answer_is_waited_for():
+    requests = []
+
+    def handler(request):
+        requests.append(request)
+        return Deferred()
+
+    connection = Connection(a_server_with(handler))
+    connection.send(request_bytes("POST", body=b"x" * 1000))
+    connection.send(request_bytes("POST", body=b"x" * 1000))
+    alone = [object()]
+    assert [sys.getrefcount(each) for each in requests] == [sys.getrefcount(each) for each in alone]
+
+
 def test_draining_ends_idle_connections_after_a_moment_and_the_others_after_their_answer():
     service = InMemoryService()
     idle, busy, half, line = [service.connect() for _ in range(4)]
@@ -178,6 +214,17 @@ def test_draining_ends_idle_connections_after_a_moment_and_the_others_after_thei
     (response,) = line.responses(["GET"])
     assert (response.status, response.headers[b"connection"]) == (200, b"close")
     assert drained == [None]
+
+
+def test_clients_beyond_those_that_are_told_so_are_closed_at_once_whatever_is_below():
+    service = InMemoryService(max_connections=0)
+    while not (last := service.connect()).transport.aborted:
+        assert service.site.connections < 1000
+    assert last.sent == b""
+    # As TLS does it: its factory makes a connection of whatever it gets.
+    wrapped = Connection(WrappingFactory(service.site))
+    assert wrapped.transport.aborted
+    assert wrapped.sent == b""
 
 
 def test_whatever_is_left_can_be_cut():

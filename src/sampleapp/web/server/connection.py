@@ -352,6 +352,8 @@ class HTTPConnection(TwistedProtocol):
             result = self._server.answer_to(Failure())
         if isinstance(result, Deferred):
             self._enter(WAITING)
+            # Whoever works on it has what is needed of the body.
+            self._request = None
             self._server.waiting += 1
             result.addCallbacks(self._answer_at_last, self._fail)
         else:
@@ -360,8 +362,12 @@ class HTTPConnection(TwistedProtocol):
     def _answer_at_last(self, answer: Answer) -> None:
         self._server.waiting -= 1
         if self._state is WAITING:
-            self._answer(answer)
-            self._go_on()
+            try:
+                self._answer(answer)
+                self._go_on()
+            except Exception:  # noqa: BLE001 -- nobody else sees it, and the client would wait for ever
+                self._server.answer_to(Failure())
+                self.abort()
 
     def _fail(self, failure: Failure) -> None:
         self._answer_at_last(self._server.answer_to(failure))
@@ -468,6 +474,7 @@ class HTTPConnection(TwistedProtocol):
         self._since_s = self._last_progress = self._server.seconds()
         self._forget_request()
         self._partial_head = None
+        self._buffer = b""
         self._release_transport()
         self.transport.write(
             b"%bDate: %b\r\nConnection: close\r\n\r\n%b"

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import (
     IProtocolNegotiationFactory,
     IReactorTime,
 )
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
@@ -94,7 +94,7 @@ class HTTPServer(Factory):
         """How many connections are open."""
         return len(self._connections) + len(self._turned_away)
 
-    def buildProtocol(self, addr: IAddress | None) -> HTTPConnection | None:
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Make what serves a connection, or tells the client that there are too many."""
         most = self.limits.max_connections
         if len(self._connections) < most or (
@@ -104,7 +104,7 @@ class HTTPServer(Factory):
         self.refused("connections")
         self._turned_away_since_logged += 1
         if len(self._turned_away) >= _MOST_TURNED_AWAY:
-            return None
+            return _Unserved()
         return HTTPConnection(self, turned_away=problem_answer(TooManyConnections(most)))
 
     def opened(self, connection: HTTPConnection, *, is_turned_away: bool) -> None:
@@ -186,6 +186,19 @@ class HTTPServer(Factory):
         """Cut every connection that is left."""
         for connection in (*self._connections, *self._turned_away):
             connection.abort()
+
+
+class _Unserved(Protocol):
+    """
+    A connection that is closed at once.
+
+    A factory may say so with ``None``, but not below TLS: Twisted's `WrappingFactory` does not know that.
+    """
+
+    def connectionMade(self) -> None:
+        """Close it."""
+        transport: Any = self.transport
+        transport.abortConnection()
 
 
 def _is_on_loopback(address: Any) -> bool:
