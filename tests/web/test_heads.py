@@ -93,6 +93,31 @@ def test_a_header_over_the_limit_is_refused(service, data):
     assert_problem(response, 431)
 
 
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n", 400),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n", 413),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\n\r\n", 415),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\n\r\n", 417),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000, 431),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\n", 408),
+    ],
+)
+def test_a_refusal_of_head_has_no_body_either(service, data, status):
+    whole = raw(service, data)
+    first, *others = (data[start : start + 5] for start in range(0, len(data), 5))
+    cut = raw(service, first)
+    cut.send(*others)
+    for _ in range(11):
+        service.clock.advance(1)
+    for connection in (whole, cut):
+        (response,) = connection.responses(["HEAD"])
+        assert (response.status, response.body) == (status, b"")
+        assert int(response.headers[b"content-length"]) > 0
+
+
 def test_another_expectation_cannot_be_met(service):
     (response,) = raw(service, request_bytes("GET", headers=[(b"Expect", b"miracles")])).responses(["GET"])
     assert_problem(response, 417)

@@ -265,6 +265,7 @@ class HTTPConnection(TwistedProtocol):
             if length is not None and length > self._server.limits.max_body:
                 raise BodyTooLarge(self._server.limits.max_body)
         except RequestError as error:
+            self._buffer = data
             self._refuse(problem_answer(error))
             return b""
         self._partial_head = None
@@ -469,7 +470,8 @@ class HTTPConnection(TwistedProtocol):
 
     def _refuse(self, answer: Answer) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
-        is_head = self._head is not None and self._head.method == b"HEAD"
+        # RFC 9110, section 9.3.2: an answer to HEAD has no content, even if the rest is not understood.
+        is_head = self._buffer.startswith(b"HEAD ") if self._head is None else self._head.method == b"HEAD"
         self._enter(LINGERING)
         self._since_s = self._last_progress = self._server.seconds()
         self._forget_request()
