@@ -130,6 +130,17 @@ def test_a_client_that_never_reads_the_last_answer_does_not_keep_the_connection(
     assert connection.transport.aborted
 
 
+def test_a_client_cannot_keep_a_closing_connection_by_sending(service):
+    connection = service.connect()
+    # As over TLS, which reads on until the client has agreed to the end.
+    connection.transport.loseConnection = lambda: None
+    connection.send(request_bytes("GET", headers=[(b"Connection", b"close")]))
+    for _ in range(40):
+        connection.send(b"x")
+        service.clock.advance(1)
+    assert connection.transport.aborted
+
+
 def test_an_idle_connection_is_closed_after_a_while(service):
     connection = service.connect()
     service.clock.advance(75)

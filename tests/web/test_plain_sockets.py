@@ -7,10 +7,11 @@ import socket
 import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
 from twisted.internet.tcp import Server
 from twisted.python.failure import Failure
 
-from tests.support.in_memory import request_bytes
+from tests.support.in_memory import InMemoryService, request_bytes
 from tests.web.http import JSON, MESSAGE
 
 
@@ -18,6 +19,8 @@ class NoReactor:
     """Remembers what it is asked for: the test calls the transport in its place."""
 
     def __init__(self):
+        self.clock = Clock()
+        self.callLater = self.clock.callLater
         self.readers = set()
         self.writers = set()
         self.addReader, self.removeReader = self.readers.add, self.readers.discard
@@ -39,6 +42,21 @@ class Socket:
 
     def read(self):
         return self.client.recv(1 << 20)
+
+    def turn(self):
+        """Write what waits to be written, or close the connection if it is to be."""
+        while self.reactor.writers:
+            reason = self.transport.doWrite()
+            if reason is not None:
+                self.transport.connectionLost(Failure(reason))
+
+    def finish(self):
+        """Let the client close its side, and the server take note of it."""
+        self.client.shutdown(socket.SHUT_WR)
+        while (reason := self.transport.doRead()) is None:
+            pass
+        self.transport.readConnectionLost(Failure(reason))
+        self.reactor.clock.advance(0)
 
 
 @pytest.fixture
@@ -70,7 +88,40 @@ def test_the_word_to_go_on_is_never_overtaken_by_the_answer(service, connect):
     connection.transport.doRead()
     connection.client.sendall(MESSAGE)
     connection.transport.doRead()
-    while connection.reactor.writers:
-        connection.transport.doWrite()
+    connection.turn()
     lines = [line for line in connection.read().split(b"\r\n") if line.startswith(b"HTTP/")]
     assert lines == [b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK"]
+
+
+def test_an_answer_is_not_lost_when_the_connection_ends_though_the_client_sends_on(connect):
+    service = InMemoryService()
+    connection = connect(service)
+    connection.client.sendall(request_bytes("POST", "/messages", JSON, MESSAGE))
+    connection.transport.doRead()
+    # What is never read when a socket is closed makes the system reset the connection.
+    connection.client.sendall(request_bytes("POST", "/messages", JSON, MESSAGE))
+    connection.transport.doRead()
+    connection.client.sendall(request_bytes("POST", "/messages", JSON, MESSAGE))
+    service.site.drain()
+    service.broker.acknowledge()
+    connection.turn()
+    received = b""
+    while data := connection.read():
+        received += data
+    assert received.startswith(b"HTTP/1.1 200 OK")
+    assert b"Connection: close" in received
+    assert len(service.broker.records) == 1
+    connection.finish()
+    assert connection.transport.disconnected
+
+
+def test_a_refused_client_that_has_read_why_is_not_waited_for(service, connect):
+    connection = connect(service)
+    connection.client.sendall(b"hello\r\n\r\n")
+    connection.transport.doRead()
+    connection.turn()
+    assert connection.read().startswith(b"HTTP/1.1 400 ")
+    assert connection.read() == b""
+    assert not connection.transport.disconnected
+    connection.finish()
+    assert connection.transport.disconnected

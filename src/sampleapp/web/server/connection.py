@@ -201,6 +201,8 @@ class HTTPConnection(TwistedProtocol):
         self._client_has_finished = True
         if self._state in _READING:
             self._close()
+        elif self._state is LINGERING or self._state is CLOSING:
+            self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: this side was closed by the service itself."""
@@ -241,7 +243,8 @@ class HTTPConnection(TwistedProtocol):
                 self.transport.pauseProducing()
                 return
             else:
-                self._last_progress = self._server.seconds()
+                if state is LINGERING:
+                    self._last_progress = self._server.seconds()
                 return
         if self._client_has_finished and self._state in _READING:
             self._close()
@@ -496,11 +499,18 @@ class HTTPConnection(TwistedProtocol):
         self._since_s = self._server.seconds()
         self._last_progress = self._progress()
         self._close_timeout_s = self._server.limits.send_timeout_s if timeout_s is None else timeout_s
+        has_unread = bool(self._buffer)
         self._buffer = b""
         self._forget_request()
         self._partial_head = None
         self._release_transport()
-        self.transport.loseConnection()
+        if has_unread and self._sends_at_once and not self._client_has_finished:
+            # The system would reset a connection that is closed before all is read, and the answer with it
+            # (RFC 9112, section 9.6).
+            self.transport.loseWriteConnection()
+            self.transport.resumeProducing()
+        else:
+            self.transport.loseConnection()
 
     def _release_transport(self) -> None:
         """A transport with a producer would wait for it to end."""
