@@ -90,6 +90,16 @@ def test_a_content_length_of_more_digits_than_anybody_counts_is_too_much(service
     assert_problem(refused, 413)
 
 
+@pytest.mark.parametrize(
+    "field", [b"Content-Length: 2", b"Transfer-Encoding:chunked", b"Expect: 100-Continue"]
+)
+def test_white_space_after_a_value_is_no_part_of_it(service, field):
+    body = b"" if field.startswith(b"Expect") else b"2\r\n[]\r\n0\r\n\r\n" if b"chunked" in field else b"[]"
+    data = b"POST /messages HTTP/1.1\r\nHost: a \t\r\n%b  \r\n\r\n%b" % (field, body)
+    for response in raw(service, data + data).responses(["POST", "POST"]):
+        assert_problem(response, 415)
+
+
 def test_a_content_length_may_have_any_number_of_leading_zeros(service):
     data = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: %b2\r\n\r\n[]" % (b"0" * 5000)
     for response in raw(service, data + data).responses(["POST", "POST"]):
