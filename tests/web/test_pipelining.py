@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,3 +88,30 @@ def test_pipelined_messages_are_answered_in_their_order_one_after_the_other():
         service.broker.acknowledge()
     responses = connection.responses(["POST", "POST", "POST", "GET"])
     assert [json.loads(response.body)["offset"] for response in responses[:3]] == [0, 1, 2]
+
+
+def test_many_pipelined_requests_are_answered_in_turns_with_those_of_others():
+    service = InMemoryService(broker=PromptBroker())
+    greedy, modest = service.connect(), service.connect()
+    greedy.send(request_bytes("GET") * 1000)
+    assert greedy.sent.count(b"HTTP/1.1 200 OK") < 100
+    modest.send(request_bytes("GET"))
+    assert modest.sent.count(b"HTTP/1.1 200 OK") == 1
+    greedy.channel.readConnectionLost()
+    for _ in range(100):
+        service.clock.advance(0)
+    greedy.settle()
+    assert greedy.sent.count(b"HTTP/1.1 200 OK") == 1000
+    assert greedy.is_lost
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_tiny_chunks_make_the_same_body(size):
+    service = InMemoryService(broker=PromptBroker())
+    connection = service.connect()
+    content = "0123456789" * 500
+    body = json.dumps({"topic": "t", "content": content}).encode()
+    connection.send(CHUNKED + chunked(body, size))
+    (response,) = connection.responses(["POST"])
+    assert response.status == 200
+    assert [record.value for record in service.broker.records] == [content.encode()]

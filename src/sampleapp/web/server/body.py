@@ -22,6 +22,7 @@ _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])
 # RFC 9112, section 7.1.1, where white space is bad, but to be read.
 _EXTENSION = rb"[\t ]*;[\t ]*%b(?:[\t ]*=[\t ]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]+)((?:%b)*)\r\n" % _EXTENSION)
+_PLAIN_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _CRLF: Final = b"\r\n"
 
 
@@ -95,7 +96,7 @@ class ChunkedBody:
 
     def receive(self, data: bytes) -> bytes | None:
         """Take what belongs to the body; see `Body`."""
-        position = 0
+        position = 0 if self._is_amid_line() else self._receive_whole_chunks(data)
         while position < len(data):
             if self._left:
                 piece = data[position : position + self._left]
@@ -116,6 +117,28 @@ class ChunkedBody:
     def content(self) -> bytes:
         """Return the body; see `Body`."""
         return bytes(self._content)
+
+    def _is_amid_line(self) -> bool:
+        return bool(self._line or self._left or self._is_after_chunk or self._trailers)
+
+    def _receive_whole_chunks(self, data: bytes) -> int:
+        """Take the chunks without extensions that are there as a whole, of which there may be thousands."""
+        position = 0
+        while (line := _PLAIN_CHUNK_LINE.match(data, position)) is not None:
+            size, start = int(line[1], 16), line.end()
+            end = start + size
+            if size == 0 or data[end : end + 2] != _CRLF:
+                break
+            self._count(size)
+            if self._keep:
+                self._content += data[start:end]
+            position = end + 2
+        return position
+
+    def _count(self, size: int) -> None:
+        self._length += size
+        if self._length > self._limit:
+            raise BodyTooLarge(self._limit)
 
     def _line_is_last(self) -> bool:
         self._check_length_of_line()
@@ -145,9 +168,7 @@ class ChunkedBody:
         if size == 0:
             self._trailers = FieldParser()
             return
-        self._length += size
-        if self._length > self._limit:
-            raise BodyTooLarge(self._limit)
+        self._count(size)
         self._left = size
         self._is_after_chunk = True
 

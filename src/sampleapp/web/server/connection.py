@@ -7,7 +7,7 @@ It does not know what is served: it asks one callable what to do with a request,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, ClassVar, Final, Protocol
 
@@ -94,6 +94,9 @@ _CLOSE_IDLE_S: Final = 1.0
 _LARGEST_PIECE: Final = 64 * 1024
 """So many bytes are handed to a transport at once."""
 
+_MOST_AT_ONCE: Final = 50
+"""So many requests of one connection are looked at before others have their turn."""
+
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"Connection: close\r\n"
 
@@ -123,6 +126,9 @@ class Server(Protocol):
 
     def answer_to(self, failure: Failure) -> Answer:
         """Return what to answer when a handler has failed."""
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function after all that others have to do now."""
 
     def refused(self, reason: str) -> None:
         """Count a request, or a connection, that was refused."""
@@ -169,6 +175,7 @@ class HTTPConnection(TwistedProtocol):
         self._close_timeout_s = 0.0
         self._is_full = False
         self._client_has_finished = False
+        self._waits_for_turn = False
         self._sends_at_once = False
         # The transport may still have something to write, which what is sent at once would overtake.
         self._has_unsent = False
@@ -194,13 +201,18 @@ class HTTPConnection(TwistedProtocol):
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
-        self._take(data)
+        if self._waits_for_turn:
+            # TLS hands over what it has decrypted, whether or not it is told to pause.
+            self._buffer = data
+        else:
+            self._take(data)
 
     def readConnectionLost(self) -> None:
         """Answer what the client has sent before it closed its side of the connection."""
         self._client_has_finished = True
         if self._state in _READING:
-            self._close()
+            if not self._waits_for_turn:
+                self._close()
         elif self._state is LINGERING or self._state is CLOSING:
             self.transport.loseConnection()
 
@@ -231,7 +243,12 @@ class HTTPConnection(TwistedProtocol):
     # Reading.
 
     def _take(self, data: bytes) -> None:
+        turns = _MOST_AT_ONCE
         while data:
+            turns -= 1
+            if turns < 0 and self._state is IDLE:
+                self._wait_for_turn(data)
+                return
             state = self._state
             if state is IDLE or state is HEADER:
                 data = self._take_head(data)
@@ -248,6 +265,17 @@ class HTTPConnection(TwistedProtocol):
                 return
         if self._client_has_finished and self._state in _READING:
             self._close()
+
+    def _wait_for_turn(self, data: bytes) -> None:
+        """Let others have theirs first, who may have sent only one request."""
+        self._buffer = data
+        self._waits_for_turn = True
+        self.transport.pauseProducing()
+        self._server.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._go_on()
 
     def _take_head(self, data: bytes) -> bytes:
         """Read a head; returns what comes after it, or after the whole request."""
@@ -519,7 +547,7 @@ class HTTPConnection(TwistedProtocol):
 
     def close_if_idle(self) -> None:
         """End the connection, unless a request is being read or answered."""
-        if self._state is IDLE:
+        if self._state is IDLE and not self._waits_for_turn:
             self._close(timeout_s=_CLOSE_IDLE_S)
 
     def abort(self) -> None:

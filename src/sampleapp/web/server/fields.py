@@ -22,8 +22,8 @@ _LONGEST_NAME: Final = 256
 # llhttp reads requests, not fields alone. What the real request line says is for others to judge.
 _REQUEST_LINE: Final = b"POST / HTTP/1.1\r\n"
 
-# A value may hold no control characters, but only NUL, CR and LF do harm (RFC 9110, section 5.5). llhttp refuses
-# them all. So the others are replaced with an octet that it takes in values alone, and that is not ASCII.
+# A value may hold no control characters, but only NUL, CR and LF do harm (RFC 9110, section 5.5). llhttp
+# refuses them all. So the others are replaced with an octet that it takes in values alone: no ASCII.
 _HARMLESS: Final = bytes(octet for octet in (*range(1, 32), 127) if octet not in b"\t\r\n")
 _WITHOUT_CONTROLS: Final = bytes.maketrans(_HARMLESS, b"\xff" * len(_HARMLESS))
 

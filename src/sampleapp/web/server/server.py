@@ -125,6 +125,10 @@ class HTTPServer(Factory):
             for waiting in drained:
                 waiting.callback(None)
 
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function after all that others have to do now."""
+        self._reactor.callLater(0, function)
+
     def refused(self, reason: str) -> None:
         """Count a request, or a connection, that was refused."""
         self.refusals[reason] += 1
