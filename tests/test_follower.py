@@ -254,3 +254,25 @@ def test_nothing_of_a_deleted_topic_is_served_and_all_of_the_one_made_again(brok
     assert "still being read" in why_not(follower)
     follower.caught_up()
     assert follower.representation(1).body == b"[3.0]"
+
+
+def test_many_readings_are_encoded_in_several_turns_before_they_are_served():
+    setup = Setup()
+    for n in range(20_000):
+        setup.follower.record_received(reading_record(b"%d" % n, b"1", offset=n))
+    setup.follower.caught_up()
+    assert why_not(setup.follower)
+    setup.turn()
+    setup.turn()
+    assert len(json.loads(setup.follower.representation(1).body)) == 20_000
+
+
+@pytest.mark.parametrize("end", ["stop", "reset"])
+def test_readings_that_are_void_are_not_encoded_any_more(end):
+    setup = Setup()
+    for n in range(20_000):
+        setup.follower.record_received(reading_record(b"%d" % n, b"1", offset=n))
+    setup.follower.caught_up()
+    getattr(setup.follower, end)()
+    assert setup.clock.getDelayedCalls() == []
+    assert why_not(setup.follower)

@@ -6,6 +6,8 @@ import json
 import math
 import struct
 from contextlib import suppress
+from itertools import islice
+from zlib import crc32
 
 import pytest
 from hypothesis import example, given
@@ -145,6 +147,124 @@ def test_processes_that_follow_one_log_serve_the_same_bytes_however_its_partitio
 def test_that_is_so_too_when_the_records_of_a_key_are_in_several_partitions(data, log):
     one, other = data.draw(strategies.interleavings(log)), data.draw(strategies.interleavings(log))
     assert follow(one, look=True) == follow(other)
+
+
+def naive_bodies(items):
+    """Both versions, encoded as a whole."""
+    objects = [{"id": reading_id, "value": value} for reading_id, value in items]
+    return [json.dumps(each, separators=(",", ":")).encode() for each in ([v for _, v in items], objects)]
+
+
+small_blocks = st.sampled_from([2, 3])
+
+
+@given(small_blocks, strategies.histories_of_readings())
+def test_the_pieces_are_the_whole_text_after_every_change(block_readings, history):
+    readings = Readings(block_readings=block_readings)
+    for n, record in enumerate(history, 1):
+        readings.apply(record)
+        expected = naive_bodies(last_values_in_order_of_first_records([history[:n]]))
+        found = [readings.representation(version) for version in (1, 2)]
+        assert expected == [b"".join(each.pieces) for each in found]
+        assert expected == [each.body for each in found]
+        assert [len(body) for body in expected] == [each.length for each in found]
+
+
+@given(small_blocks, strategies.histories_of_readings())
+def test_a_piece_that_no_change_concerns_is_the_same_object_as_before(block_readings, history):
+    readings = Readings(block_readings=block_readings)
+    before = readings.representation(2).pieces
+    for record in history:
+        readings.apply(record)
+        after = readings.representation(2).pieces
+        # One that is all there is, with both brackets, is made anew.
+        kept = {piece: piece for piece in before} if len(before) > 1 else {}
+        assert all(kept.get(piece, piece) is piece for piece in after)
+        before = after
+
+
+def compacted(history):
+    """Of each reading that is left, the first record since it was removed, and one with its last value."""
+    firsts, lasts = {}, {}
+    for record in history:
+        if record.value is None:
+            firsts.pop(record.key, None)
+        else:
+            firsts.setdefault(record.key, record)
+            lasts[record.key] = record
+    return [record for key in firsts for record in (firsts[key], lasts[key])]
+
+
+@given(small_blocks, st.data(), strategies.histories_of_readings())
+def test_whatever_led_to_a_state_its_pieces_and_tags_are_the_same(block_readings, data, history):
+    def served(records):
+        readings = Readings(block_readings=block_readings)
+        for record in records:
+            readings.apply(record)
+            if data.draw(st.booleans()):
+                readings.representation(2)
+        return [readings.representation(version) for version in (1, 2)]
+
+    assert served(history) == served(compacted(history))
+
+
+@given(small_blocks, st.data(), strategies.histories_of_readings())
+def test_tags_are_equal_exactly_when_the_texts_with_ids_are(block_readings, data, history):
+    representations = []
+    for end in (len(history), data.draw(st.integers(0, len(history)))):
+        readings = Readings(block_readings=block_readings)
+        for record in history[:end]:
+            readings.apply(record)
+        representations.append(readings.representation(2))
+    one, other = representations
+    assert (one.etag == other.etag) == (one.body == other.body)
+
+
+def test_a_tag_is_the_same_in_every_process():
+    readings = collection_of({f"sensor-{n}": n / 8 for n in range(3000)})
+    assert [len(readings.representation(version).pieces) for version in (1, 2)] == [10, 10]
+    assert readings.representation(1).etag == '"272bda02b68fe03e15113ffa"'
+    assert readings.representation(2).etag == '"3ae064322d0319ea89dcd06f"'
+
+
+def test_no_piece_holds_more_than_four_times_the_usual_readings_whatever_the_ids():
+    readings = Readings(block_readings=10)
+    # None of these ids ends a block.
+    ids = [name for name in map(str, range(400)) if crc32(name.encode()) % 10]
+    for name in [*ids[::2], *ids[1::2]]:
+        apply_next(readings, name.encode(), b"1")
+    *pieces, end = readings.representation(1).pieces
+    assert end == b"]"
+    assert {40} == {piece.count(b"1.0") for piece in pieces[:-1]}
+
+
+@given(small_blocks, st.data(), strategies.histories_of_readings())
+def test_encoding_beforehand_ends_and_changes_nothing_whatever_happens_in_its_pauses(
+    block_readings, data, history
+):
+    readings = Readings(block_readings=block_readings)
+    stop = data.draw(st.integers(0, len(history)))
+    for record in history[:stop]:
+        readings.apply(record)
+    coming = iter(history[stop:])
+    for _ in readings.encode(at_once=data.draw(st.integers(1, 10))):
+        for record in islice(coming, data.draw(st.integers(0, 5))):
+            readings.apply(record)
+    for record in coming:
+        readings.apply(record)
+    expected = naive_bodies(last_values_in_order_of_first_records([history]))
+    assert expected == [readings.representation(version).body for version in (1, 2)]
+
+
+def test_what_was_encoded_beforehand_is_not_encoded_again():
+    readings = Readings(block_readings=4)
+    for n in range(100):
+        apply_next(readings, b"%d" % n, b"1")
+    steps = sum(1 for _ in readings.encode(at_once=10))
+    assert steps > 2
+    before = readings.representation(2).pieces
+    assert sum(1 for _ in readings.encode(at_once=10)) == steps
+    assert all(one is other for one, other in zip(before, readings.representation(2).pieces, strict=True))
 
 
 def test_in_one_partition_the_last_record_is_the_latest_whatever_its_timestamp():

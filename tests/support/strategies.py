@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from zlib import crc32
 
 from hypothesis import strategies as st
 
@@ -63,6 +64,42 @@ _reading_records = st.tuples(
     # -1 is the timestamp of a record that has none, in Kafka's oldest format.
     st.integers(-1, 6),
 )
+
+
+# With blocks of two or three readings on average, every fifth of these ends one: so that there are many, and
+# some are as long as they may be.
+_NAMES = [f"{n}" for n in range(1000)]
+_BLOCK_KEYS = [
+    *[name for name in _NAMES if crc32(name.encode()) % 2 and crc32(name.encode()) % 3][:40],
+    *[name for name in _NAMES if crc32(name.encode()) % 6 == 0][:10],
+]
+_block_changes = st.tuples(
+    st.sampled_from(_BLOCK_KEYS), st.sampled_from([b"1", b"2", None, None]), st.integers(0, 99)
+)
+
+
+@st.composite
+def histories_of_readings(draw):
+    """
+    The records of a topic in the order in which they are read; each key is in one of three partitions.
+
+    First all readings come, in any order, most of them in the middle; then some change, go, or come back.
+    """
+    timestamps = draw(st.permutations(range(len(_BLOCK_KEYS))))
+    first = [(name, b"1", timestamps[n]) for n, name in enumerate(draw(st.permutations(_BLOCK_KEYS)))]
+    some = first[: draw(st.integers(0, len(first)))]
+    offsets = [0, 0, 0]
+    records = []
+    for name, value, timestamp_ms in some + draw(st.lists(_block_changes, max_size=60)):
+        partition = int(name) % len(offsets)
+        offset = offsets[partition]
+        offsets[partition] += 1
+        records.append(
+            reading_record(
+                name.encode(), value, partition=partition, offset=offset, timestamp_ms=timestamp_ms
+            )
+        )
+    return records
 
 
 @st.composite

@@ -26,7 +26,7 @@ from sampleapp.model import EARLIEST, Record, Start
 __all__ = ["Following", "Followings"]
 
 # A page is short, for the private thread as for the reactor's: publishes take turns with it.
-_PAGE_RECORDS = 250
+_PAGE_RECORDS = 1000
 _PAGE_BYTES = 1024 * 1024
 _POLL_S = 0.2
 _BACKOFF = Backoff(first_s=0.25, max_s=5.0)

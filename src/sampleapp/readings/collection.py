@@ -1,47 +1,27 @@
-"""
-The collection of readings, and its two representations.
-
-The collection is what remains of a topic when, for each key, only the latest value counts.
-"""
+"""The collection: which readings there are after the records that were read, and in which order."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import re
-from operator import attrgetter
+from collections.abc import Iterator
+from math import copysign
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from sampleapp.model import ConsumerRecord, Reading
-from sampleapp.negotiation import MEDIA_TYPES, Version
+from sampleapp.negotiation import Version
+from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown
+from sampleapp.readings.records import parse_id, parse_number
 
-__all__ = ["NotAReading", "Readings", "Representation"]
+__all__ = ["Readings"]
 
-# A number as people and programs write it. Python's float() takes more: "nan", "1_000", other digits.
-_NUMBER = re.compile(rb"[ \t\r\n]*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[ \t\r\n]*")
-
-_SEVERAL = -1
+_SEVERAL: Final = -1
 """In place of a partition: the id is in several."""
-_GONE = -2
-"""In place of a place: the reading is not shown any more."""
-_MOST_REMOVED = 20_000
+_MOST_REMOVED: Final = 20_000
 """About six megabytes."""
-
-
-class NotAReading(ValueError):
-    """A record of the topic says nothing about a reading; the message says why."""
-
-
-class Representation(Struct, frozen=True, kw_only=True):
-    """The whole collection in one version, ready to be sent."""
-
-    media_type: str
-    body: bytes
-    """JSON text in UTF-8."""
-    etag: str
-    """A strong entity tag, with its quotes (RFC 9110, section 8.8.3)."""
+_TABLES: Final = 64
+"""One table with a million entries is enlarged in a single step of 30 ms."""
+_TABLE_MASK: Final = _TABLES - 1
 
 
 class _Part(Struct, frozen=True, gc=False):
@@ -54,53 +34,6 @@ class _Part(Struct, frozen=True, gc=False):
     """Of the first record since this partition last removed the reading; see `_place`."""
     value: float | None
     """``None``: removed."""
-
-
-class _Shown(Struct, gc=False):
-    """A reading that is in the collection."""
-
-    reading: Reading
-    partition: int
-    """Where all records of the id are, or `_SEVERAL`."""
-    timestamp_ms: int
-    place: int
-
-
-class _InOrder:
-    """Shown readings in the order of their places. Most come in order; the rest is sorted when needed."""
-
-    def __init__(self) -> None:
-        self._all: list[_Shown] = []
-        self._last_place = -1
-        self._sorted = True
-        self._gone = 0
-
-    def add(self, shown: _Shown) -> None:
-        if shown.place > self._last_place:
-            self._last_place = shown.place
-        else:
-            self._sorted = False
-        self._all.append(shown)
-
-    def discard(self, shown: _Shown) -> None:
-        shown.place = _GONE
-        self._gone += 1
-        # Ids may come and go for a long time before somebody asks for the rest.
-        if 2 * self._gone > len(self._all):
-            self._drop_gone()
-
-    def all(self) -> list[_Shown]:
-        """In order. The list is not the caller's."""
-        if self._gone:
-            self._drop_gone()
-        if not self._sorted:
-            self._all.sort(key=attrgetter("place"))
-            self._sorted = True
-        return self._all
-
-    def _drop_gone(self) -> None:
-        self._all = [shown for shown in self._all if shown.place != _GONE]
-        self._gone = 0
 
 
 class Readings:
@@ -122,16 +55,17 @@ class Readings:
     counts as new.
     """
 
-    def __init__(self) -> None:
-        self._shown: dict[str, _Shown] = {}
-        self._in_order = _InOrder()
+    def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
+        """:param block_readings: how many are encoded at once, on average: see `Blocks`."""
+        self._tables: tuple[dict[str, Shown], ...] = tuple({} for _ in range(_TABLES))
+        self._blocks = Blocks(block_readings=block_readings)
         # The parts of the ids that are shown and in several partitions, and of those that are removed.
         self._scattered: dict[str, tuple[_Part, ...]] = {}
         self._removed: dict[str, tuple[_Part, ...]] = {}
         self._representations: dict[Version, Representation] = {}
 
     def __len__(self) -> int:
-        return len(self._shown)
+        return sum(map(len, self._tables))
 
     def apply(self, record: ConsumerRecord) -> None:
         """
@@ -142,9 +76,9 @@ class Readings:
 
         :raise NotAReading: the record is to be skipped; nothing was changed.
         """
-        reading_id = _parse_id(record.key)
-        number = None if record.value is None else _parse_number(record.value)
-        shown = self._shown.get(reading_id)
+        reading_id = parse_id(record.key)
+        number = None if record.value is None else parse_number(record.value)
+        shown = self._tables[hash(reading_id) & _TABLE_MASK].get(reading_id)
         if number is None:
             self._merge(reading_id, None, record)
         elif shown is not None and shown.partition == record.partition:
@@ -154,22 +88,23 @@ class Readings:
         else:
             self._merge(reading_id, number, record)
 
-    def _update(self, shown: _Shown, number: float, timestamp_ms: int) -> None:
+    def _update(self, shown: Shown, number: float, timestamp_ms: int) -> None:
         shown.timestamp_ms = timestamp_ms
         if not _same(shown.reading.value, number):
             shown.reading = Reading(shown.reading.id, number)
+            self._blocks.changed(shown)
             self._representations.clear()
 
     def _show(self, reading_id: str, number: float, partition: int, timestamp_ms: int, place: int) -> None:
-        shown = _Shown(Reading(reading_id, number), partition, timestamp_ms, place)
-        self._shown[reading_id] = shown
-        self._in_order.add(shown)
+        shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
+        self._table(reading_id)[reading_id] = shown
+        self._blocks.add(shown)
         self._representations.clear()
 
     def _hide(self, reading_id: str) -> None:
-        shown = self._shown.pop(reading_id, None)
+        shown = self._table(reading_id).pop(reading_id, None)
         if shown is not None:
-            self._in_order.discard(shown)
+            self._blocks.discard(shown)
             self._representations.clear()
 
     def _merge(self, reading_id: str, number: float | None, record: ConsumerRecord) -> None:
@@ -191,7 +126,7 @@ class Readings:
             partition = _SEVERAL
             place = min(part.place for part in parts if part.value is not None)
             self._scattered[reading_id] = parts
-        shown = self._shown.get(reading_id)
+        shown = self._table(reading_id).get(reading_id)
         if shown is not None and shown.place == place:
             shown.partition = partition
             self._update(shown, latest.value, latest.timestamp_ms)
@@ -203,7 +138,7 @@ class Readings:
         parts = self._scattered.get(reading_id) or self._removed.get(reading_id)
         if parts is not None:
             return parts
-        shown = self._shown.get(reading_id)
+        shown = self._table(reading_id).get(reading_id)
         if shown is None:
             return ()
         return (_Part(shown.partition, shown.timestamp_ms, shown.place, shown.reading.value),)
@@ -213,23 +148,24 @@ class Readings:
         if len(self._removed) > _MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
 
+    def _table(self, reading_id: str) -> dict[str, Shown]:
+        """Return the table of what is shown that has this id, if any has it."""
+        return self._tables[hash(reading_id) & _TABLE_MASK]
+
     def representation(self, version: Version) -> Representation:
-        """Return the collection as it is now in one version; encoded once for each state."""
+        """
+        Return the collection as it is now in one version.
+
+        What has not changed since it was last asked for is not encoded again.
+        """
         made = self._representations.get(version)
         if made is None:
-            made = self._representations[version] = self._represent(version)
+            made = self._representations[version] = self._blocks.represent(version)
         return made
 
-    def _represent(self, version: Version) -> Representation:
-        readings = [shown.reading for shown in self._in_order.all()]
-        body = msgspec.json.encode([reading.value for reading in readings] if version == 1 else readings)
-        # Both versions of the empty collection are "[]", and a tag names one representation only.
-        digest = hashlib.blake2b(body, digest_size=12, person=b"readings-v%d" % version)
-        return Representation(
-            media_type=MEDIA_TYPES[version],
-            body=body,
-            etag=f'"{digest.hexdigest()}"',
-        )
+    def encode(self, *, at_once: int) -> Iterator[None]:
+        """Encode everything beforehand, in steps that are short; see `Blocks.encode`."""
+        return self._blocks.encode(at_once=at_once)
 
 
 def _place(record: ConsumerRecord) -> int:
@@ -242,25 +178,6 @@ def _recency(part: _Part) -> tuple[int, int]:
     return part.timestamp_ms, part.partition
 
 
-def _parse_id(key: bytes | None) -> str:
-    if key is None:
-        raise NotAReading("the record has no key")
-    try:
-        return key.decode("utf-8")
-    except UnicodeDecodeError:
-        raise NotAReading("the record's key is not UTF-8") from None
-
-
-def _parse_number(value: bytes) -> float:
-    match = _NUMBER.fullmatch(value)
-    if match is None:
-        raise NotAReading("the record's value is not the text of a number")
-    number = float(match[1])
-    if not math.isfinite(number):
-        raise NotAReading("the record's value is too large for a finite number")
-    return number
-
-
 def _same(before: float, after: float) -> bool:
     # 0.0 and -0.0 are equal, and not the same reading.
-    return before == after and math.copysign(1.0, before) == math.copysign(1.0, after)
+    return before == after and (after != 0.0 or copysign(1.0, before) == copysign(1.0, after))
