@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from kafka import compare_post_on_kafka, compare_producers, measure_unknown_topic
 from kafka_leader import measure_kill_of_leader
+from many_readings import measure_many_readings
 from service import compare_get, count_fsyncs, measure_post, measure_process
 
 
@@ -30,6 +31,9 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "post": lambda: measure_post(rounds=rounds, requests=requests),
         "fsyncs": lambda: count_fsyncs(requests=requests),
         "process": lambda: measure_process(messages=100_000 // scale, starts=rounds),
+        "readings": lambda: measure_many_readings(
+            sizes=[100_000 // scale, 1_000_000 // scale], records=2_000_000 // scale
+        ),
         "producers": lambda: compare_producers(rounds=rounds, messages=100_000 // scale),
         "post-on-kafka": lambda: compare_post_on_kafka(rounds=rounds, requests=requests),
         "unknown-topic": lambda: measure_unknown_topic(rounds=rounds),

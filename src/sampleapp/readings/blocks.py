@@ -102,8 +102,8 @@ class Blocks:
         # The place of the first reading of each block, to find it by.
         self._firsts: list[int] = []
         self._last_place = -1
-        self._is_encoded = False
-        """Whether any block may be: before that, a change need not be noted."""
+        self.is_encoded = False
+        """Whether any block may be. Before that, a change of a value need not be noted."""
 
     def add(self, shown: Shown) -> None:
         """Put a reading where its place says."""
@@ -122,8 +122,7 @@ class Blocks:
 
     def changed(self, shown: Shown) -> None:
         """Note that the value of one of the readings is another."""
-        if self._is_encoded:
-            self._blocks[self._find_block(shown.place)].encoded.clear()
+        self._blocks[self._find_block(shown.place)].encoded.clear()
 
     def discard(self, shown: Shown) -> None:
         """Take out one of the readings."""
@@ -145,7 +144,7 @@ class Blocks:
         """Make a representation of what is there now, encoding the blocks that have changed."""
         pieces: list[bytes] = []
         digests: list[bytes] = []
-        self._is_encoded = True
+        self.is_encoded = True
         opening = b"["
         for block in self._blocks:
             encoded = block.encoded.get(version)
@@ -173,7 +172,7 @@ class Blocks:
 
         :param at_once: pause after so many readings, or as many more as fill a block.
         """
-        self._is_encoded = True
+        self.is_encoded = True
         reached = -1
         count = 0
         while (number := bisect_right(self._firsts, reached)) < len(self._blocks):

@@ -90,10 +90,13 @@ class Readings:
 
     def _update(self, shown: Shown, number: float, timestamp_ms: int) -> None:
         shown.timestamp_ms = timestamp_ms
-        if not _same(shown.reading.value, number):
-            shown.reading = Reading(shown.reading.id, number)
-            self._blocks.changed(shown)
-            self._representations.clear()
+        reading = shown.reading
+        # 0.0 and -0.0 are equal, and not the same reading.
+        if reading.value != number or (number == 0.0 and copysign(1.0, reading.value) != copysign(1.0, number)):
+            shown.reading = Reading(reading.id, number)
+            if self._blocks.is_encoded:
+                self._blocks.changed(shown)
+                self._representations.clear()
 
     def _show(self, reading_id: str, number: float, partition: int, timestamp_ms: int, place: int) -> None:
         shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
@@ -176,8 +179,3 @@ def _place(record: ConsumerRecord) -> int:
 
 def _recency(part: _Part) -> tuple[int, int]:
     return part.timestamp_ms, part.partition
-
-
-def _same(before: float, after: float) -> bool:
-    # 0.0 and -0.0 are equal, and not the same reading.
-    return before == after and (after != 0.0 or copysign(1.0, before) == copysign(1.0, after))

@@ -193,7 +193,10 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
                     headers=() if headers is None else _decode_headers(headers),
                 )
             )
-            size += len(key or b"") + len(value or b"")
+            if key:
+                size += len(key)
+            if value:
+                size += len(value)
             if size >= max_bytes:
                 break
     except msgspec.MsgspecError as error:
