@@ -1,7 +1,7 @@
 """
 What many readings cost: to keep, to change, to read at the start.
 
-All of it in processes of their own, without HTTP. Below the changes stands what it takes to encode everything.
+In processes of their own, without HTTP. Below the changes stands what it takes to encode everything.
 
     python benchmarks/many_readings.py collection 1000000
 """

@@ -92,7 +92,9 @@ class Readings:
         shown.timestamp_ms = timestamp_ms
         reading = shown.reading
         # 0.0 and -0.0 are equal, and not the same reading.
-        if reading.value != number or (number == 0.0 and copysign(1.0, reading.value) != copysign(1.0, number)):
+        if reading.value != number or (
+            number == 0.0 and copysign(1.0, reading.value) != copysign(1.0, number)
+        ):
             shown.reading = Reading(reading.id, number)
             if self._blocks.is_encoded:
                 self._blocks.changed(shown)
@@ -179,3 +181,8 @@ def _place(record: ConsumerRecord) -> int:
 
 def _recency(part: _Part) -> tuple[int, int]:
     return part.timestamp_ms, part.partition
+
+
+def _have_other_signs(one: float, other: float) -> bool:
+    # 0.0 and -0.0 are equal, and not the same reading.
+    return copysign(1.0, one) != copysign(1.0, other)

@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest_twisted
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import (
@@ -159,3 +160,53 @@ async def test_pages_are_bounded_by_bytes_and_a_record_larger_than_a_page_is_sti
     store.close()
     assert len(page.records) == 2
     assert (page.next_offset, page.end) == (2, 7)
+
+
+_small = st.none() | st.binary(max_size=6) | st.just(bytes(300))
+_some_headers = st.sampled_from([()] * 20 + [(("a", b"1"),)])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(_small, _small, st.integers(-5, 5), _some_headers), max_size=30), st.integers(1, 9))
+def test_a_page_of_any_records_holds_what_was_published(contents, max_records):
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(path=Path(directory, "log"), patience_s=0)
+        sent = [
+            record("t", value, key=key, timestamp_ms=timestamp_ms, headers=headers)
+            for key, value, timestamp_ms, headers in contents
+        ]
+        store.append(sent)
+        found, offset = [], 0
+        while offset < len(sent):
+            page = store.read("t", offset, max_records=max_records, max_bytes=1000)
+            assert [each.offset for each in page.records] == list(range(offset, page.next_offset))
+            found += page.records
+            offset = page.next_offset
+        store.close()
+    assert [content(each) for each in sent] == [content(each) for each in found]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_long_topic_that_is_stopped_between_two_turns_delivers_nothing_more(path):
+    from twisted.internet import reactor
+
+    stopped = Deferred()
+
+    def stop_soon(received):
+        if received.offset == 1600:
+            reactor.callLater(0, stop)
+
+    def stop():
+        counts.append(len(recorder.records))
+        following.stop().chainDeferred(stopped)
+
+    counts = []
+    recorder = Recorder(on_record=stop_soon)
+    async with running(path) as broker:
+        await settled(broker, [record("t", b"%d" % n) for n in range(5000)])
+        following = broker.follow(topic="t", observer=recorder)
+        await within(stopped)
+        assert (await within(broker.publish(record("t", b"last")))).offset == 5000
+        assert [len(recorder.records)] == counts
+        assert 1600 < len(recorder.records) < 5000
+    assert recorder.values() == [b"%d" % n for n in range(len(recorder.records))]
