@@ -157,3 +157,14 @@ def test_until_the_readings_are_complete_the_answer_is_503_rather_than_a_part(se
 
 def test_a_query_does_not_matter(service):
     assert service.request("GET", "/?version=2").headers[b"content-type"] == V1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_readings_of_many_blocks_are_sent_whole(service, version):
+    for n in range(5000):
+        service.read(b"sensor-%d" % n, b"%d" % n)
+    representation = service.readings.representation(version)
+    assert len(representation.pieces) > 2
+    response = service.request("GET", headers=[(b"Accept", V2)] if version == 2 else [])
+    assert response.body == representation.body
+    assert response.headers[b"content-length"] == b"%d" % representation.length

@@ -92,6 +92,7 @@ class RepresentationResource(Resource):
         )
         self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, validators)
         content_type = representation.media_type.encode("ascii")
-        self._whole = Answer(
-            HTTPStatus.OK, ((b"Content-Type", content_type), *validators), representation.body
-        )
+        pieces = representation.pieces
+        # What is small is sent at once, which is cheaper.
+        body = pieces[0] if len(pieces) == 1 else pieces
+        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)
