@@ -134,7 +134,7 @@ class Options(TwistedOptions):
             "max-connections",
             None,
             str(_LIMITS.max_connections),
-            "How many connections may be open at once; one more gets 503. The process needs a file for each.",
+            "How many connections may be open at once; fewer if the process may not have so many files.",
         ],
         [
             "max-waiting",
@@ -225,13 +225,13 @@ class Options(TwistedOptions):
                 body_rate=_whole(
                     "--min-body-rate", self["min-body-rate"], "a whole number of bytes a second", 1024
                 ),
-                body_grace_s=_seconds("--body-grace", self["body-grace"]),
+                body_grace_s=_seconds("--body-grace", self["body-grace"], may_be_zero=True),
                 idle_timeout_s=_seconds("--idle-timeout", self["idle-timeout"]),
                 send_timeout_s=_seconds("--send-timeout", self["send-timeout"]),
                 max_connections=_whole("--max-connections", self["max-connections"], "a whole number", 10000),
                 max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
             ),
-            drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"]),
+            drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"], may_be_zero=True),
         )
 
     def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
@@ -245,11 +245,12 @@ def _whole(option: str, text: str, kind: str, example: int) -> int:
     return int(text)
 
 
-def _seconds(option: str, text: str) -> float:
+def _seconds(option: str, text: str, *, may_be_zero: bool = False) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise UsageError(f"{option} takes a number of seconds, such as 10 or 2.5, not {text!r}.")
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not may_be_zero):
+        kind = "that is not negative" if may_be_zero else "above zero"
+        raise UsageError(f"{option} takes a number of seconds {kind}, such as 10 or 2.5, not {text!r}.")
     return seconds
