@@ -9,6 +9,7 @@ comes from one process, which is what bounds the requests a second of the cheape
     make bench                              everything, about seven minutes
     python benchmarks/run.py --quick        to see that it works
     python benchmarks/run.py get producers  some of it
+    python benchmarks/clients.py --help     what slow clients, large uploads and many connections do to it
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from clients import burst, idle, overload
 from kafka import compare_post_on_kafka, compare_producers, measure_unknown_topic
 from kafka_leader import measure_kill_of_leader
 from many_readings import measure_many_readings
@@ -34,6 +36,9 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "readings": lambda: measure_many_readings(
             sizes=[100_000 // scale, 1_000_000 // scale], records=2_000_000 // scale
         ),
+        "burst": burst,
+        "idle": idle,
+        "overload": overload,
         "producers": lambda: compare_producers(rounds=rounds, messages=100_000 // scale),
         "post-on-kafka": lambda: compare_post_on_kafka(rounds=rounds, requests=requests),
         "unknown-topic": lambda: measure_unknown_topic(rounds=rounds),

@@ -98,14 +98,19 @@ class Server:
 
 @contextlib.contextmanager
 def sampleapp(
-    *, broker: str | None = None, prefix: Sequence[str] = (), readings: bool = True
+    *,
+    broker: str | None = None,
+    prefix: Sequence[str] = (),
+    readings: bool = True,
+    options: Sequence[str] = (),
+    twistd: Sequence[str] = (),
 ) -> Iterator[Server]:
     """The service as an operator starts it, with a hundred readings."""
     with tempfile.TemporaryDirectory() as directory:
         port = _free_port()
-        twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", "sampleapp"]
-        options = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])
-        server = Server([*prefix, *twistd, *options], port=port, directory=directory)
+        command = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", *twistd, "sampleapp"]
+        listen = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])
+        server = Server([*prefix, *command, *listen, *options], port=port, directory=directory)
         try:
             for key, value in READINGS.items() if readings else ():
                 status, answer = server.publish(topic="readings", key=key, content=str(value))
