@@ -187,10 +187,9 @@ def slow(kind: str, server: Server, *, count: int, rest_s: float = 1.0) -> None:
         still = sum(_is_open(client) for client in left) if "reader" in kind else len(left)
         if "reader" in kind:
             ended["cut"] += len(left) - still
-        print(f"{count} x {kind}: {dict(ended)}, still open {still}", end="")
-        if closed_s:
-            print(f", closed after {min(closed_s):.0f} to {max(closed_s):.0f} s", end="")
-        print(f"\n    {others}\n    {measured}")
+        used = str(measured)
+    when = f", closed after {min(closed_s):.0f} to {max(closed_s):.0f} s" if closed_s else ""
+    print(f"{count} x {kind}: {dict(ended)}, still open {still}{when}\n    {others}\n    {used}")
 
 
 def _go_on(client: socket.socket, more: bytes, *, is_reading: bool, is_looking: bool) -> str | None:
@@ -261,13 +260,11 @@ def idle() -> None:
             cpu_s = server.cpu_s()
             time.sleep(5)
             rest = (server.cpu_s() - cpu_s) / 5
-            for name, mib in (("new", new_mib), ("after a request each", used_mib)):
-                print(
-                    f"{count} idle connections, {name}: {1024 * (mib - began.resident_mib) / count:.2f} KiB"
-                )
-            print(
-                f"    CPU at rest: {100 * rest:.1f} % of a core (with the others)\n    {others}\n    {began}"
-            )
+            used = str(began)
+        for name, mib in (("new", new_mib), ("after a request each", used_mib)):
+            kib = 1024 * (mib - began.resident_mib) / count
+            print(f"{count} idle connections, {name}: {kib:.2f} KiB")
+        print(f"    CPU at rest: {100 * rest:.1f} % of a core (with the others)\n    {others}\n    {used}")
 
 
 def burst() -> None:

@@ -15,7 +15,7 @@ from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker
 from sampleapp.listener import Listener
 from sampleapp.options import Config
-from sampleapp.web import FrontDoor, HTTPServer, answer_to_failure
+from sampleapp.web import Descriptors, FrontDoor, HTTPServer, answer_to_failure
 
 __all__ = ["SampleApp", "build"]
 
@@ -79,6 +79,14 @@ class SampleApp(Service):
             self.privilegedStartService()
         self._broker.start()
         self._follower.start()
+        wanted, most = self._config.limits.max_connections, self._server.limits.max_connections
+        if most < wanted:
+            self._log.warn(
+                "At most {most} connections will be open at once, not {wanted}: the process may have no more "
+                "files open (ulimit -n).",
+                most=most,
+                wanted=wanted,
+            )
         for url in self.urls:
             self._log.info("Listening at {url}", url=url)
 
@@ -119,11 +127,12 @@ class SampleApp(Service):
             timer.cancel()
 
 
-def build(config: Config, *, reactor: Any) -> SampleApp:
+def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = None) -> SampleApp:
     """
     Put a service together; nothing of it runs yet.
 
     :param reactor: provides time, threads, and everything that the endpoints ask for.
+    :param descriptors: of the process; so many that it does not matter by default.
     :raise StartUpError: the configuration cannot work.
     """
     try:
@@ -132,6 +141,9 @@ def build(config: Config, *, reactor: Any) -> SampleApp:
         raise StartUpError(f"--broker: {error}") from error
     broker.check()
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
+    limits = config.limits
+    if descriptors is not None:
+        limits = limits.within(descriptors.for_connections)
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
     return SampleApp(
         config=config,
@@ -141,7 +153,8 @@ def build(config: Config, *, reactor: Any) -> SampleApp:
             front_door.table().dispatch,
             answer_to=answer_to_failure,
             reactor=reactor,
-            limits=config.limits,
+            limits=limits,
+            descriptors=descriptors,
         ),
         listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
         clock=reactor,

@@ -15,6 +15,7 @@ from twisted.python.usage import UsageError
 from sampleapp.errors import StartUpError
 from sampleapp.options import Options as ServiceOptions
 from sampleapp.service import SampleApp, build
+from sampleapp.web import Descriptors
 
 __all__ = ["Options", "TwistdService", "makeService"]
 
@@ -95,7 +96,9 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     """
     if reactor is None:
         from twisted.internet import reactor
+    config = options.config
+    descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
     try:
-        return TwistdService(build(options.config, reactor=reactor))
+        return TwistdService(build(config, reactor=reactor, descriptors=descriptors))
     except StartUpError as error:
         raise SystemExit(f"sampleapp: {error}") from error

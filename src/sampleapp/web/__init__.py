@@ -2,6 +2,6 @@
 
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.routing import answer_to_failure
-from sampleapp.web.server import HTTPServer, Limits
+from sampleapp.web.server import Descriptors, HTTPServer, Limits
 
-__all__ = ["FrontDoor", "HTTPServer", "Limits", "answer_to_failure"]
+__all__ = ["Descriptors", "FrontDoor", "HTTPServer", "Limits", "answer_to_failure"]

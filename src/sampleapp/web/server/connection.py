@@ -32,10 +32,10 @@ from sampleapp.web.server.head import (
     refusal_of_long_head,
 )
 from sampleapp.web.server.limits import Limits
-from sampleapp.web.server.progress import unacknowledged
+from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
 from sampleapp.web.server.request import Dispatch, Handler, Request
 
-__all__ = ["HTTPConnection", "Server", "State"]
+__all__ = ["HTTPConnection", "Server", "State", "is_plain_socket"]
 
 
 class State:
@@ -90,6 +90,9 @@ _LINGER_IDLE_S: Final = 5.0
 _LINGER_S: Final = 30.0
 _CLOSE_IDLE_S: Final = 1.0
 """How long a connection may take to end on which there is nothing to read; over TLS the end is answered."""
+
+_SAFE: Final = (b"GET", b"HEAD")
+"""What reads only waits for nothing (RFC 9110, section 9.2.1)."""
 
 _LARGEST_PIECE: Final = 64 * 1024
 """So many bytes are handed to a transport at once."""
@@ -172,6 +175,7 @@ class HTTPConnection(TwistedProtocol):
         self._pieces: Iterator[bytes] | None = None
         self._pieces_handed = 0
         self._last_progress: Any = None
+        self._read_s = -1.0
         self._close_timeout_s = 0.0
         self._is_full = False
         self._client_has_finished = False
@@ -189,8 +193,8 @@ class HTTPConnection(TwistedProtocol):
         self._since_s = self._server.next_sweep_s
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-        # A plain socket, as TCP and Unix endpoints have it.
-        self._sends_at_once = isinstance(transport, TCPTransport) and not transport.TLS
+            limit_unsent(transport)
+        self._sends_at_once = is_plain_socket(transport)
         if not self._sends_at_once:
             transport.registerProducer(self, streaming=True)
         if self._turned_away is not None:
@@ -297,7 +301,7 @@ class HTTPConnection(TwistedProtocol):
                 raise BodyTooLarge(self._server.limits.max_body)
         except RequestError as error:
             self._buffer = data
-            self._refuse(problem_answer(error))
+            self._refuse_for(error)
             return b""
         self._partial_head = None
         self._head = head
@@ -319,8 +323,12 @@ class HTTPConnection(TwistedProtocol):
             handler = server.dispatch(request)
         except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
             return server.answer_to(Failure())
-        if server.waiting >= server.limits.max_waiting and not isinstance(handler, Answer):
-            server.refused("waiting")
+        if (
+            server.waiting >= server.limits.max_waiting
+            and not isinstance(handler, Answer)
+            and request.method not in _SAFE
+        ):
+            server.refused("max-waiting")
             return problem_answer(TooManyRequests(server.limits.max_waiting))
         return handler
 
@@ -363,7 +371,7 @@ class HTTPConnection(TwistedProtocol):
         try:
             rest = body.receive(data)
         except RequestError as error:
-            self._refuse(problem_answer(error))
+            self._refuse_for(error)
             return b""
         if rest is None:
             return b""
@@ -513,9 +521,16 @@ class HTTPConnection(TwistedProtocol):
             b"%bDate: %b\r\nConnection: close\r\n\r\n%b"
             % (answer.head, self._server.http_date(), b"" if is_head else b"".join(answer.pieces))
         )
-        # TLS has no half-closed connections that clients could be expected to know.
-        if not ISSLTransport.providedBy(self.transport):
+        if self._client_has_finished:
+            self.transport.loseConnection()
+        elif not ISSLTransport.providedBy(self.transport):
+            # TLS has no half-closed connections that clients could be expected to know.
             self.transport.loseWriteConnection()
+
+    def _refuse_for(self, error: RequestError) -> None:
+        if isinstance(error, BodyTooLarge):
+            self._server.refused("max-body")
+        self._refuse(problem_answer(error))
 
     def _close(self, *, timeout_s: float | None = None) -> None:
         """
@@ -532,13 +547,21 @@ class HTTPConnection(TwistedProtocol):
         self._forget_request()
         self._partial_head = None
         self._release_transport()
-        if has_unread and self._sends_at_once and not self._client_has_finished:
+        if (
+            self._sends_at_once
+            and not self._client_has_finished
+            and (has_unread or self._is_unread(_LARGEST_PIECE))
+        ):
             # The system would reset a connection that is closed before all is read, and the answer with it
-            # (RFC 9112, section 9.6).
+            # (RFC 9112, section 9.6); and it may keep what is not sent yet for minutes.
             self.transport.loseWriteConnection()
             self.transport.resumeProducing()
         else:
             self.transport.loseConnection()
+
+    def _is_unread(self, threshold: int = 0) -> bool:
+        unread = unacknowledged(self.transport)
+        return unread is not None and unread > threshold
 
     def _release_transport(self) -> None:
         """A transport with a producer would wait for it to end."""
@@ -566,32 +589,46 @@ class HTTPConnection(TwistedProtocol):
         if overdue is not None:
             overdue(self, now_s, now_s - self._since_s)
 
-    def _check_idle(self, _now_s: float, elapsed_s: float) -> None:
+    def _check_idle(self, now_s: float, elapsed_s: float) -> None:
+        if self._since_s != self._read_s:
+            if self._is_unread():
+                # The end of the last answer is still in the buffers of the systems.
+                self._check_answering(now_s, elapsed_s)
+                return
+            self._read_s = self._since_s
         if elapsed_s >= self._server.limits.idle_timeout_s:
-            self._server.refused("idle")
+            self._server.refused("idle-timeout")
             self._close(timeout_s=_CLOSE_IDLE_S)
 
     def _check_header(self, _now_s: float, elapsed_s: float) -> None:
         timeout_s = self._server.limits.header_timeout_s
         if elapsed_s >= timeout_s:
-            self._give_up("header", f"The header has not come within {timeout_s:g} seconds.")
+            self._give_up("header-timeout", f"The header has not come within {timeout_s:g} seconds.")
 
     def _check_body(self, _now_s: float, elapsed_s: float) -> None:
         limits = self._server.limits
         if elapsed_s >= limits.body_grace_s and self._received < limits.body_rate * elapsed_s:
-            self._give_up("body", f"The body comes slower than {limits.body_rate} bytes a second.")
+            self._give_up("min-body-rate", f"The body comes slower than {limits.body_rate} bytes a second.")
 
     def _check_answering(self, now_s: float, _elapsed_s: float) -> None:
         if self._makes_no_progress(now_s, self._server.limits.send_timeout_s):
-            self._server.refused("answer")
+            self._server.refused("send-timeout")
             self.abort()
 
-    def _check_closing(self, now_s: float, _elapsed_s: float) -> None:
+    def _check_closing(self, now_s: float, elapsed_s: float) -> None:
+        is_unread = self._is_unread()
         if self._makes_no_progress(now_s, self._close_timeout_s):
+            if is_unread:
+                self._server.refused("send-timeout")
             self.abort()
+        elif self._sends_at_once and not is_unread and elapsed_s >= self._linger_idle_s():
+            self.transport.loseConnection()
+
+    def _linger_idle_s(self) -> float:
+        return _CLOSE_IDLE_S if self._server.is_draining else _LINGER_IDLE_S
 
     def _check_lingering(self, now_s: float, elapsed_s: float) -> None:
-        if elapsed_s >= _LINGER_S or now_s - self._last_progress >= _LINGER_IDLE_S:
+        if elapsed_s >= _LINGER_S or now_s - self._last_progress >= self._linger_idle_s():
             self.abort()
 
     _overdue: ClassVar = {
@@ -616,13 +653,20 @@ class HTTPConnection(TwistedProtocol):
             return False
         return now_s - self._since_s >= timeout_s
 
-    def _progress(self) -> tuple[int, int | None]:
-        return self._pieces_handed, unacknowledged(self.transport)
+    def _progress(self) -> object:
+        """Return what differs from before if the client has read more."""
+        read = acknowledged(self.transport)
+        return (self._pieces_handed, unacknowledged(self.transport)) if read is None else read
 
     def _enter(self, state: State) -> None:
         if state not in self._state.may_become:
             raise IllegalTransition(f"{self._state} cannot become {state}.")
         self._state = state
+
+
+def is_plain_socket(transport: Any) -> bool:
+    """Whether a transport is nothing but a socket, as TCP and Unix endpoints have it."""
+    return isinstance(transport, TCPTransport) and not transport.TLS
 
 
 def _unsent(data: bytes, sent: object) -> bytes:

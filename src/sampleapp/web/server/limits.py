@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = ["Limits"]
 
@@ -24,5 +25,32 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How long the client's system may acknowledge nothing of an answer, in seconds."""
     max_connections: int = 10_000
     """How many connections may be open at once."""
+    kept_for_loopback: int = 32
+    """So many connections more may be open for clients on this machine."""
+    max_turned_away: int = 256
+    """So many clients at once are told that there is no room for them; the others are only closed."""
     max_waiting: int = 10_000
     """How many requests may wait for what answers them."""
+
+    @property
+    def descriptors(self) -> int:
+        """How many files connections may have open at once."""
+        return self.max_connections + self.kept_for_loopback + self.max_turned_away
+
+    def within(self, descriptors: int) -> Limits:
+        """
+        Make limits under which no more files are open than there may be.
+
+        :param descriptors: how many connections may have, all together.
+        """
+        if self.descriptors <= descriptors:
+            return self
+        share = max(1, descriptors // 8)
+        kept = min(self.kept_for_loopback, share)
+        turned_away = min(self.max_turned_away, share)
+        return replace(
+            self,
+            max_connections=min(self.max_connections, max(1, descriptors - kept - turned_away)),
+            kept_for_loopback=kept,
+            max_turned_away=turned_away,
+        )

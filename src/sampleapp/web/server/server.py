@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -25,20 +27,26 @@ from zope.interface import implementer
 from sampleapp.web.answers import Answer
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
-from sampleapp.web.server.connection import HTTPConnection
+from sampleapp.web.server.connection import HTTPConnection, is_plain_socket
+from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import Dispatch
 
 __all__ = ["HTTPServer"]
 
 _SWEEP_S: Final = 1.0
+_SWEPT_AT_ONCE: Final = 500
 _DRAIN_GRACE_S: Final = 0.5
 """How long a connection without a request is kept at the end, for the one that may be on its way."""
-_KEPT_FOR_LOOPBACK: Final = 32
-"""So many connections more may be open for clients on this machine."""
-_MOST_TURNED_AWAY: Final = 256
-"""So many clients at once are told that there is no room for them; the others are only closed."""
 _LOG_INTERVAL_S: Final = 10.0
+_TURNED_AWAY: Final = {
+    "max-connections": (
+        "Turned away {count} connection(s): {most} are open, which is the limit (--max-connections)."
+    ),
+    "descriptors": (
+        "Closed {count} connection(s) at once: the process has as many files open as it may (ulimit -n)."
+    ),
+}
 
 
 @implementer(ILoggingContext, IProtocolNegotiationFactory)
@@ -55,12 +63,14 @@ class HTTPServer(Factory):
         answer_to: Callable[[Failure], Answer],
         reactor: IReactorTime,
         limits: Limits | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         """
         :param dispatch: decides on each request.
         :param answer_to: what to answer when that, or a handler, has failed.
         :param reactor: tells the time, in seconds since the epoch.
         :param limits: what a client may cost.
+        :param descriptors: of the process; they are not looked at by default.
         """
         self.dispatch = dispatch
         self.answer_to = answer_to
@@ -68,10 +78,15 @@ class HTTPServer(Factory):
         self.is_draining = False
         self.waiting = 0
         self.refusals: Counter[str] = Counter()
-        """How many requests and connections were refused, by the reason, since the start."""
+        """
+        How many requests and connections were refused since the start, by the option that says when.
+
+        ``descriptors`` are the process's own limit.
+        """
         self.seconds = reactor.seconds
         self.next_sweep_s = 0.0
         self._reactor = reactor
+        self._descriptors = descriptors
         self._connections: set[HTTPConnection] = set()
         self._turned_away: set[HTTPConnection] = set()
         self._sweeping: IDelayedCall | None = None
@@ -79,7 +94,7 @@ class HTTPServer(Factory):
         self._date = b""
         self._dated_s = -1
         self._logged_s = -_LOG_INTERVAL_S
-        self._turned_away_since_logged = 0
+        self._turned_away_since_logged: Counter[str] = Counter()
 
     def logPrefix(self) -> str:
         """What Twisted calls it in the log, when it begins to listen."""
@@ -96,16 +111,31 @@ class HTTPServer(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Make what serves a connection, or tells the client that there are too many."""
-        most = self.limits.max_connections
-        if len(self._connections) < most or (
-            len(self._connections) < most + _KEPT_FOR_LOOPBACK and _is_on_loopback(addr)
-        ):
+        limits = self.limits
+        count, most = len(self._connections), limits.max_connections
+        if self._descriptors is not None and self._descriptors.are_short():
+            self._turn_away("descriptors")
+            return _Unserved()
+        if count < most or (count < most + limits.kept_for_loopback and _is_on_loopback(addr)):
             return HTTPConnection(self)
-        self.refused("connections")
-        self._turned_away_since_logged += 1
-        if len(self._turned_away) >= _MOST_TURNED_AWAY:
+        self._turn_away("max-connections")
+        if len(self._turned_away) >= limits.max_turned_away:
             return _Unserved()
         return HTTPConnection(self, turned_away=problem_answer(TooManyConnections(most)))
+
+    def _turn_away(self, reason: str) -> None:
+        self.refused(reason)
+        self._turned_away_since_logged[reason] += 1
+        self._log_turned_away()
+
+    def _log_turned_away(self) -> None:
+        now_s = self.seconds()
+        if now_s - self._logged_s < _LOG_INTERVAL_S:
+            return
+        for reason, count in self._turned_away_since_logged.items():
+            self._logged_s = now_s
+            self._log.warn(_TURNED_AWAY[reason], count=count, most=self.limits.max_connections)
+        self._turned_away_since_logged.clear()
 
     def opened(self, connection: HTTPConnection, *, is_turned_away: bool) -> None:
         """Take note of a connection."""
@@ -130,7 +160,7 @@ class HTTPServer(Factory):
         self._reactor.callLater(0, function)
 
     def refused(self, reason: str) -> None:
-        """Count a request, or a connection, that was refused."""
+        """Count a request, or a connection, that was refused; the reason is the name of an option."""
         self.refusals[reason] += 1
 
     def http_date(self) -> bytes:
@@ -148,17 +178,17 @@ class HTTPServer(Factory):
     def _sweep(self) -> None:
         """Hold every client to the limits: one clock for all of them."""
         self._sweep_later()
+        self._log_turned_away()
+        self._sweep_some([*self._connections, *self._turned_away])
+
+    def _sweep_some(self, left: list[HTTPConnection]) -> None:
         now_s = self.seconds()
-        for connection in (*self._connections, *self._turned_away):
+        for connection in left[-_SWEPT_AT_ONCE:]:
             connection.sweep(now_s)
-        if self._turned_away_since_logged and now_s - self._logged_s >= _LOG_INTERVAL_S:
-            self._logged_s = now_s
-            self._log.warn(
-                "Turned away {count} connection(s): {most} are open, which is the limit (--max-connections).",
-                count=self._turned_away_since_logged,
-                most=self.limits.max_connections,
-            )
-            self._turned_away_since_logged = 0
+        del left[-_SWEPT_AT_ONCE:]
+        if left:
+            # Between them, the others are served.
+            self._reactor.callLater(0, self._sweep_some, left)
 
     def drain(self) -> Deferred[None]:
         """
@@ -202,13 +232,17 @@ class _Unserved(Protocol):
     def connectionMade(self) -> None:
         """Close it."""
         transport: Any = self.transport
-        transport.abortConnection()
+        if is_plain_socket(transport):
+            # Before the next one is accepted, which may need its descriptor.
+            transport.connectionLost(Failure(ConnectionAborted()))
+        else:
+            transport.abortConnection()
 
 
 def _is_on_loopback(address: Any) -> bool:
-    if isinstance(address, UNIXAddress):
-        return True
-    return (
-        isinstance(address, IPv4Address | IPv6Address)
-        and ip_address(address.host.partition("%")[0]).is_loopback
-    )
+    if not isinstance(address, IPv4Address | IPv6Address):
+        return isinstance(address, UNIXAddress)
+    ip = ip_address(address.host.partition("%")[0])
+    # An endpoint for IPv6 may take IPv4 as well (RFC 4291, section 2.5.5.2).
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6AddressValue) else None
+    return (mapped or ip).is_loopback
