@@ -101,7 +101,6 @@ _MOST_AT_ONCE: Final = 50
 """So many requests of one connection are looked at before others have their turn."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CLOSE: Final = b"Connection: close\r\n"
 
 
 class Server(Protocol):
