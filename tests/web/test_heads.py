@@ -61,6 +61,9 @@ def test_a_host_that_can_be_one_is_fine(service, host):
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length  : 37\r\n\r\n",
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length 5: 37\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection : close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX:\rContent-Length: 37\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: \x0f\nContent-Length: 37\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\x0f\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1",
         b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n1",
@@ -126,3 +129,12 @@ def test_another_expectation_cannot_be_met(service):
 def test_a_field_name_of_any_length_is_not_kept(service):
     (response,) = raw(service, request_bytes("GET", headers=[(b"X" * 5000, b"")])).responses(["GET"])
     assert_problem(response, 431)
+
+
+def test_white_space_around_a_value_is_no_part_of_it(service):
+    data = request_bytes(
+        "POST", "/messages", [(b"Content-Type", b"\tapplication/json\t"), (b"Expect", b"100-continue ")]
+    )
+    data = data.replace(b"localhost:8080", b" localhost:8080 \t")[:-2] + b"Content-Length:  27 \r\n\r\n"
+    (response,) = raw(service, data + b'{"topic":"t","content":"c"}').responses(["POST"])
+    assert response.status == 200
