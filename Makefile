@@ -5,6 +5,8 @@
 #                a mock cluster of Kafka)
 #   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
 #                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
+#   make fuzz    a minute of made-up HTTP requests, compared with other servers; longer, or again, with
+#                make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make bench   what the service costs on this machine, and Kafka with it (about seven minutes)
@@ -13,6 +15,8 @@
 PYTHON ?= python3
 # Options for the service, such as: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'
 OPTIONS ?=
+# Options for the fuzzer; see above.
+FUZZ ?=
 # Versions of Kafka for test-kafka; none for those that every commit has to pass.
 KAFKA ?=
 
@@ -20,7 +24,7 @@ KAFKA ?=
 INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-kafka check docs bench clean
+.PHONY: run test test-kafka fuzz check docs bench clean
 
 RUN = .venv-run
 DEV = .venv
@@ -44,6 +48,9 @@ test: $(DEV)/installed
 
 test-kafka: $(DEV)/installed
 	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
+
+fuzz: $(DEV)/installed
+	$(DEV)/bin/python -m tests.fuzz.run $(FUZZ)
 
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs
