@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -41,6 +42,12 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     reason = why_not() or "make test-kafka runs them, which takes a while"
     terminalreporter.line(f"The tests against real Kafka were skipped: {reason}.")
+
+
+def pytest_sessionstart():
+    """Let Ctrl-C end what the tests start, also where the tests run in the background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish():

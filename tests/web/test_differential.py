@@ -11,7 +11,7 @@ from tests.support.http_parsers import Refused, Seen, Waiting, seen_by_h11, seen
 from tests.support.requests import DAMAGES, damaged_request, right_request, stream
 
 # `make fuzz` takes more, and others each time.
-STREAMS = 4_000
+STREAMS = 1_500
 
 
 def test_requests_are_seen_as_others_see_them_but_for_differences_that_have_a_reason():
