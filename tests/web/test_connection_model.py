@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from unittest.mock import patch
 from zlib import crc32
 
 from hypothesis import settings
@@ -74,6 +75,11 @@ def parsed(data):
     return responses, data[position:]
 
 
+def unacknowledged(transport):
+    socket = getattr(transport, "socket", None)
+    return None if socket is None else len(socket.unread)
+
+
 class ConnectionMachine(RuleBasedStateMachine):
     @initialize(
         is_known=st.booleans(),
@@ -83,6 +89,8 @@ class ConnectionMachine(RuleBasedStateMachine):
     def connect(self, is_known, room, readings):
         self.stack = ExitStack()
         self.stack.enter_context(failures_collected())
+        # A simulated socket has no descriptor that the system could be asked about.
+        self.stack.enter_context(patch("sampleapp.web.server.connection.unacknowledged", unacknowledged))
         self.broker = Broker()
         self.service = InMemoryService(broker=self.broker)
         for n in range(readings):

@@ -175,6 +175,7 @@ class HTTPConnection(TwistedProtocol):
         self._pieces_handed = 0
         self._last_progress: Any = None
         self._read_s = -1.0
+        self._dropped_s = 0.0
         self._close_timeout_s = 0.0
         self._is_full = False
         self._client_has_finished = False
@@ -264,7 +265,7 @@ class HTTPConnection(TwistedProtocol):
                 return
             else:
                 if state is LINGERING:
-                    self._last_progress = self._server.seconds()
+                    self._dropped_s = self._server.seconds()
                 return
         if self._client_has_finished and self._state in _READING:
             self._close()
@@ -511,7 +512,8 @@ class HTTPConnection(TwistedProtocol):
         # RFC 9110, section 9.3.2: an answer to HEAD has no content, even if the rest is not understood.
         is_head = self._buffer.startswith(b"HEAD ") if self._head is None else self._head.method == b"HEAD"
         self._enter(LINGERING)
-        self._since_s = self._last_progress = self._server.seconds()
+        self._since_s = self._dropped_s = self._server.seconds()
+        self._last_progress = self._progress()
         self._forget_request()
         self._partial_head = None
         self._buffer = b""
@@ -627,7 +629,10 @@ class HTTPConnection(TwistedProtocol):
         return _CLOSE_IDLE_S if self._server.is_draining else _LINGER_IDLE_S
 
     def _check_lingering(self, now_s: float, elapsed_s: float) -> None:
-        if elapsed_s >= _LINGER_S or now_s - self._last_progress >= self._linger_idle_s():
+        if self._is_unread():
+            # It may be the answer to the request before the one that was refused.
+            self._check_answering(now_s, elapsed_s)
+        elif elapsed_s >= _LINGER_S or now_s - self._dropped_s >= self._linger_idle_s():
             self.abort()
 
     _overdue: ClassVar = {
