@@ -128,7 +128,8 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @property
     def may_send(self):
-        return not (self.has_finished or self.has_reset or self.has_said_all or self.is_over)
+        said_all = self.has_finished or self.has_reset or self.has_said_all
+        return not (said_all or self.is_over or self.is_refused)
 
     @property
     def answered(self):

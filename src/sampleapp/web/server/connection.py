@@ -176,6 +176,7 @@ class HTTPConnection(TwistedProtocol):
         self._last_progress: Any = None
         self._read_s = -1.0
         self._dropped_s = 0.0
+        self._is_last_answer = False
         self._close_timeout_s = 0.0
         self._is_full = False
         self._client_has_finished = False
@@ -429,7 +430,8 @@ class HTTPConnection(TwistedProtocol):
         if head is None:
             raise IllegalTransition("There is no request to answer.")
         server = self._server
-        if not head.keeps_alive or server.is_draining:
+        self._is_last_answer = not head.keeps_alive or server.is_draining
+        if self._is_last_answer:
             start = b"%bDate: %b\r\nConnection: close\r\n\r\n" % (answer.head, server.http_date())
         else:
             start = b"%bDate: %b\r\n\r\n" % (answer.head, server.http_date())
@@ -493,10 +495,10 @@ class HTTPConnection(TwistedProtocol):
 
     def _answered(self) -> None:
         """Go on after an answer whose last byte was handed over."""
-        head = self._head
         self._has_unsent = False
         self._forget_request()
-        if (head is not None and not head.keeps_alive) or self._server.is_draining:
+        # What has come already was sent in good faith if no answer has said that it is the last.
+        if self._is_last_answer or (self._server.is_draining and not self._buffer):
             self._close()
         else:
             self._enter(IDLE)
