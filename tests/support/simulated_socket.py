@@ -202,6 +202,12 @@ class OtherTransport:
         return getattr(self._transport, name)
 
 
+def unread_by_client(transport) -> int | None:
+    """Stands for `unacknowledged`: a simulated socket has no descriptor to ask the system about."""
+    socket = getattr(transport, "socket", None)
+    return None if socket is None else len(socket.unread)
+
+
 class Link:
     """A connection between a client, which is the test, and a protocol."""
 

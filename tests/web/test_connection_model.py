@@ -29,7 +29,7 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from sampleapp.testing import failures_collected
 from tests.support.in_memory import InMemoryService, ManualBroker
-from tests.support.simulated_socket import Link
+from tests.support.simulated_socket import Link, unread_by_client
 
 HEADER_S = 10.0
 BODY_GRACE_S = 10.0
@@ -75,11 +75,6 @@ def parsed(data):
     return responses, data[position:]
 
 
-def unacknowledged(transport):
-    socket = getattr(transport, "socket", None)
-    return None if socket is None else len(socket.unread)
-
-
 class ConnectionMachine(RuleBasedStateMachine):
     @initialize(
         is_known=st.booleans(),
@@ -89,8 +84,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     def connect(self, is_known, room, readings):
         self.stack = ExitStack()
         self.stack.enter_context(failures_collected())
-        # A simulated socket has no descriptor that the system could be asked about.
-        self.stack.enter_context(patch("sampleapp.web.server.connection.unacknowledged", unacknowledged))
+        self.stack.enter_context(patch("sampleapp.web.server.connection.unacknowledged", unread_by_client))
         self.broker = Broker()
         self.service = InMemoryService(broker=self.broker)
         for n in range(readings):

@@ -11,6 +11,7 @@ from twisted.protocols.policies import WrappingFactory
 
 from sampleapp.web import HTTPServer, answer_to_failure
 from tests.support.in_memory import Connection, InMemoryService, MemoryTransport, request_bytes
+from tests.support.simulated_socket import Link, unread_by_client
 from tests.web.http import JSON, MESSAGE, raw
 
 
@@ -248,3 +249,33 @@ def test_whatever_is_left_can_be_cut():
     waiting.cancel()
     waiting.addErrback(lambda failure: None)
     connection.settle()
+
+
+def test_a_request_that_came_before_the_drain_is_answered_after_one_whose_answer_was_on_its_way(service):
+    for n in range(100):
+        service.read(b"%d" % n, b"1.5")
+    link = Link(service.site, service.clock, room=300)
+    link.send(request_bytes("GET") * 2)
+    service.site.drain()
+    link.advance(2)
+    answers = link.read_all()
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert answers.count(b"Connection: close") == 1
+    assert link.is_lost
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_refused_client_may_take_its_time_to_read_the_answer_before(service, is_known, monkeypatch):
+    monkeypatch.setattr("sampleapp.web.server.connection.unacknowledged", unread_by_client)
+    for n in range(100):
+        service.read(b"%d" % n, b"1.5")
+    link = Link(service.site, service.clock, room=300, is_known=is_known)
+    link.send(request_bytes("GET") + b"rubbish\r\n\r\n")
+    link.finish()
+    for _ in range(2):
+        link.advance(20)
+        link.read()
+    link.advance(20)
+    answers = link.read_all()
+    assert answers.count(b"HTTP/1.1 200 OK") == 1
+    assert answers.count(b"HTTP/1.1 400 ") == 1
