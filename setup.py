@@ -92,9 +92,9 @@ setup(
         "click >= 8.1",
         # For snappy.
         "cramjam >= 2.8",
-        # URLs in the form that treq takes them in.
         # llhttp, the parser of Node, for header fields.
-        "httptools >= 0.6.4",
+        "httptools >= 0.8",
+        # URLs in the form that treq takes them in.
         "hyperlink >= 21.0",
         "klein >= 24.8, < 25",
         "lz4 >= 4.4.3",
