@@ -190,6 +190,12 @@ KINDS = (
         _has(rb"(?<!\r)\n"),
     ),
     Kind(
+        "bare CR",
+        "RFC 9112, section 2.2: it is invalid, or becomes a space; Twisted before 26.10 leaves it in values",
+        *(_TWISTED, (Refused,), (Seen, Waiting)),
+        _has(rb"\r(?!\n)"),
+    ),
+    Kind(
         "folded line",
         "RFC 9112, section 5.2: a server refuses it, or replaces it by spaces",
         *(_BOTH, (Refused,), (Seen, Waiting)),
