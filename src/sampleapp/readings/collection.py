@@ -181,8 +181,3 @@ def _place(record: ConsumerRecord) -> int:
 
 def _recency(part: _Part) -> tuple[int, int]:
     return part.timestamp_ms, part.partition
-
-
-def _have_other_signs(one: float, other: float) -> bool:
-    # 0.0 and -0.0 are equal, and not the same reading.
-    return copysign(1.0, one) != copysign(1.0, other)

@@ -121,7 +121,7 @@ class Server(Protocol):
     """When the connections are swept next: in the place of the time where a second does not matter."""
 
     def seconds(self) -> float:
-        """Return the time, in seconds; it never goes back."""
+        """Return the time, in seconds since the epoch."""
 
     def http_date(self) -> bytes:
         """Return the time for a ``Date`` header."""

@@ -14,9 +14,9 @@ import httptools
 
 from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
-__all__ = ["MOST_FIELDS", "FieldParser", "Fields"]
+__all__ = ["FieldParser", "Fields"]
 
-MOST_FIELDS: Final = 500
+_MOST_FIELDS: Final = 500
 _LONGEST_NAME: Final = 256
 
 # llhttp reads requests, not fields alone. What the real request line says is for others to judge.
@@ -71,9 +71,6 @@ class Fields:
     def __len__(self) -> int:
         return sum(map(len, self._values.values()))
 
-    def __contains__(self, name: bytes) -> bool:
-        return name.lower() in self._values
-
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         """Names in lower case with their values; those of one name together."""
         return ((name, value) for name, values in self._values.items() for value in values)
@@ -123,8 +120,8 @@ class FieldParser:
         if self._size <= _LONGEST_NAME:
             # As nearly all are: too small for any of the limits.
             return fields
-        if len(fields) > MOST_FIELDS:
-            raise HeaderTooLarge(f"There are more than {MOST_FIELDS} header fields.")
+        if len(fields) > _MOST_FIELDS:
+            raise HeaderTooLarge(f"There are more than {_MOST_FIELDS} header fields.")
         if max(map(len, fields.names()), default=0) > _LONGEST_NAME:
             raise HeaderTooLarge(f"A field's name is over {_LONGEST_NAME} bytes.")
         return fields
