@@ -124,11 +124,12 @@ class SimulatedClient:
             return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
         if isinstance(request, InitProducerIdRequest):
             return self._send(node_id, request, self._identify, timeout_s=timeout_s)
+        # Each broker is read from by one loop, which waits for the answer to its last request.
+        assert not any(node_id == at and type(each) is type(request) for at, each in self.open.values())
         if isinstance(request, ListOffsetsRequest):
             return self._send(node_id, request, lambda: self._offsets(node_id, request), timeout_s=timeout_s)
         assert isinstance(request, FetchRequest)
         assert request.read_committed
-        assert not any(node_id == at and type(each) is FetchRequest for at, each in self.open.values())
         cluster.fetches.append((node_id, request))
         answer_by_s = cluster.clock.seconds() + request.max_wait_ms / 1000
         return self._send(

@@ -6,7 +6,8 @@ import pytest
 from twisted.logger import capturedLogs
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from tests.support.kafka_simulator import Cluster, values
+from sampleapp.brokers.kafka.protocol import ListOffsetsRequest
+from tests.support.kafka_simulator import Cluster, Fate, values
 
 
 def test_a_broker_that_has_nothing_is_not_asked_more_than_ten_times_a_second(setup):
@@ -15,6 +16,18 @@ def test_a_broker_that_has_nothing_is_not_asked_more_than_ten_times_a_second(set
     setup(cluster)
     cluster.run(10)
     assert 20 < len(cluster.fetches) <= 101
+
+
+@pytest.mark.parametrize("fates", [[Fate.NOT_SENT], [Fate.NOT_SENT] * 3])
+def test_a_broker_is_asked_one_thing_at_a_time_although_the_first_requests_fail_at_once(setup, fates):
+    cluster = Cluster(partitions=3)
+    for log in cluster.logs.values():
+        log.append(*values(3))
+    some = iter(fates)
+    cluster.fates[ListOffsetsRequest] = lambda: next(some, Fate.ANSWERED)
+    following = setup(cluster)
+    following.catch_up()
+    following.assert_each_exactly_once()
 
 
 def test_a_broker_that_throttles_is_asked_again(setup):

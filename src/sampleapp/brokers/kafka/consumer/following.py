@@ -182,8 +182,10 @@ class Following:
 
     def _changed(self) -> None:
         """What is known of the partitions is not what it was."""
-        for node_id in self._positions.leaders() - self._fetching.keys():
-            self._begin_fetching(node_id)
+        for node_id in self._positions.leaders():
+            # Looked up each time: one whose first request fails at once gets here again while it begins.
+            if node_id not in self._fetching:
+                self._begin_fetching(node_id)
         for fetching in list(self._fetching.values()):
             fetching.wake()
         self._report()
