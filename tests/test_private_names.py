@@ -72,14 +72,14 @@ USED = [
         ],
     ),
     # How requests are written: sampleapp.brokers.kafka.client.framing
-    (lambda: TCPConnection, ["writeSomeData", "TLS"]),
+    (lambda: TCPConnection, ["getHandle", "TLS"]),
     # The verification of certificates: sampleapp.brokers.kafka.connections.security
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
     # Record batches: sampleapp.brokers.kafka.batches
     (batch_builder, ["append", "build"]),
     (record_batch, ["__iter__"]),
     # How requests come in, and answers go out: sampleapp.web
-    (lambda: Server, ["writeSomeData", "TLS"]),
+    (lambda: Server, ["getHandle", "TLS"]),
     (Klein, ["url_map"]),
     (lambda: KleinResource(Klein()), ["_app"]),
 ]

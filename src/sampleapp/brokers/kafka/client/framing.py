@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -41,13 +41,14 @@ class FrameProtocol(Protocol):
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._awaited = 0
-        self._writes_at_once = False
+        self._send_some: Callable[[bytes], int] | None = None
         self._unwritten: list[bytes] = []
         self._is_full = False
 
     def connectionMade(self) -> None:  # noqa: N802 -- Twisted's name
         """See `IProtocol.connectionMade`."""
-        self._writes_at_once = isinstance(self.transport, TCPConnection) and not self.transport.TLS
+        if isinstance(self.transport, TCPConnection) and not self.transport.TLS:
+            self._send_some = self.transport.getHandle().send
 
     def send(self, frame: bytes) -> None:
         """
@@ -56,18 +57,21 @@ class FrameProtocol(Protocol):
         :param frame: without its length.
         """
         data = _LENGTH.pack(len(frame)) + frame
-        if not self._writes_at_once:
+        if self._send_some is None:
             self.transport.write(data)
         elif self._is_full:
             self._unwritten.append(data)
         else:
             # Twisted would write in another turn of the reactor, and ask the system twice what to wait for.
-            written = self.transport.writeSomeData(data)
-            if written != len(data):
-                self._write_later(data[written:] if isinstance(written, int) else data)
+            try:
+                sent = self._send_some(data)
+            except OSError:
+                # There is no room; if the connection is lost, the reactor finds out with this.
+                sent = 0
+            if sent != len(data):
+                self._write_later(data[sent:])
 
     def _write_later(self, data: bytes) -> None:
-        # If the connection is lost, the reactor finds out with this.
         self._is_full = True
         self._unwritten.append(data)
         self.transport.registerProducer(self, streaming=False)
