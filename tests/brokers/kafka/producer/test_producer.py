@@ -8,13 +8,22 @@ from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.errors import (
+    BrokerStopped,
     BrokerUnavailable,
     OutcomeUnknown,
     PublishTimedOut,
     RecordTooLarge,
 )
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, World, assert_true, publish_now, warm
+from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
+    World,
+    assert_true,
+    keys_of,
+    publish_now,
+    publish_one_by_one,
+    warm,
+)
 from tests.support.kafka_simulator import Fate, reason
 
 # Some in a row, so that there are records whose time is over in each state.
@@ -34,12 +43,13 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=250)
-@given(steps=STEPS, fates=FATES, idempotence=st.booleans())
-def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence):
+@given(steps=STEPS, fates=FATES, idempotence=st.booleans(), before=st.sampled_from([0, 12]))
+def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, idempotence, before):
     world = World(idempotence=idempotence)
+    publish_one_by_one(world, before)
     plan = iter(fates)
     world.decide(lambda: next(plan, Fate.ANSWERED))
-    number = 0
+    number = before
     for step, what, count in steps:
         if step == "wait":
             world.advance(what)
@@ -286,3 +296,44 @@ def test_a_record_is_not_refused_for_another_one_whose_time_was_over():
     world.cluster.latency_s = 0.01
     world.advance(TIMEOUT_S)
     assert isinstance(small[0], RecordMetadata)
+
+
+def test_a_single_caller_does_not_wait_for_another_turn_of_the_reactor():
+    world = warm()
+    publish_one_by_one(world, 12)
+    requests = world.producer.requests
+    world.publish(b"alone")
+    assert world.producer.requests == requests + 1
+
+
+@pytest.mark.parametrize("keys", [keys_of(3), [b"k", b"k"]], ids=["three keys", "one key"])
+def test_callers_share_requests_again_once_there_are_several(keys):
+    world = warm(partitions=3)
+    publish_one_by_one(world, 12)
+    requests = world.producer.requests
+    for _ in range(3):
+        for key in keys:
+            world.publish(b"together", key=key)
+        world.advance(0.5)
+    # When they come together for the first time, the first one has left before the others come.
+    assert world.producer.requests == requests + 4
+
+
+def test_records_that_come_together_share_a_request_however_often_that_happens():
+    world = warm(partitions=3)
+    requests = world.producer.requests
+    for _ in range(20):
+        for _ in range(3):
+            world.publish(b"one of three")
+        world.advance(0.5)
+    assert world.producer.requests == requests + 20
+
+
+def test_nothing_is_sent_when_a_caller_comes_after_the_end():
+    world = warm()
+    publish_one_by_one(world, 12)
+    requests = world.producer.requests
+    world.producer.give_up()
+    world.producer.stop()
+    assert isinstance(world.publish(b"late")[0].value, BrokerStopped)
+    assert world.producer.requests == requests

@@ -14,7 +14,7 @@ from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Cluster, SimulatedClient
 
-__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "publish_now", "warm"]
+__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "publish_now", "publish_one_by_one", "warm"]
 
 TIMEOUT_S = 2.0
 LATENCY_S = 0.01
@@ -82,6 +82,12 @@ def publish_now(world, value, **kwargs):
     world.advance(0.5)
     assert isinstance(outcome[0], RecordMetadata), outcome
     return outcome
+
+
+def publish_one_by_one(world, count):
+    """Be the only caller for a while: each record is published when the one before is answered."""
+    for number in range(count):
+        publish_now(world, b"%d" % number)
 
 
 def assert_true(world):

@@ -91,7 +91,7 @@ class Producer:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         answer = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
-            self._sender.wake()
+            self._sender.published()
         return answer
 
     def cluster_unreachable(self, reason: FailureReason) -> None:

@@ -40,6 +40,8 @@ _IN_FLIGHT: Final = 3
 _TICK_S: Final = 0.1
 """How often deadlines are looked at, and queues whose last attempt failed."""
 _LEARN_AGAIN_S: Final = 0.15
+_ONE_CALLER: Final = 10
+"""So many records that come one after the other, each after the answer to the last, are of one caller."""
 _NO_LEADER: Final = FailureReason(
     sentence="There is no leader.",
     public="The topic's partition has no leader at the moment.",
@@ -115,10 +117,30 @@ class Sender:
         self._turn_call: IDelayedCall | None = None
         self._tick_call: IDelayedCall | None = None
         self._stopped = False
+        self._in_flight = 0
+        self._alone = 0
+        """How many records in a row have come while no other one was there."""
         self.is_awake = False
         """Whether the next turn is about to come."""
         self.requests = 0
         """How many requests were made."""
+
+    def published(self) -> None:
+        """
+        See to a record that was just published.
+
+        It goes at once where there seems to be a single caller, who publishes the next one when this one is
+        answered. Otherwise it waits for what else comes in the same turn of the reactor.
+        """
+        if self._in_flight:
+            self._alone = 0
+        elif self._alone < _ONE_CALLER:
+            self._alone += 1
+        elif not self._stopped:
+            self._tick_soon()
+            self._turn()
+            return
+        self.wake()
 
     def wake(self) -> None:
         """Have a turn soon: what comes until then goes into the same requests."""
@@ -260,6 +282,9 @@ class Sender:
             may_have_zstd=self._may_have_zstd,
         )
         self.requests += 1
+        self._in_flight += 1
+        if len(batches) > 1 or batches[0][0].batch_records > 1:
+            self._alone = 0
         node.in_flight += 1
         answer: Deferred[ProduceAnswer] = self._client.request(
             node.node_id, request, timeout_s=self._answer_s
@@ -283,7 +308,9 @@ class Sender:
                 self._stored(queue, produced.offset)
             else:
                 self._not_stored(queue, node, produced)
+        self._in_flight -= 1
         if node.ready or self._accumulator.has_work:
+            self._alone = 0
             self.wake()
 
     def _failed(self, failure: Failure, node: _Node, batches: list[_Taken]) -> None:
@@ -301,6 +328,7 @@ class Sender:
             else:
                 self._invalidate(queue.topic)
                 self._lost(queue, "The broker did not say whether the record was stored.")
+        self._in_flight -= 1
         if node.ready or self._accumulator.has_work:
             self.wake()
 
