@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -18,6 +19,8 @@ _CONTINUED = 0x80
 T = TypeVar("T")
 
 
+# The names of topics, which come again and again.
+@lru_cache(maxsize=256)
 def string(text: str) -> bytes:
     """
     STRING.
