@@ -289,9 +289,10 @@ class Sender:
         answer: Deferred[ProduceAnswer] = self._client.request(
             node.node_id, request, timeout_s=self._answer_s
         )
+        # If these raise, which would be a fault of ours, the Deferred itself logs it: nobody handles it.
         answer.addCallbacks(
             self._answered, self._failed, callbackArgs=(node, batches), errbackArgs=(node, batches)
-        ).addErrback(self._fault)
+        )
 
     # Answers to queues
 
