@@ -241,12 +241,6 @@ KINDS = (
         lambda rest, status: b"identity" in b",".join(_values(rest, b"transfer-encoding")).lower(),
     ),
     Kind(
-        "tab after the coding",
-        "RFC 9112, section 5.1, allows it, nobody sends it, and llhttp takes no chances with this field",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
-        _has(rb"(?i)\ntransfer-encoding:[ \t]*chunked *\t"),
-    ),
-    Kind(
         "lengths",
         "RFC 9112, section 6.3: several equal values of Content-Length may be refused",
         *(_H11, (Refused,), (Seen, Waiting)),

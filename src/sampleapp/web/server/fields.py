@@ -7,6 +7,7 @@ ways: no line without CR and LF, no folded line, no white space before a colon (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -14,7 +15,7 @@ import httptools
 
 from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
-__all__ = ["FieldParser", "Fields"]
+__all__ = ["BLANKS", "FieldParser", "Fields"]
 
 _MOST_FIELDS: Final = 500
 _LONGEST_NAME: Final = 256
@@ -26,6 +27,12 @@ _REQUEST_LINE: Final = b"POST / HTTP/1.1\r\n"
 # refuses them all. So the others are replaced with an octet that it takes in values alone: no ASCII.
 _HARMLESS: Final = bytes(octet for octet in (*range(1, 32), 127) if octet not in b"\t\r\n")
 _WITHOUT_CONTROLS: Final = bytes.maketrans(_HARMLESS, b"\xff" * len(_HARMLESS))
+
+BLANKS: Final = b" \t"
+
+# After "chunked", llhttp takes spaces and no tab, though either is no part of a value (RFC 9110, section
+# 5.6.3). White space at the beginning of a line is left for llhttp to refuse.
+_BLANKS_AT_END: Final = re.compile(rb"(?<![\n\t ])[\t ]+(?=\r)")
 
 _TOO_LONG: Final = "Content-Length overflow"
 """What llhttp says of a number that has more than 64 bits."""
@@ -44,7 +51,7 @@ class Fields:
 
     def add(self, name: bytes, value: bytes) -> None:
         """Add a field after all others, without the white space around its value (RFC 9112, section 5.1)."""
-        value = value.strip(b" \t")
+        value = value.strip(BLANKS)
         lower = name.lower()
         values = self._values
         values[lower] = (*values[lower], value) if lower in values else (value,)
@@ -91,12 +98,15 @@ class FieldParser:
         """
         Read on.
 
+        :param data: does not end with white space, of which more may follow.
         :raise MalformedRequest: this cannot become fields.
         :raise BodyTooLarge: the declared length of the body has more than 64 bits.
         """
         self._size += len(data)
         if self._unread:
             data, self._unread = self._unread + data, b""
+        if b"\t" in data:
+            data = _BLANKS_AT_END.sub(lambda blanks: b" " * len(blanks[0]), data)
         try:
             self._parser.feed_data(data.translate(_WITHOUT_CONTROLS))
         except httptools.HttpParserUpgrade:

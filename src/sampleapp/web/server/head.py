@@ -21,7 +21,7 @@ from sampleapp.web.request_errors import (
     RequestError,
     UnsupportedContentCoding,
 )
-from sampleapp.web.server.fields import FieldParser, Fields
+from sampleapp.web.server.fields import BLANKS, FieldParser, Fields
 
 __all__ = [
     "END_OF_HEAD",
@@ -102,6 +102,7 @@ class PartialHead:
 
     def __init__(self) -> None:
         self._fields: FieldParser | None = None
+        self._looked_at = 0
         self._seen = 0
 
     def check(self, data: bytes) -> None:
@@ -121,9 +122,13 @@ class PartialHead:
             if line is None:
                 raise _not_a_request_line(data)
             self._fields = FieldParser()
-            self._seen = line.end()
-        self._fields.feed(data[self._seen :])
-        self._seen = len(data)
+            self._seen = self._looked_at = line.end()
+        new, self._looked_at = data[self._looked_at :], len(data)
+        if new.strip(BLANKS):
+            # White space at the end may go on in what comes next.
+            end = len(data.rstrip(BLANKS))
+            self._fields.feed(data[self._seen : end])
+            self._seen = end
 
 
 def refusal_of_long_head(data: bytes) -> RequestError:
