@@ -6,6 +6,7 @@ import http.client
 import json
 import resource
 import select
+import signal
 import socket
 import ssl
 import sys
@@ -283,6 +284,42 @@ def test_with_few_descriptors_fewer_connections_are_taken_and_the_others_cost_no
             assert {answer[:12] for answer in answers} == {b"HTTP/1.1 503", b""}
             assert publish(first, "2")[0] == 200
         wait_until(lambda: has_room(service), "there is room again")
+    logged = service.output.removeprefix(before).splitlines()
+    assert [line for line in logged if "EMFILE" in line or "accept" in line] == []
+    assert len(logged) <= 2
+
+
+def test_a_burst_over_tls_costs_no_more_descriptors_than_there_are(start, certificate):
+    key_file, certificate_file = certificate
+    tls = f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    service = start(command=with_descriptors(64, 64), options=["--listen", tls])
+    wait_for_readings(service, b"[]")
+    address = ("127.0.0.1", urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port)
+    context = ssl.create_default_context(cafile=certificate_file)
+    service.wait_for_output("Serving 0 readings")
+    before = service.output
+
+    def is_served():
+        with socket.create_connection(address, timeout=DEADLINE_S) as raw:
+            try:
+                with context.wrap_socket(raw, server_hostname="localhost") as client:
+                    client.sendall(GET % CLOSE)
+                    return until_the_end(client).startswith(b"HTTP/1.1 200 ")
+            except OSError:
+                return False
+
+    assert is_served()
+    with ExitStack() as stack:
+        # So that all of them are there when it accepts again.
+        service.process.send_signal(signal.SIGSTOP)
+        try:
+            clients = [
+                stack.enter_context(socket.create_connection(address, timeout=DEADLINE_S)) for _ in range(200)
+            ]
+        finally:
+            service.process.send_signal(signal.SIGCONT)
+        assert {wait_for_readable(client) for client in clients[44:]} == {b""}
+    wait_until(is_served, "there is room again")
     logged = service.output.removeprefix(before).splitlines()
     assert [line for line in logged if "EMFILE" in line or "accept" in line] == []
     assert len(logged) <= 2

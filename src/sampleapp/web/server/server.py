@@ -20,6 +20,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
 from zope.interface import implementer
@@ -232,11 +233,12 @@ class _Unserved(Protocol):
     def connectionMade(self) -> None:
         """Close it."""
         transport: Any = self.transport
+        transport.abortConnection()
+        while isinstance(transport, ProtocolWrapper):
+            transport = transport.transport
         if is_plain_socket(transport):
             # Before the next one is accepted, which may need its descriptor.
             transport.connectionLost(Failure(ConnectionAborted()))
-        else:
-            transport.abortConnection()
 
 
 def _is_on_loopback(address: Any) -> bool:
