@@ -228,6 +228,21 @@ def test_draining_ends_idle_connections_after_a_moment_and_the_others_after_thei
     assert drained == [None]
 
 
+def test_nothing_is_left_to_do_when_the_last_connection_goes_during_a_drain():
+    service = InMemoryService()
+    idle, busy = service.connect(), service.connect()
+    busy.send(request_bytes("POST", "/messages", JSON, MESSAGE))
+    drained = []
+    service.site.drain().addCallback(drained.append)
+    service.site.drain().addCallback(drained.append)
+    idle.lose()
+    assert service.clock.getDelayedCalls() != []
+    service.broker.acknowledge()
+    busy.settle()
+    assert drained == [None, None]
+    assert service.clock.getDelayedCalls() == []
+
+
 def test_clients_beyond_those_that_are_told_so_are_closed_at_once_whatever_is_below():
     service = InMemoryService(max_connections=0)
     while not (last := service.connect()).transport.aborted:

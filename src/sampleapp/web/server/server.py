@@ -91,6 +91,7 @@ class HTTPServer(Factory):
         self._connections: set[HTTPConnection] = set()
         self._turned_away: set[HTTPConnection] = set()
         self._sweeping: IDelayedCall | None = None
+        self._closing_idle: IDelayedCall | None = None
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._dated_s = -1
@@ -149,9 +150,10 @@ class HTTPServer(Factory):
         self._connections.discard(connection)
         self._turned_away.discard(connection)
         if not self.connections:
-            if self._sweeping is not None:
-                self._sweeping.cancel()
-                self._sweeping = None
+            for timer in (self._sweeping, self._closing_idle):
+                if timer is not None:
+                    timer.cancel()
+            self._sweeping = self._closing_idle = None
             drained, self._drained = self._drained, []
             for waiting in drained:
                 waiting.callback(None)
@@ -201,11 +203,12 @@ class HTTPServer(Factory):
             is not on the wire yet, so requests that have ended are not enough.
         """
         self.is_draining = True
-        if self._connections:
-            self._reactor.callLater(_DRAIN_GRACE_S, self._close_idle)
+        if self._connections and self._closing_idle is None:
+            self._closing_idle = self._reactor.callLater(_DRAIN_GRACE_S, self._close_idle)
         return self.wait_until_closed()
 
     def _close_idle(self) -> None:
+        self._closing_idle = None
         for connection in tuple(self._connections):
             connection.close_if_idle()
 
