@@ -103,6 +103,8 @@ setup(
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",
         "typing-extensions >= 4.10",
+        # The rules of Klein's routes.
+        "werkzeug >= 3.0",
         "zope.interface >= 6.0",
     ],
     extras_require={

@@ -135,7 +135,10 @@ def test_a_field_name_of_any_length_is_not_kept(service):
 @pytest.mark.parametrize("after", [b"", b" ", b"\t", b" \t", b"\t ", b" \t \t"])
 @pytest.mark.parametrize(
     ("framing", "body"),
-    [((b"Content-Length", b"%d" % len(MESSAGE)), MESSAGE), ((b"Transfer-Encoding", b"chunked"), chunked(MESSAGE, 10))],
+    [
+        ((b"Content-Length", b"%d" % len(MESSAGE)), MESSAGE),
+        ((b"Transfer-Encoding", b"chunked"), chunked(MESSAGE, 10)),
+    ],
     ids=["length", "chunked"],
 )
 def test_white_space_around_a_value_is_no_part_of_it(service, before, after, framing, body):

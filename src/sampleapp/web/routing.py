@@ -2,81 +2,129 @@
 Routes, declared with Klein and found in a table.
 
 Klein's own look-up goes through werkzeug and costs more than all the rest of a small request. It is what
-answers inside any other site of twisted.web; the service's own connections find the same handlers here.
+answers inside any other site of twisted.web; the service's own connections find the same handlers here: those
+without variables by one look-up, and the others by werkzeug's rules, which are remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from http import HTTPStatus
-from typing import Any, TypeAlias
-from urllib.parse import unquote_to_bytes
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, unquote_to_bytes
 
 from klein import Klein
+from klein.resource import KleinResource
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
+from twisted.web.resource import Resource
+from werkzeug import exceptions
+from werkzeug.routing import MapAdapter
 
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Answer
+from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Request
-from sampleapp.web.twisted_web import render
+from sampleapp.web.server.head import check_content_coding, check_host
+from sampleapp.web.twisted_web import render, request_of
 
-__all__ = ["RouteTable", "Routes", "answer_to_failure", "decoded_path"]
+__all__ = ["RouteTable", "Routes", "answer_to_failure"]
 
-Admit: TypeAlias = Callable[[Request], None]
-"""Raises what is wrong with a request, judged by its head."""
+Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
+"""A method that answers a `Request`. The variables of its route are keywords."""
+
+Admit: TypeAlias = Callable[..., None]
+"""Raises what is wrong with a `Request`, judged by its head. The variables of the route are keywords."""
+
+_MOST_REMEMBERED: Final = 512
+_LONGEST_REMEMBERED: Final = 1024
+_NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_NO_METHOD: Final = "-"
 
 _log = Logger()
 
 
+class _Bound(Struct, frozen=True):
+    handler: Handler
+    admit: Callable[[Request], None] | None
+
+
 class _Route(Struct, frozen=True):
-    handler: Callable[[Any, Request], Answer | Deferred[Answer]]
+    endpoint: Endpoint
     admit: Admit | None
+
+    def bound(self, instance: object, variables: Mapping[str, Any]) -> _Bound:
+        return _Bound(
+            partial(self.endpoint, instance, **variables),
+            partial(self.admit, **variables) if self.admit is not None and variables else self.admit,
+        )
 
 
 class Routes:
-    """What a Klein application declares, in a form that both ways of serving it can use."""
+    """
+    What a Klein application declares, in a form that both ways of serving it can use.
+
+    ::
+
+        class Topics:
+            routes = Routes()
+
+            @routes.route("/topics/<topic>", "POST")
+            def publish(self, request: Request, *, topic: str) -> Answer: ...
+    """
 
     def __init__(self) -> None:
         self.app = Klein()
         """The application; each handler is an endpoint of it."""
         self.by_endpoint: dict[str, _Route] = {}
+        """What was declared, by the names that Klein gives its endpoints."""
+        self.app.handle_errors(Exception)(_refuse)
 
     def route(
         self, path: str, *methods: str, admit: Admit | None = None
-    ) -> Callable[[Callable[[Any, Request], Answer | Deferred[Answer]]], Callable[..., Any]]:
+    ) -> Callable[[Endpoint], Callable[..., Any]]:
         """
         Declare what answers the requests for a path.
 
         What the handler raises, or fails with, becomes a problem document. Should the client go away
         meanwhile, the handler goes on.
 
-        :param path: as it is, without variables.
-        :param methods: those that the handler takes. ``HEAD`` has to be named as well.
-        :param admit: looks at the request before its body is taken, and raises what is wrong with it.
+        :param path: with variables as werkzeug has them: ``/topics/<topic>``, ``/parts/<int:number>``. Where
+            several routes fit, it is the one that has the method and is most exact. A variable is given as a
+            keyword, with its percent-encoding undone once.
+        :param methods: those that the handler takes. ``HEAD`` comes with ``GET``.
+        :param admit: looks at the request before its body is taken, and raises what is wrong with it. It is
+            given the variables, too.
         """
 
-        def decorate(
-            handler: Callable[[Any, Request], Answer | Deferred[Answer]],
-        ) -> Callable[[Any, IRequest], Deferred[bytes]]:
-            @wraps(handler)
-            def endpoint(instance: Any, request: IRequest) -> Deferred[bytes]:
-                return render(
-                    request, admit=admit, handler=partial(handler, instance), answer_to=answer_to_failure
-                )
+        def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
+            route = _Route(handler, admit)
 
-            self.by_endpoint[handler.__name__] = _Route(handler, admit)
+            @wraps(handler)
+            def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
+                bound = route.bound(instance, variables)
+                return render(request, admit=bound.admit, handler=bound.handler, answer_to=answer_to_failure)
+
+            self.by_endpoint[handler.__name__] = route
             self.app.route(path, methods=list(methods))(endpoint)
             return endpoint
 
         return decorate
+
+    def resource(self, instance: object) -> Resource:
+        """
+        Make the root of a site, or a part of one, for any program with twisted.web.
+
+        :param instance: whose handlers they are.
+        """
+        return _RoutesResource(self.app.__get__(instance, type(instance)))
 
 
 def answer_to_failure(failure: Failure) -> Answer:
@@ -88,30 +136,24 @@ def answer_to_failure(failure: Failure) -> Answer:
     return INTERNAL_ERROR
 
 
-class _Bound(Struct, frozen=True):
-    handler: Handler
-    admit: Admit | None
-
-
 class RouteTable:
-    """The routes of a Klein application, each found by one look-up."""
+    """The routes of a Klein application, as the service's own connections find them."""
 
     def __init__(self, routes: Routes, instance: object) -> None:
-        """
-        :param instance: whose handlers they are.
-        :raise ValueError: a route has variables, for which there is no look-up.
-        """
-        self._bound: dict[tuple[bytes, bytes], _Bound] = {}
-        self._methods: dict[bytes, set[str]] = {}
-        for rule in routes.app.url_map.iter_rules():
-            if rule.arguments:
-                raise ValueError(f"The route {rule.rule} has variables, which this table does not know.")
-            declared = routes.by_endpoint[rule.endpoint]
-            bound = _Bound(partial(declared.handler, instance), declared.admit)
-            path = rule.rule.encode("ascii")
-            for method in rule.methods or ():
-                self._bound[method.encode("ascii"), path] = bound
-                self._methods.setdefault(path, set()).add(method)
+        """:param instance: whose handlers they are."""
+        self._routes = routes.by_endpoint
+        self._instance = instance
+        self._urls = routes.app.url_map.bind("")
+        self._exact = {
+            (method.encode("ascii"), rule.rule.encode("ascii")): self._routes[rule.endpoint].bound(
+                instance, {}
+            )
+            for rule in routes.app.url_map.iter_rules()
+            # What may also be sent in another spelling is found by that of werkzeug.
+            if not rule.arguments and rule.rule == quote(rule.rule)
+            for method in rule.methods or ()
+        }
+        self._remembered = lru_cache(maxsize=_MOST_REMEMBERED)(self._find)
 
     def dispatch(self, request: Request) -> Answer | Handler:
         """
@@ -119,46 +161,112 @@ class RouteTable:
 
         :raise SampleAppError: nothing does, or the request may not come in.
         """
-        bound = self._bound.get((request.method, request.path))
+        bound = self._exact.get((request.method, request.path))
         if bound is None:
-            return self._dispatch_slowly(request)
+            if request.path == b"*":
+                return _answer_for_whole_server(request)
+            find = self._remembered if len(request.path) <= _LONGEST_REMEMBERED else self._find
+            try:
+                bound = find(request.method, request.path)
+            except MethodNotAllowed as error:
+                return _refusal_of_method(request.method, error)
         if bound.admit is not None:
             bound.admit(request)
         return bound.handler
 
-    def _dispatch_slowly(self, request: Request) -> Answer | Handler:
-        if request.path == b"*":
-            # A probe of the server as a whole (RFC 9110, section 9.3.7).
-            if request.method == b"OPTIONS":
-                return Answer(HTTPStatus.NO_CONTENT)
-            raise MalformedRequest('The target "*" is for OPTIONS only.')
-        path = decoded_path(request.path)
-        if path != request.path and (request.method, path) in self._bound:
-            return self.dispatch(Request(request.method, path, request.query, request.fields))
-        methods = self._methods.get(path)
-        if methods is None:
-            raise PathNotFound
-        allowed = MethodNotAllowed({*methods, "OPTIONS"})
-        if request.method == b"OPTIONS":
-            return Answer(HTTPStatus.NO_CONTENT, allowed.headers)
-        raise allowed
+    def _find(self, method: bytes, path: bytes) -> _Bound:
+        endpoint, variables = _match(self._urls, method, path)
+        return self._routes[endpoint].bound(self._instance, variables)
 
 
-def decoded_path(path: bytes) -> bytes:
+def _answer_for_whole_server(request: Request) -> Answer:
+    if request.method != b"OPTIONS":
+        raise MalformedRequest('The target "*" is for OPTIONS only.')
+    # A probe (RFC 9110, section 9.3.7).
+    return Answer(HTTPStatus.NO_CONTENT)
+
+
+def _refusal_of_method(method: bytes, error: MethodNotAllowed) -> Answer:
+    """Tell which methods the path takes: as a refusal, or because it was asked for."""
+    if method == b"OPTIONS":
+        return Answer(HTTPStatus.NO_CONTENT, error.headers)
+    return problem_answer(error)
+
+
+def _match(urls: MapAdapter, method: bytes, path: bytes) -> tuple[str, Mapping[str, Any]]:
     """
-    Undo the percent-encoding of a path.
+    Find the name of an endpoint, and the variables in the path, by werkzeug's rules.
 
-    :raise MalformedRequest: it is not UTF-8 then.
-    :raise PathNotFound: a segment holds a slash then, so it is no path of this service.
+    :raise RequestError: there is none.
     """
-    if b"%" not in path:
-        return path
-    segments = [unquote_to_bytes(segment) for segment in path.split(b"/")]
-    decoded = b"/".join(segments)
+    text = _decoded(path)
+    name = method.decode("ascii")
     try:
-        decoded.decode("utf-8")
+        # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).
+        return urls.match(text, name if name == name.upper() else _NO_METHOD)
+    except exceptions.MethodNotAllowed as error:
+        raise _method_not_allowed(error) from None
+    except exceptions.HTTPException:
+        # A redirect is one as well, which callers of a service do not follow.
+        raise PathNotFound from None
+
+
+def _method_not_allowed(error: exceptions.MethodNotAllowed) -> MethodNotAllowed:
+    return MethodNotAllowed({*(error.valid_methods or ()), "OPTIONS"})
+
+
+def _decoded(path: bytes) -> str:
+    """
+    Undo the percent-encoding of a path, once.
+
+    :raise MalformedRequest: it is no percent-encoding (RFC 3986, section 2.1), or not that of UTF-8.
+    :raise PathNotFound: a segment is empty, or holds a slash then, so it is no path of this service.
+    """
+    if _NO_ESCAPE.search(path):
+        raise MalformedRequest("In a path, % begins an octet of two hexadecimal digits; % itself is %25.")
+    segments = [unquote_to_bytes(segment) for segment in path.split(b"/")]
+    try:
+        decoded = b"/".join(segments).decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedRequest("The path is not UTF-8 when its percent-encoding is undone.") from None
-    if any(b"/" in segment for segment in segments):
+    # Werkzeug and Klein take several slashes for one, or redirect.
+    if b"//" in path or any(b"/" in segment for segment in segments):
         raise PathNotFound
     return decoded
+
+
+class _RoutesResource(KleinResource):
+    """Klein's resource, which is not asked what it would take for another request, or refuse badly."""
+
+    def render(self, request: IRequest) -> Any:
+        """Answer a request, or refuse it."""
+        try:
+            self._check(request)
+        except SampleAppError as error:
+            return set_answer(request, problem_answer(error))
+        return super().render(request)
+
+    def _check(self, request: IRequest) -> None:
+        own = request_of(request)
+        request.content.seek(0)
+        # Klein meets a name that IDNA cannot encode with a traceback.
+        check_host(own.fields, is_required=False)
+        check_content_coding(own.fields)
+        # Without the place of this resource in its site.
+        path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
+        # What Klein would take for another path is refused.
+        _decoded(path)
+        if own.method != own.method.upper():
+            _match(self._app.url_map.bind(""), own.method, path)
+
+
+def _refuse(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's names
+    """Answer what Klein refuses, or meets; what handlers raise is answered before."""
+    error = failure.value
+    if isinstance(error, exceptions.MethodNotAllowed):
+        answer = _refusal_of_method(request.method, _method_not_allowed(error))
+    elif isinstance(error, exceptions.HTTPException):
+        answer = problem_answer(PathNotFound())
+    else:
+        answer = answer_to_failure(failure)
+    return set_answer(request, answer)

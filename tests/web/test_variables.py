@@ -1,0 +1,237 @@
+"""
+Routes with variables, in an application of the test's own.
+
+Each request is sent both ways: to the service's own connections, and to a resource in a site of twisted.web.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from sampleapp.errors import TopicNotAuthorized, UnknownTopic
+from sampleapp.web import HTTPServer, answer_to_failure
+from sampleapp.web.answers import json_answer
+from sampleapp.web.routing import Routes, RouteTable
+from tests.support.in_memory import Connection, request_bytes
+from tests.web.http import assert_problem
+
+OF_THE_SERVER = {b"date", b"connection"}
+
+
+def admit_topic(request, *, topic):
+    if topic == "secret":
+        raise TopicNotAuthorized("No.")
+
+
+class Topics:
+    routes = Routes()
+
+    def __init__(self):
+        self.waiting = []
+
+    @routes.route("/topics/<topic>", "POST", admit=admit_topic)
+    def publish(self, request, *, topic):
+        if topic == "none":
+            raise UnknownTopic("No.")
+        if topic == "later":
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+        return json_answer(["publish", topic, request.query.decode(), request.body.decode()])
+
+    @routes.route("/topics/<topic>", "DELETE")
+    def delete(self, request, *, topic):
+        return json_answer(["delete", topic])
+
+    @routes.route("/topics/all", "GET")
+    def all(self, request):
+        return json_answer(["all"])
+
+    @routes.route("/topics/<topic>/<int:partition>/<int:offset>", "GET")
+    def record(self, request, *, topic, partition, offset):
+        return json_answer(["record", topic, partition, offset])
+
+    @routes.route("/files/<path:name>", "GET")
+    def file(self, request, *, name):
+        return json_answer(["file", name])
+
+    @routes.route("/~a b%20ä", "GET")
+    def odd(self, request):
+        return json_answer(["odd"])
+
+
+class BothWays:
+    def __init__(self):
+        clock = Clock()
+        self.topics = [Topics(), Topics()]
+        table = RouteTable(Topics.routes, self.topics[0])
+        self.servers = [
+            HTTPServer(table.dispatch, answer_to=answer_to_failure, reactor=clock),
+            Site(Topics.routes.resource(self.topics[1]), reactor=clock),
+        ]
+
+    def request(self, method, target, headers=(), body=None):
+        """Send one request to both, and return its only answer, which is the same."""
+        connections = [Connection(server) for server in self.servers]
+        for connection in connections:
+            connection.send(request_bytes(method, target, headers, body))
+        return self.received(connections, method)
+
+    def received(self, connections, method):
+        answers = []
+        for connection in connections:
+            (answer,) = connection.responses([method])
+            headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
+            answers.append(answer._replace(headers=headers))
+        assert answers[0] == answers[1]
+        return answers[0]
+
+
+@pytest.fixture(scope="module")
+def both():
+    return BothWays()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "handled"),
+    [
+        ("POST", "/topics/t", ["publish", "t", "", "body"]),
+        ("POST", "/topics/t?key=%zz", ["publish", "t", "key=%zz", "body"]),
+        ("POST", "/%74opics/%74", ["publish", "t", "", "body"]),
+        ("POST", "/topics/%C3%A4", ["publish", "ä", "", "body"]),
+        # Once, and not as in a query.
+        ("POST", "/topics/%2541+", ["publish", "%41+", "", "body"]),
+        ("POST", "/topics/%00%0A%3F;x=1", ["publish", "\0\n?;x=1", "", "body"]),
+        ("POST", "/topics/..", ["publish", "..", "", "body"]),
+        ("DELETE", "/topics/t", ["delete", "t"]),
+        # What is most exact, of those that take the method.
+        ("GET", "/topics/all", ["all"]),
+        ("GET", "/topics/al%6C", ["all"]),
+        ("POST", "/topics/all", ["publish", "all", "", "body"]),
+        ("GET", "/topics/t/0/12", ["record", "t", 0, 12]),
+        ("GET", "/files/a/b.c", ["file", "a/b.c"]),
+        ("GET", "/~a%20b%2520%C3%A4", ["odd"]),
+        ("GET", "/%7Ea%20b%2520%C3%A4", ["odd"]),
+    ],
+)
+def test_a_path_is_handled_with_its_variables(both, method, target, handled):
+    for _ in range(2):
+        answer = both.request(method, target, body=b"body")
+        assert (answer.status, json.loads(answer.body)) == (200, handled)
+
+
+def test_head_comes_with_get(both):
+    answer = both.request("HEAD", "/topics/t/0/12")
+    assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/topics/", "/topics", "/topics//t", "//topics/t", "/topics/t/", "/topics/t/0/x", "/topics/t/0/-1"),
+        *("/topics/a%2Fb", "/%2Ftopics/t", "/topics%2Ft", "/files/a%2Fb", "/files/", "/files//a", "/~a"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "post"])
+def test_what_fits_no_route_is_not_found(both, method, target):
+    assert_problem(both.request(method, target), 404)
+
+
+@pytest.mark.parametrize(
+    "target", ["/topics/%", "/topics/%4", "/topics/%zz", "/topics/%ff", "/topics/%ED%A0%80"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "post"])
+def test_a_bad_escape_is_a_bad_request(both, method, target):
+    assert_problem(both.request(method, target), 400)
+
+
+@pytest.mark.parametrize(
+    ("target", "allow"),
+    [
+        ("/topics/t", b"DELETE, POST, OPTIONS"),
+        ("/topics/all", b"DELETE, GET, HEAD, POST, OPTIONS"),
+        ("/topics/t/0/12", b"GET, HEAD, OPTIONS"),
+        ("/files/a/b", b"GET, HEAD, OPTIONS"),
+    ],
+)
+def test_a_wrong_method_is_refused_with_those_that_are_right(both, target, allow):
+    for method in ("PUT", "post", "get", "Delete", "BREW", "-"):
+        answer = both.request(method, target)
+        assert_problem(answer, 405)
+        assert answer.headers[b"allow"] == allow
+    answer = both.request("OPTIONS", target)
+    assert (answer.status, answer.headers[b"allow"], answer.body) == (204, allow, b"")
+
+
+def test_what_a_handler_raises_is_answered(both):
+    assert_problem(both.request("POST", "/topics/none"), 404)
+
+
+def test_a_handler_with_variables_may_answer_later(both):
+    connections = [Connection(server) for server in both.servers]
+    for connection, topics in zip(connections, both.topics, strict=True):
+        connection.send(request_bytes("POST", "/topics/later"))
+        assert connection.sent == b""
+        topics.waiting.pop().callback(json_answer("late"))
+    assert json.loads(both.received(connections, "POST").body) == "late"
+
+
+def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
+    assert_problem(both.request("POST", "/topics/secret", body=b"body"), 403)
+    assert_problem(both.request("POST", "/topics/s%65cret", body=b"body"), 403)
+    connection = Connection(both.servers[0])
+    connection.send(
+        request_bytes("POST", "/topics/secret", [(b"Content-Length", b"4"), (b"Expect", b"100-continue")])
+    )
+    (answer,) = connection.responses(["POST"])
+    assert_problem(answer, 403)
+    assert b"100 Continue" not in connection.sent
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/part/topics/all", 200),
+        ("POST", "/part/topics/%74", 200),
+        ("post", "/part/topics/t", 405),
+        ("POST", "/part//topics/t", 404),
+        ("POST", "/part/topics/a%2Fb", 404),
+        ("POST", "/part/topics/%zz", 400),
+        ("GET", "/part", 404),
+        ("get", "/part", 404),
+    ],
+)
+def test_a_resource_may_be_a_part_of_a_site(method, target, status):
+    root = Resource()
+    root.putChild(b"part", Topics.routes.resource(Topics()))
+    connection = Connection(Site(root, reactor=Clock()))
+    connection.send(request_bytes(method, target))
+    (answer,) = connection.responses([method])
+    assert answer.status == status
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1))
+def test_any_text_is_the_variable_that_was_encoded(both, text):
+    answer = both.request("DELETE", f"/topics/{quote(text, safe='')}")
+    assert (answer.status, json.loads(answer.body)) == (200, ["delete", text])
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "post"]),
+    st.lists(
+        st.sampled_from(
+            [*("/", "topics", "all", "files", "t", "0", "12", "%74", "%2F", "%", "%ff", "%C3"), *"%A4?;:.-~+"]
+        )
+    ),
+)
+def test_any_path_is_answered_alike(both, method, pieces):
+    both.request(method, "/" + "".join(pieces))
