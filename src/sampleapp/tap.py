@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import FrameType
 from typing import Any
 
 from twisted.application.service import Service
@@ -76,15 +78,30 @@ class TwistdService(Service):
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""
         super().stopService()
-        # The process ends by the signal that came first. A second one would hurry nothing, and leave a
-        # traceback in the log: the reactor cannot be stopped twice.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
         return self._sampleapp.stopService()
 
 
 def _show_sentence(_type: object, error: BaseException, _traceback: object) -> None:
     sys.stderr.write(f"sampleapp: {error}\n")
+
+
+def _heed_first_signal_only() -> None:
+    """
+    Let the process end by the signal that comes first.
+
+    A second one would hurry nothing, and leave a traceback in the log: the reactor cannot be stopped twice.
+    """
+    before = count()
+
+    def first_only(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
+        # Another one may come in the middle of this, but not of next().
+        return lambda number, frame: handler(number, frame) if next(before) == 0 else None
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        # A shell may have it ignored, for what runs in the background.
+        if callable(handler):
+            signal.signal(number, first_only(handler))
 
 
 def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa: N802 -- Twisted's name
@@ -99,6 +116,9 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     config = options.config
     descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
     try:
-        return TwistdService(build(config, reactor=reactor, descriptors=descriptors))
+        service = TwistdService(build(config, reactor=reactor, descriptors=descriptors))
     except StartUpError as error:
         raise SystemExit(f"sampleapp: {error}") from error
+    # The reactor has its handlers by then.
+    reactor.callWhenRunning(_heed_first_signal_only)
+    return service

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+from tests.support.live_service import TWISTD_SAMPLEAPP
 from tests.support.process import (
     DEADLINE_S,
     answer_on,
@@ -74,3 +76,27 @@ def test_a_second_signal_leaves_no_traceback_and_does_not_cut_the_drain_short(st
         assert answer_on(connection)[0] == 200
     assert service.stop() == -15
     assert "Traceback" not in service.output
+
+
+def test_two_signals_at_the_same_moment_leave_no_traceback(start):
+    service = start()
+    service.wait_for_output("Serving 0 readings")
+    service.process.send_signal(signal.SIGSTOP)
+    service.process.send_signal(signal.SIGINT)
+    service.process.terminate()
+    service.process.send_signal(signal.SIGCONT)
+    assert service.stop() in (-signal.SIGINT, -signal.SIGTERM)
+    assert service.output.count("Received SIG") == 1
+    assert "Traceback" not in service.output
+
+
+def test_an_interrupt_that_the_shell_has_ignored_does_not_keep_the_service_from_being_stopped(start):
+    code = (
+        "import os, signal, sys; "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    service = start(command=(sys.executable, "-c", code, *TWISTD_SAMPLEAPP))
+    service.wait_for_output("Serving 0 readings")
+    service.process.send_signal(signal.SIGINT)
+    assert service.stop() == -signal.SIGTERM
+    assert "SIGINT" not in service.output
