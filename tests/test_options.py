@@ -63,6 +63,10 @@ def test_a_limit_that_is_no_such_number_is_refused_with_what_would_be_right(
         "1 h",
         "10s",
         "1e400",
+        "1_0",
+        " 10",
+        "10\n",
+        "\N{ARABIC-INDIC DIGIT ONE}",
         *([] if zero_is_allowed else ["0"]),
     ):
         with pytest.raises(UsageError) as caught:
@@ -70,6 +74,13 @@ def test_a_limit_that_is_no_such_number_is_refused_with_what_would_be_right(
         assert str(caught.value) == f"{option} takes {kind}, such as {example}, not {nonsense!r}."
     if zero_is_allowed:
         Options().parseOptions([f"{option}=0"])
+
+
+def test_seconds_may_be_written_in_each_usual_way():
+    for text, seconds in (("10", 10), ("2.5", 2.5), ("2.", 2), (".5", 0.5), ("1e3", 1000), ("25E-1", 2.5)):
+        options = Options()
+        options.parseOptions([f"--drain-timeout={text}"])
+        assert options.config.drain_timeout_s == seconds
 
 
 def test_each_limit_has_an_option():

@@ -246,11 +246,11 @@ def _whole(option: str, text: str, kind: str, example: int) -> int:
 
 
 def _seconds(option: str, text: str, *, may_be_zero: bool = False) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not may_be_zero):
+    # float() would take spaces, underscores, and digits of every script.
+    seconds = (
+        float(text) if re.fullmatch(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", text) else math.nan
+    )
+    if not math.isfinite(seconds) or (seconds == 0 and not may_be_zero):
         kind = "that is not negative" if may_be_zero else "above zero"
         raise UsageError(f"{option} takes a number of seconds {kind}, such as 10 or 2.5, not {text!r}.")
     return seconds
