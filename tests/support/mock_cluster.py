@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from ctypes.util import find_library
+from functools import cached_property
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from pathlib import Path
@@ -71,7 +72,7 @@ class MockCluster:
     """
 
     def __init__(self, *, brokers: int = 3) -> None:
-        """Start it, and wait until it can be connected to."""
+        """Start it; whoever asks for an address waits until it can be connected to."""
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -81,11 +82,11 @@ class MockCluster:
                 # Ctrl-C in the terminal of the tests is for the tests, which then close it.
                 start_new_session=True,
             )
-        try:
-            self.addresses = dict(enumerate(self._command("addresses", deadline_s=START_DEADLINE_S), 1))
-        except BaseException:
-            self.close()
-            raise
+
+    @cached_property
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Host and port of each broker."""
+        return dict(enumerate(self._command("addresses", deadline_s=START_DEADLINE_S), 1))
 
     @property
     def bootstrap(self) -> str:
@@ -93,6 +94,11 @@ class MockCluster:
         return ",".join(f"{host}:{port}" for host, port in self.addresses.values())
 
     def __enter__(self) -> Self:
+        try:
+            _ = self.addresses
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -164,6 +170,26 @@ class MockCluster:
             raise AssertionError(f"the mock cluster ended at {name}") from None
         assert error is None, error
         return result
+
+
+class MockClusters:
+    """New clusters, each of which starts while the one before it is in use."""
+
+    def __init__(self) -> None:
+        self._next = MockCluster()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._next.close()
+
+    def new(self) -> MockCluster:
+        """One that nobody has used; enter it, and leave it when it is no longer needed."""
+        new, self._next = self._next, MockCluster()
+        return new
 
 
 class Batch(NamedTuple):

@@ -20,8 +20,8 @@ from tests.support.brokers import within
 PROJECT = Path(__file__).parents[2]
 
 
-def new_broker(path, **options):
-    return SQLiteBroker(path=path, clock=reactor, threads=reactor, **options)
+def new_broker(path, *, clock=reactor, **options):
+    return SQLiteBroker(path=path, clock=clock, threads=reactor, **options)
 
 
 def make_file(path):

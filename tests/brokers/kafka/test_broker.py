@@ -21,6 +21,7 @@ from sampleapp.errors import BrokerIncompatible
 from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
 from tests.support.brokers import content, eventually, everything, record, settled, within
+from tests.support.faster_time import FasterReactor
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.kafka_log import log_of, produced, topics_of
 from tests.support.live_service import LiveService
@@ -43,6 +44,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
 
 
+pytestmark = pytest.mark.usefixtures("short_fetches")
+
+
 @pytest.fixture(scope="module")
 def shared():
     """A cluster that every test leaves as it was, but for topics of its own."""
@@ -51,8 +55,8 @@ def shared():
 
 
 @pytest.fixture
-def mock():
-    with MockCluster() as cluster:
+def mock(clusters):
+    with clusters.new() as cluster:
         yield cluster
 
 
@@ -86,7 +90,7 @@ class TestKafkaBroker(BrokerContract):
         yield self.again(None)
 
     def again(self, broker):
-        return from_url(url(self.bootstrap), reactor=reactor)
+        return from_url(url(self.bootstrap), reactor=FasterReactor())
 
 
 def assert_found(sent, answers, log):

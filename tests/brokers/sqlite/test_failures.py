@@ -27,6 +27,7 @@ from tests.support.brokers import (
     turns,
     within,
 )
+from tests.support.faster_time import FasterReactor
 from tests.support.logs import logged
 from tests.support.sqlite import new_broker, other_connection, process, running, stored
 
@@ -52,7 +53,7 @@ async def works_again(broker, path, *, before):
 
 @pytest_twisted.ensureDeferred
 async def test_while_the_file_is_locked_publishes_fail_and_afterwards_it_recovers_by_itself(path):
-    async with running(path, patience_s=0.05) as broker:
+    async with running(path, clock=FasterReactor(), patience_s=0.05) as broker:
         await within(broker.publish(record("t", b"before")))
         with logged(LogLevel.error) as errors, logged(LogLevel.info) as infos:
             with other_connection(path) as connection:
@@ -85,7 +86,7 @@ async def test_a_file_that_is_locked_at_the_start_is_opened_when_it_is_free(path
     with other_connection(path) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
-        broker = new_broker(path, patience_s=0.05)
+        broker = new_broker(path, clock=FasterReactor(), patience_s=0.05)
         broker.start()
         recorder = Recorder()
         broker.follow(topic="t", observer=recorder)
@@ -140,7 +141,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
 @pytest_twisted.ensureDeferred
 async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, disk, monkeypatch, operation):
     monkeypatch.setattr("sampleapp.brokers.sqlite.broker._LAST_WAIT_S", 0.5)
-    broker = new_broker(path)
+    broker = new_broker(path, clock=FasterReactor())
     broker.start()
     await within(broker.publish(record("t", b"before")))
     disk.hang(operation)
@@ -175,7 +176,7 @@ async def test_the_deadline_of_stop_ends_the_waiting_for_a_lock(path, disk):
 
 @pytest_twisted.ensureDeferred
 async def test_a_full_disk_fails_publishes_and_room_made_later_is_used(path, disk, own_connection):
-    async with running(path) as broker:
+    async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t", b"before")))
         with other_connection(path) as connection:
             [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
@@ -211,7 +212,7 @@ async def test_at_a_real_limit_on_its_size_nothing_is_acknowledged_that_is_not_s
 
 @pytest_twisted.ensureDeferred
 async def test_a_file_that_turns_read_only_fails_publishes_and_is_opened_again(path, own_connection):
-    async with running(path) as broker:
+    async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t", b"before")))
         own_connection.before_next_use(lambda c: c.execute("PRAGMA query_only = ON"))
         assert "may not be written to" in await unavailable(broker)
@@ -229,7 +230,7 @@ async def test_a_file_that_turns_read_only_fails_publishes_and_is_opened_again(p
 async def test_a_commit_that_fails_is_rolled_back_and_says_whether_that_is_certain(
     path, own_connection, message, error, reason
 ):
-    async with running(path) as broker:
+    async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t", b"before")))
         own_connection.fail_next_commit(message)
         assert reason in await unavailable(broker, error)
@@ -247,7 +248,7 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
     size = path.stat().st_size
     original = path.read_bytes()
     recorder = Recorder()
-    async with running(path) as broker:
+    async with running(path, clock=FasterReactor()) as broker:
         await eventually(lambda: broker.health().ready)
         with path.open("r+b") as file:
             file.seek(size // 3 // 4096 * 4096)
@@ -287,7 +288,7 @@ async def test_a_file_that_is_overwritten_while_it_runs_fails_publishes(path, ow
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest_twisted.ensureDeferred
 async def test_a_file_that_is_moved_away_while_it_runs_takes_no_records_until_it_is_back(path, replaced):
-    async with running(path) as broker:
+    async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t", b"before")))
         aside = path.with_name("aside")
         for suffix in ("", "-wal", "-shm"):

@@ -30,14 +30,15 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
 from tests.support.connection_listener import Connections
+from tests.support.faster_time import FasterReactor
 from tests.support.kafka_server import FakeBroker, Silent, listening, serving
-from tests.support.mock_cluster import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, MockCluster, Tap
+from tests.support.mock_cluster import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Tap
 
 OFFSETS = ListOffsetsRequest(topics=[("t", [(0, EARLIEST)])], read_committed=False)
 
 
 @asynccontextmanager
-async def client_of(bootstrap, *, environ=None, listener=None):
+async def client_of(bootstrap, *, reactor=reactor, environ=None, listener=None):
     config = parse(f"kafka://{bootstrap}")
     client = Client(
         addresses=config.addresses,
@@ -57,8 +58,8 @@ async def client_of(bootstrap, *, environ=None, listener=None):
 
 
 @pytest.fixture
-def mock():
-    with MockCluster(brokers=3) as mock:
+def mock(clusters):
+    with clusters.new() as mock:
         mock.create_topic("t", partitions=3)
         yield mock
 
@@ -231,7 +232,7 @@ async def test_what_is_asked_again_as_soon_as_a_connection_is_lost_takes_a_new_o
 
 @pytest_twisted.ensureDeferred
 async def test_a_request_that_could_not_be_sent_says_so(mock):
-    async with client_of(mock.bootstrap) as client:
+    async with client_of(mock.bootstrap, reactor=FasterReactor()) as client:
         await within(client.load_metadata(["t"]))
         mock.broker_down()
         node_id = client.leader_of("t", 0)
@@ -387,9 +388,10 @@ async def test_a_connection_is_renewed_before_its_authentication_expires():
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_accepts_connections_and_answers_nothing_is_asked_less_and_less():
     factory = FakeBroker(closing_on=(METADATA,))
-    async with listening(factory) as port, client_of(f"127.0.0.1:{port}") as client:
-        give_up_s = reactor.seconds() + 1.5
-        while reactor.seconds() < give_up_s:
+    faster = FasterReactor()
+    async with listening(factory) as port, client_of(f"127.0.0.1:{port}", reactor=faster) as client:
+        give_up_s = faster.seconds() + 1.5
+        while faster.seconds() < give_up_s:
             error = await failure_of(client.load_metadata([]))
             assert "SASL" in error.reason.sentence
         assert len(factory.connections) < 10
@@ -399,9 +401,10 @@ async def test_a_broker_that_accepts_connections_and_answers_nothing_is_asked_le
 async def test_attempts_to_connect_come_at_growing_intervals(mock):
     """afkak alone has made thousands of connections in some seconds to a broker that closes them."""
     factory = FakeBroker(closing_on=(18,))
-    async with listening(factory) as port, client_of(f"127.0.0.1:{port}") as client:
-        give_up_s = reactor.seconds() + 1.5
-        while reactor.seconds() < give_up_s:
+    faster = FasterReactor()
+    async with listening(factory) as port, client_of(f"127.0.0.1:{port}", reactor=faster) as client:
+        give_up_s = faster.seconds() + 1.5
+        while faster.seconds() < give_up_s:
             await failure_of(client.load_metadata([]))
         assert len(factory.connections) < 10
 

@@ -17,8 +17,11 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.shared.condition import Condition
 from tests.support.brokers import Recorder, eventually, within
 from tests.support.connection_listener import Connections
+from tests.support.faster_time import FasterReactor
 from tests.support.kafka_log import log_of, produced
 from tests.support.mock_cluster import DROP_CONNECTION, FETCH, LIST_OFFSETS, MockCluster
+
+pytestmark = pytest.mark.usefixtures("short_fetches")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def mock():
 
 
 @asynccontextmanager
-async def following(cluster, topic):
+async def following(cluster, topic, *, reactor=reactor):
     """A recorder that follows over real connections, and the condition."""
     config = parse(f"kafka://{cluster.bootstrap}")
     endpoint_factory = make_endpoint_factory(
@@ -94,7 +97,7 @@ async def test_it_reads_every_codec_of_librdkafka(mock, codec):
 @pytest_twisted.ensureDeferred
 async def test_it_follows_leaders_that_move(mock):
     mock.create_topic("moving", partitions=3, replicas=3)
-    async with following(mock, "moving") as (recorder, condition):
+    async with following(mock, "moving", reactor=FasterReactor()) as (recorder, condition):
         for turn in range(3):
             for partition in range(3):
                 mock.set_leader("moving", partition, 1 + (partition + turn) % 3)
@@ -116,7 +119,7 @@ async def test_it_survives_errors_and_lost_connections(mock):
         ErrorCode.OFFSET_OUT_OF_RANGE,
         DROP_CONNECTION,
     )
-    async with following(mock, "troubled") as (recorder, condition):
+    async with following(mock, "troubled", reactor=FasterReactor()) as (recorder, condition):
         await recorder.until(200)
         assert recorder.caught_up_at == [200]
         await eventually(lambda: condition.health().ready)
@@ -124,12 +127,12 @@ async def test_it_survives_errors_and_lost_connections(mock):
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_survives_brokers_that_go_and_come():
-    with MockCluster() as mock:
+async def test_it_survives_brokers_that_go_and_come(clusters):
+    with clusters.new() as mock:
         mock.create_topic("t", partitions=3)
         for partition in range(3):
             mock.set_leader("t", partition, partition + 1)
-        async with following(mock, "t") as (recorder, condition):
+        async with following(mock, "t", reactor=FasterReactor()) as (recorder, condition):
             await eventually(lambda: recorder.caught_up_at)
             mock.broker_down(2)
             await eventually(lambda: not condition.health().ready)
@@ -145,7 +148,7 @@ async def test_it_survives_brokers_that_go_and_come():
 
 @pytest_twisted.ensureDeferred
 async def test_it_finds_a_topic_that_is_made_later(mock):
-    async with following(mock, "later") as (recorder, condition):
+    async with following(mock, "later", reactor=FasterReactor()) as (recorder, condition):
         await eventually(lambda: recorder.caught_up_at)
         assert condition.health().ready
         mock.create_topic("later", partitions=2)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.mock_cluster import (
-    MockCluster,
-)
-
 
 @pytest.fixture
-def mock():
+def mock(clusters):
     """A cluster with a topic of one partition, ``t``."""
-    with MockCluster() as cluster:
+    with clusters.new() as cluster:
         cluster.create_topic("t")
         yield cluster

@@ -19,7 +19,7 @@ FOR_EVER = 10_000
 
 
 @asynccontextmanager
-async def running(bootstrap, *, stop_within_s=20, **options):
+async def running(bootstrap, *, reactor=reactor, stop_within_s=20, **options):
     query = f"?{urlencode(options)}" if options else ""
     broker = from_url(f"kafka://{bootstrap}{query}", reactor=reactor)
     broker.check()

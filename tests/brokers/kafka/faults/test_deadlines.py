@@ -24,6 +24,7 @@ from tests.brokers.kafka.faults.running import (
     values_in,
 )
 from tests.support.brokers import Recorder, eventually, outcomes, record, settled, turns, within
+from tests.support.faster_time import FasterReactor
 from tests.support.kafka_log import log_of
 from tests.support.mock_cluster import (
     PRODUCE,
@@ -59,7 +60,9 @@ async def test_what_was_sent_and_not_answered_has_timed_out_at_the_deadline(mock
 
 @pytest_twisted.ensureDeferred
 async def test_a_full_buffer_refuses_at_once_and_is_free_again_later(mock):
-    async with running(mock.bootstrap, delivery_timeout="0.6", buffer_bytes="100000") as broker:
+    async with running(
+        mock.bootstrap, reactor=FasterReactor(), delivery_timeout="2", buffer_bytes="100000"
+    ) as broker:
         await within(broker.publish(record("t", b"before")))
         mock.broker_down()
         await eventually(lambda: not broker.health().ready)
@@ -97,7 +100,11 @@ async def test_a_leader_that_does_not_answer_neither_holds_up_the_others_nor_fil
     for partition in range(3):
         mock.set_leader("three", partition, partition + 1)
     async with running(
-        mock.bootstrap, delivery_timeout="1.5", buffer_bytes="200000", stop_within_s=0
+        mock.bootstrap,
+        reactor=FasterReactor(),
+        delivery_timeout="4",
+        buffer_bytes="200000",
+        stop_within_s=0,
     ) as broker:
         keys = await keys_by_partition(broker, "three")
         mock.set_round_trip(60_000, broker=3)

@@ -18,6 +18,8 @@ from tests.support.mock_cluster import (
     LIST_OFFSETS,
 )
 
+pytestmark = pytest.mark.usefixtures("short_fetches")
+
 
 @pytest.mark.parametrize(
     ("api_key", "code"),

@@ -18,6 +18,7 @@ from tests.brokers.kafka.faults.running import (
     values_in,
 )
 from tests.support.brokers import eventually, outcomes, record, settled, within
+from tests.support.faster_time import FasterReactor
 from tests.support.kafka_log import log_of
 from tests.support.mock_cluster import (
     DROP_CONNECTION,
@@ -28,7 +29,7 @@ from tests.support.mock_cluster import (
 
 @pytest_twisted.ensureDeferred
 async def test_records_wait_while_the_brokers_are_down_and_are_published_once_when_they_are_up(mock):
-    async with running(mock.bootstrap) as broker:
+    async with running(mock.bootstrap, reactor=FasterReactor()) as broker:
         first = await settled(broker, numbered(20))
         mock.broker_down()
         await eventually(lambda: not broker.health().ready)
@@ -96,7 +97,10 @@ async def test_when_an_answer_is_lost_exactly_the_same_batch_is_sent_again(mock)
 
 @pytest_twisted.ensureDeferred
 async def test_a_request_that_is_not_answered_in_half_of_the_time_is_sent_again_as_it_was(mock):
-    async with Tap(mock, reactor) as tap, running(tap.bootstrap, delivery_timeout="2") as broker:
+    async with (
+        Tap(mock, reactor) as tap,
+        running(tap.bootstrap, reactor=FasterReactor(), delivery_timeout="4") as broker,
+    ):
         await within(broker.publish(record("t")))
         mock.set_round_trip(60_000)
         waiting = [broker.publish(each) for each in numbered(3)]

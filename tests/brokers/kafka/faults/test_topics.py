@@ -24,6 +24,7 @@ from tests.brokers.kafka.faults.running import (
     values_in,
 )
 from tests.support.brokers import eventually, outcomes, record, settled, turns
+from tests.support.faster_time import FasterReactor
 from tests.support.kafka_log import log_of, topics_of
 from tests.support.mock_cluster import (
     METADATA,
@@ -33,16 +34,16 @@ from tests.support.mock_cluster import (
 
 @pytest_twisted.ensureDeferred
 async def test_an_unknown_topic_is_refused_within_two_seconds_and_not_made(mock):
-    async with running(mock.bootstrap) as broker:
+    async with running(mock.bootstrap, reactor=(faster := FasterReactor())) as broker:
         with pytest.raises(UnknownTopic):
-            await broker.publish(record("absent")).addTimeout(2, reactor)
+            await broker.publish(record("absent")).addTimeout(2, faster)
         assert broker.health().ready
     assert set(await topics_of(mock.bootstrap)) == {"t"}
 
 
 @pytest_twisted.ensureDeferred
 async def test_unknown_topics_neither_hold_up_others_nor_make_a_storm_of_questions(mock):
-    async with running(mock.bootstrap) as broker:
+    async with running(mock.bootstrap, reactor=FasterReactor()) as broker:
         mock.track_requests()
         absent = [broker.publish(record(f"absent-{n}")) for n in range(200)]
         await soon(broker.publish(record("t")))
@@ -61,7 +62,7 @@ async def test_with_auto_create_an_unknown_topic_is_made(mock):
 
 @pytest_twisted.ensureDeferred
 async def test_a_topic_that_was_unknown_can_be_published_to_once_it_exists(mock):
-    async with running(mock.bootstrap) as broker:
+    async with running(mock.bootstrap, reactor=FasterReactor()) as broker:
         [refused] = await settled(broker, [record("later")])
         assert isinstance(refused, UnknownTopic)
         mock.create_topic("later")

@@ -21,6 +21,7 @@ from tests.brokers.kafka.faults.running import (
     values_in,
 )
 from tests.support.brokers import Recorder, eventually, record, settled, within
+from tests.support.faster_time import FasterReactor
 from tests.support.mock_cluster import (
     METADATA,
     Tap,
@@ -29,7 +30,7 @@ from tests.support.mock_cluster import (
 
 @pytest_twisted.ensureDeferred
 async def test_new_records_are_refused_soon_while_no_broker_can_be_reached_and_older_ones_wait_on(mock):
-    async with running(mock.bootstrap, stop_within_s=0.1) as broker:
+    async with running(mock.bootstrap, reactor=FasterReactor(), stop_within_s=0.5) as broker:
         await within(broker.publish(record("t", b"stored")))
         mock.broker_down()
         older, newer = broker.publish(record("t", b"older")), []
@@ -121,7 +122,7 @@ async def test_there_is_no_storm_of_connections_to_what_does_not_work(behaviour)
     }
     async with (
         listening(**behaviours[behaviour]) as server,
-        running(server.address, delivery_timeout="1") as broker,
+        running(server.address, reactor=FasterReactor(), delivery_timeout="1") as broker,
     ):
         broker.follow(topic="t", observer=Recorder())
         ends = await settled(broker, [record("t", key=b"%d" % n) for n in range(100)])
@@ -141,7 +142,7 @@ async def test_there_is_no_storm_of_connections_to_a_cluster_that_drops_them(moc
 @pytest_twisted.ensureDeferred
 async def test_nothing_stays_connected_after_stop(mock):
     async with listening() as silent, Tap(mock, reactor) as tap:
-        async with running(f"{silent.address},{tap.bootstrap}") as broker:
+        async with running(f"{silent.address},{tap.bootstrap}", reactor=FasterReactor()) as broker:
             broker.follow(topic="t", observer=Recorder())
             await within(broker.publish(record("t")))
         await eventually(lambda: not tap.open_connections and not silent.open)
@@ -150,7 +151,7 @@ async def test_nothing_stays_connected_after_stop(mock):
 @pytest_twisted.ensureDeferred
 async def test_what_goes_wrong_is_said_by_the_broker_and_not_by_the_library_below_it(mock, caplog):
     mock.set_leader("t", 0, -1)
-    async with running(mock.bootstrap, delivery_timeout="0.3") as broker:
+    async with running(mock.bootstrap, reactor=FasterReactor(), delivery_timeout="0.6") as broker:
         broker.follow(topic="absent", observer=Recorder())
         following = broker.follow(topic="t", observer=Recorder())
         await settled(broker, [record("t"), record("absent")])
