@@ -8,7 +8,7 @@ import subprocess
 from contextlib import closing
 from datetime import datetime, timezone
 
-from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp
+from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, publish, sampleapp
 
 
 def test_a_topic_that_does_not_exist_is_a_failure(service):
@@ -22,7 +22,7 @@ def test_a_topic_that_does_not_exist_is_a_failure(service):
 
 
 def test_only_what_was_asked_for_is_printed(service):
-    sampleapp(service, "publish", "some", "--lines", "-", "--in-flight", "1", stdin=b"0\n1\n2\n3\n")
+    publish(service, "some", "0", "1", "2", "3")
     arguments = ["consume", "some", "--broker", service.broker]
 
     def values(*options):
@@ -62,8 +62,7 @@ def test_a_file_that_is_no_broker_is_an_error_and_stays_as_it_is(service):
 
 def test_a_reader_that_has_seen_enough_ends_consume_quietly(service):
     # More than a pipe holds, so that there is something left to write when it is closed.
-    lines = b"".join(b"%0200d\n" % n for n in range(1000))
-    sampleapp(service, "publish", "much", "--lines", "-", stdin=lines)
+    publish(service, "much", *["x" * 10_000] * 20)
     with subprocess.Popen(
         [COMMAND, "consume", "much", "--broker", service.broker],
         stdout=subprocess.PIPE,
@@ -76,11 +75,11 @@ def test_a_reader_that_has_seen_enough_ends_consume_quietly(service):
 
 
 def test_consume_follow_prints_what_is_added_later_and_ends_with_ctrl_c(service):
-    sampleapp(service, "publish", "live", "first")
+    publish(service, "live", "first")
     arguments = ["consume", "live", "--follow", "--broker", service.broker]
     with Watched(service, *arguments) as following:
         following.wait_for('"value":"first"')
-        sampleapp(service, "publish", "live", "second")
+        publish(service, "live", "second")
         following.wait_for('"value":"second"')
         code, lines = following.interrupt()
     assert (code, [json.loads(line)["offset"] for line in lines]) == (0, [0, 1])

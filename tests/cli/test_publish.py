@@ -9,7 +9,7 @@ import termios
 import time
 from array import array
 
-from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal
+from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal, stored
 from tests.support.process import records
 
 
@@ -19,9 +19,8 @@ def test_a_published_message_is_answered_and_consumed(service):
     sampleapp(service, "publish", "one", "-", stdin=b"no key\n")
     sampleapp(service, "publish", "one", "--key", "", "--", "--dashes")
     sampleapp(service, "publish", "one", "-5.5", "--key", "cellar")
-    found = [(record["key"], record["value"]) for record in consumed(service, "one")]
-    assert found == [("k", "ä"), (None, "no key\n"), ("", "--dashes"), ("cellar", "-5.5")]
-    assert [record["offset"] for record in consumed(service, "one")] == [0, 1, 2, 3]
+    found = [(record["offset"], record["key"], record["value"]) for record in consumed(service, "one")]
+    assert found == [(0, "k", "ä"), (1, None, "no key\n"), (2, "", "--dashes"), (3, "cellar", "-5.5")]
 
 
 def test_each_line_of_a_file_is_published_once_and_those_that_cannot_be_are_named(service):
@@ -30,22 +29,21 @@ def test_each_line_of_a_file_is_published_once_and_those_that_cannot_be_are_name
     _, stderr = sampleapp(service, "publish", "many", "--lines", str(file), code=1)
     assert stderr == "Line 301: not UTF-8.\nPublished 302 lines, 1 failed.\n"
     expected = sorted([*map(str, range(300)), "", "last"])
-    assert sorted(record["value"] for record in consumed(service, "many")) == expected
+    assert sorted(content for _, content in stored(service, "many")) == expected
 
 
 def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):
     arguments = ["publish", "ordered", "--key", "k", "--lines", "-", "--in-flight", "1"]
     _, stderr = sampleapp(service, *arguments, stdin=b"3\n1\n2\n")
     assert stderr == "Published 3 lines, 0 failed.\n"
-    found = [(record["key"], record["value"]) for record in consumed(service, "ordered")]
-    assert found == [("k", "3"), ("k", "1"), ("k", "2")]
+    assert stored(service, "ordered") == [("k", "3"), ("k", "1"), ("k", "2")]
 
 
 def test_the_lines_of_a_file_keep_their_order_if_they_have_a_key(service):
     lines = [f"line {n}" for n in range(50)]
     stdin = "\n".join(lines).encode()
     sampleapp(service, "publish", "keyed", "--key", "k", "--lines", "-", stdin=stdin)
-    assert [record["value"] for record in consumed(service, "keyed")] == lines
+    assert stored(service, "keyed") == [("k", line) for line in lines]
 
 
 def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):

@@ -12,7 +12,17 @@ import threading
 
 import pytest
 
-from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal
+from tests.support.command import (
+    COMMAND,
+    DEADLINE_S,
+    Watched,
+    publish,
+    sampleapp,
+    shown_on_a_terminal,
+    stored,
+)
+
+MORE_THAN_A_PIPE_HOLDS = ["x" * 10_000] * 20
 
 
 def redirected(service, redirection, *arguments, stdin=b""):
@@ -31,7 +41,7 @@ def redirected(service, redirection, *arguments, stdin=b""):
 
 def test_with_stdout_closed_a_message_is_published_and_that_is_a_success(service):
     assert redirected(service, ">&-", "publish", "closed-out", "c") == (0, "", "")
-    assert [record["value"] for record in consumed(service, "closed-out")] == ["c"]
+    assert stored(service, "closed-out") == [(None, "c")]
 
 
 def test_with_stderr_closed_an_error_is_still_an_exit_code(service):
@@ -40,7 +50,7 @@ def test_with_stderr_closed_an_error_is_still_an_exit_code(service):
 
 def test_with_every_stream_closed_a_message_is_published(service):
     assert redirected(service, "<&- >&- 2>&-", "publish", "closed-all", "c") == (0, "", "")
-    assert [record["value"] for record in consumed(service, "closed-all")] == ["c"]
+    assert stored(service, "closed-all") == [(None, "c")]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +74,11 @@ def test_on_a_full_disk_it_is_said_that_the_message_was_published(service):
         "Error: The message was published (partition 0, offset 0). The output cannot be written: No space "
         "left on device.\n"
     )
-    assert [record["value"] for record in consumed(service, "full")] == ["c"]
+    assert stored(service, "full") == [(None, "c")]
 
 
 def test_on_a_full_disk_results_that_change_nothing_are_a_failure(service):
-    sampleapp(service, "publish", "full-too", "c")
+    publish(service, "full-too", "c")
     sentence = "Error: The output cannot be written: No space left on device.\n"
     for arguments in (["readings"], ["consume", "full-too", "--broker", service.broker]):
         assert redirected(service, ">/dev/full", *arguments) == (1, "", sentence)
@@ -113,9 +123,8 @@ def test_what_a_hostile_server_says_is_escaped_on_stderr(service):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_reader_that_does_not_read_does_not_keep_a_signal_from_ending_it(service, number):
-    lines = b"".join(b"%0200d\n" % n for n in range(1000))
     topic = f"unread-{number}"
-    sampleapp(service, "publish", topic, "--lines", "-", stdin=lines)
+    publish(service, topic, *MORE_THAN_A_PIPE_HOLDS)
     with subprocess.Popen(
         [COMMAND, "consume", topic, "--broker", service.broker],
         stdout=subprocess.PIPE,
@@ -128,7 +137,7 @@ def test_a_reader_that_does_not_read_does_not_keep_a_signal_from_ending_it(servi
 
 
 def test_sigterm_ends_a_following_with_a_whole_last_line(service):
-    sampleapp(service, "publish", "terminated", "first")
+    publish(service, "terminated", "first")
     with Watched(service, "consume", "terminated", "--follow", "--broker", service.broker) as following:
         following.wait_for('"value":"first"')
         following.process.terminate()

@@ -6,10 +6,14 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
+
+from tests.support import process
 
 COMMAND = str(Path(sys.executable).with_name("sampleapp"))
 
@@ -35,6 +39,24 @@ def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
 def consumed(service, topic):
     stdout, _ = sampleapp(service, "consume", topic, "--broker", service.broker)
     return [json.loads(line) for line in stdout.splitlines()]
+
+
+def publish(service, topic, *contents, key=None):
+    """Publish messages one after the other, by the standard library."""
+    with closing(process.connect(service)) as connection:
+        for content in contents:
+            assert process.publish(connection, content, topic=topic, key=key)[0] == 200
+
+
+def stored(service, topic):
+    """The keys and contents of what is in a topic, by SQLite alone."""
+    with closing(sqlite3.connect(service.directory / "broker.sqlite3")) as database:
+        rows = database.execute(
+            "SELECT key, value FROM record JOIN topic ON topic.id = record.topic_id WHERE topic.name = ?"
+            ' ORDER BY "offset"',
+            [topic],
+        ).fetchall()
+    return [(None if key is None else key.decode(), value.decode()) for key, value in rows]
 
 
 def shown_on_a_terminal(*arguments, directory, stream="stdout"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import subprocess
 import sys
@@ -58,14 +59,19 @@ def lz4_stream(count, **options):
     return compressor.begin() + stream(compressor, count)
 
 
-def bomb(codec, *, format_2=True):
-    body = {
+@functools.lru_cache(maxsize=1)
+def body_of_bomb(codec):
+    return {
         Codec.GZIP: lambda: stream(zlib.compressobj(9, wbits=31), 256),
         # It cannot do more than 21 to 1.
         Codec.SNAPPY: lambda: bytes(cramjam.snappy.compress_raw(bytes(200 * MIB))),
         Codec.LZ4: lambda: lz4_stream(2048, block_size=lz4.frame.BLOCKSIZE_MAX4MB, block_linked=False),
         Codec.ZSTD: lambda: stream(zstd.ZstdCompressor(level=3), 2048),
     }[codec]()
+
+
+def bomb(codec, *, format_2):
+    body = body_of_bomb(codec)
     return in_format_2(codec, body) if format_2 else in_format_1(codec, body)
 
 
