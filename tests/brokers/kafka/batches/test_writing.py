@@ -113,6 +113,7 @@ def test_kio_reads_what_is_written(some):
 
 @each_codec
 def test_aiokafkas_reader_in_python_reads_what_is_written(codec):
+    @settings(max_examples=40)
     @given(batches_of_records)
     def read(some):
         batch = _DefaultRecordBatchPy(

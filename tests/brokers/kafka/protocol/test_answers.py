@@ -254,6 +254,7 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
             )
 
+        @settings(max_examples=40)
         @given(clusters, few_texts)
         def same_fields(cluster, rack):
             response = kio.MetadataResponse(
@@ -277,6 +278,7 @@ class TestAnswersAgainstKafkasSchemas:
         kio = oracle("api_versions", version)
         int16s = st.integers(-(2**15), 2**15 - 1)
 
+        @settings(max_examples=40)
         @given(errors, st.dictionaries(int16s, st.tuples(int16s, int16s)))
         def same_fields(error, ranges):
             response = kio.ApiVersionsResponse(
@@ -312,6 +314,7 @@ class TestAnswersAgainstKafkasSchemas:
     def test_sasl_authenticate(self, oracle, version):
         kio = oracle("sasl_authenticate", version)
 
+        @settings(max_examples=40)
         @given(errors, few_texts, st.binary(), durations_ms)
         def same_fields(error, message, token, lifetime_ms):
             response = kio.SaslAuthenticateResponse(

@@ -149,6 +149,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_metadata(self, oracle, version):
         kio = oracle("metadata", version)
 
+        @settings(max_examples=40)
         @given(st.none() | st.lists(strategies.topics, max_size=5), st.booleans())
         def same_bytes(topics, auto_create):
             names = (
@@ -189,6 +190,7 @@ class TestRequestsAgainstKafkasSchemas:
     def test_sasl_authenticate(self, oracle, version):
         kio = oracle("sasl_authenticate", version)
 
+        @settings(max_examples=40)
         @given(st.binary())
         def same_bytes(token):
             expected = kio.SaslAuthenticateRequest(auth_bytes=token)
