@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
-import sys
 import threading
 from collections import Counter
 from contextlib import asynccontextmanager, closing, contextmanager
-from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.utils import getProcessOutputAndValue
+from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite import SQLiteBroker, store
+from tests.support import sqlite_process
 from tests.support.brokers import within
-
-PROJECT = Path(__file__).parents[2]
 
 
 def new_broker(path, *, clock=reactor, **options):
@@ -46,15 +41,14 @@ def other_connection(path):
         yield connection
 
 
-async def process(*arguments):
-    out, err, status = await getProcessOutputAndValue(
-        sys.executable,
-        ["-m", "tests.support.sqlite_process", *map(str, arguments)],
-        env=os.environ,
-        path=str(PROJECT),
-    )
-    assert status == 0, err.decode()
-    return json.loads(out)
+async def in_process(work, *arguments):
+    """What one of the functions of `sqlite_process` returns, from a process of its own."""
+    process, pipe = sqlite_process.start(work, *arguments)
+    with pipe:
+        result = await deferToThread(pipe.recv)
+    await deferToThread(process.join)
+    assert process.exitcode == 0
+    return result
 
 
 def stored(path):

@@ -1,24 +1,22 @@
 """
-What the tests of the SQLite broker run in processes of their own; prints one JSON document.
+What the tests of the SQLite broker run in processes of their own.
 
-    python -m tests.support.sqlite_process publish PATH TOPIC NAME COUNT
-    python -m tests.support.sqlite_process limited PATH BYTES
-    python -m tests.support.sqlite_process check PATH
+    process, pipe = start(publish, path, topic, name, count)
+    result = pipe.recv()
 
-Or, until it is killed, one line for each publish: how it ended.
-
-    python -m tests.support.sqlite_process serve PATH TOPIC
+The processes are forked from one that has already imported what they need, but has no reactor, thread or
+file of its own yet.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
+import multiprocessing
 import os
 import resource
-import sys
 
-from twisted.internet import reactor
+# Not the reactor itself, which each process has to make for itself.
+import twisted.internet.posixbase  # noqa: F401
 from twisted.internet.task import react
 from twisted.internet.threads import deferToThread
 
@@ -29,14 +27,33 @@ from tests.support.brokers import eventually, record, settled, within
 
 NOBODY = 65534
 
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
 
-async def publish(path, topic, name, count):
+
+def start(work, *arguments):
+    """Run one of the functions below; returns the process, and the pipe that its result comes from."""
+    ours, theirs = _context.Pipe()
+    with theirs:
+        process = _context.Process(target=_run, args=(work, arguments, theirs))
+        process.start()
+    return process, ours
+
+
+def _run(work, arguments, pipe):
+    async def main(reactor):
+        pipe.send(await work(reactor, pipe, *arguments))
+
+    react(main)
+
+
+async def publish(reactor, _, path, topic, name, count):
     """Publish in many small batches, and say which record got which offset."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.check()
     broker.start()
     offsets = {}
-    for start in range(0, int(count), 10):
+    for start in range(0, count, 10):
         values = [f"{name}-{n}" for n in range(start, start + 10)]
         found = await settled(broker, [record(topic, value.encode()) for value in values])
         offsets.update({value: metadata.offset for value, metadata in zip(values, found, strict=True)})
@@ -44,13 +61,13 @@ async def publish(path, topic, name, count):
     return offsets
 
 
-async def limited(path, size):
+async def limited(reactor, _, path, size):
     """Publish until the file may not grow any more, then after the limit was raised."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     await eventually(lambda: broker.health().ready)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     stored, refused, unknown, retriable = {}, [], [], True
     for batch in range(200):
         names = [f"{batch}-{n}" for n in range(5)]
@@ -79,7 +96,7 @@ async def limited(path, size):
     }
 
 
-async def check(path):
+async def check(reactor, _, path):
     """Check as somebody who is not root, for whom no permission counts."""
     if os.geteuid() == 0:
         os.setgroups([])
@@ -92,13 +109,12 @@ async def check(path):
     return None
 
 
-async def serve(path, topic):
-    """Publish one record after another for each line on standard input, and print what became of it."""
+async def serve(reactor, pipe, path, topic):
+    """Publish one record for each message in the pipe, and answer what became of it, until one is None."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     for n in itertools.count():
-        line = await deferToThread(sys.stdin.readline)
-        if line == "stop\n":
+        if await deferToThread(pipe.recv) is None:
             await within(broker.stop(deadline_s=20))
             return
         [end] = await settled(broker, [record(topic, b"%d" % n)])
@@ -109,13 +125,4 @@ async def serve(path, topic):
             "error": type(end).__name__ if failed else None,
             "reasons": broker.health().reasons,
         }
-        print(json.dumps(report), flush=True)  # noqa: T201 -- its way of answering
-
-
-async def main(_, what, *arguments):
-    commands = {"publish": publish, "limited": limited, "check": check, "serve": serve}
-    print(json.dumps(await commands[what](*arguments)))  # noqa: T201 -- its way of answering
-
-
-if __name__ == "__main__":
-    react(main, sys.argv[1:])
+        pipe.send(report)

@@ -17,6 +17,7 @@ from sampleapp.errors import (
     OutcomeUnknown,
     PublishTimedOut,
 )
+from tests.support import sqlite_process
 from tests.support.brokers import (
     Recorder,
     eventually,
@@ -29,7 +30,7 @@ from tests.support.brokers import (
 )
 from tests.support.faster_time import FasterReactor
 from tests.support.logs import logged
-from tests.support.sqlite import new_broker, other_connection, process, running, stored
+from tests.support.sqlite import in_process, new_broker, other_connection, running, stored
 
 
 async def unavailable(broker, error=BrokerUnavailable):
@@ -198,7 +199,7 @@ async def test_a_full_disk_fails_publishes_and_room_made_later_is_used(path, dis
 
 @pytest_twisted.ensureDeferred
 async def test_at_a_real_limit_on_its_size_nothing_is_acknowledged_that_is_not_stored(path):
-    report = await process("limited", path, 400_000)
+    report = await in_process(sqlite_process.limited, path, 400_000)
     found = {key.decode(): offset for _, offset, key, _ in stored(path)}
     assert report["refused"] or report["unknown"]
     assert report["retriable"]

@@ -13,7 +13,8 @@ import pytest_twisted
 from sampleapp.errors import (
     StartUpError,
 )
-from tests.support.sqlite import make_file, new_broker, other_connection, process, stored
+from tests.support import sqlite_process
+from tests.support.sqlite import in_process, make_file, new_broker, other_connection, stored
 
 
 def refused_at_start(path):
@@ -32,7 +33,7 @@ def test_check_makes_no_file_since_who_checks_may_be_somebody_else_than_who_writ
 async def test_a_file_that_could_not_be_made_is_refused():
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o555)
-        message = await process("check", Path(directory, "log"))
+        message = await in_process(sqlite_process.check, Path(directory, "log"))
         Path(directory).chmod(0o755)
     assert str(Path(directory, "log")) in message
     assert "cannot be created" in message
@@ -115,7 +116,7 @@ async def test_a_file_that_may_not_be_written_to_is_refused(writable):
         make_file(path)
         path.chmod(0o444)
         Path(directory).chmod(0o777 if writable == "directory" else 0o555)
-        message = await process("check", path)
+        message = await in_process(sqlite_process.check, path)
         Path(directory).chmod(0o755)
     assert str(path) in message
     assert "write" in message

@@ -8,19 +8,20 @@ import pytest_twisted
 from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite.store import Store
+from tests.support import sqlite_process
 from tests.support.brokers import (
     Recorder,
     outcomes,
     record,
     settled,
 )
-from tests.support.sqlite import other_connection, process, running, stored
+from tests.support.sqlite import in_process, other_connection, running, stored
 
 
 @pytest_twisted.ensureDeferred
 async def test_two_processes_publish_to_one_file_without_a_gap_or_a_repeat(path):
     # Neither has created the file: both may try at the same moment.
-    other = process("publish", path, "t", "other", 300)
+    other = in_process(sqlite_process.publish, path, "t", "other", 300)
     tasks = [pytest_twisted.defer.ensureDeferred(other)]
     recorder = Recorder()
     mine = {}
@@ -48,7 +49,7 @@ async def test_a_follower_sees_what_another_process_publishes(path):
     async with running(path) as broker:
         broker.follow(topic="t", observer=recorder)
         await recorder.until(0)
-        await process("publish", path, "t", "other", 20)
+        await in_process(sqlite_process.publish, path, "t", "other", 20)
         await recorder.until(20)
     assert recorder.values() == [b"other-%d" % n for n in range(20)]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,9 +15,10 @@ from twisted.logger import LogLevel, formatEvent
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.wal import WriteAheadLog
+from tests.support import sqlite_process
 from tests.support.brokers import Recorder, eventually, record, within
 from tests.support.logs import logged
-from tests.support.sqlite import PROJECT, running
+from tests.support.sqlite import running
 
 
 def wal(path):
@@ -38,19 +36,12 @@ class Service:
     """A process that publishes when it is told to."""
 
     def __init__(self, path):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.sqlite_process", "serve", str(path), "t"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=PROJECT,
-        )
+        self._process, self._pipe = sqlite_process.start(sqlite_process.serve, path, "t")
         self.acknowledged = {}
 
     def publish(self):
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        report = json.loads(self._process.stdout.readline())
+        self._pipe.send("publish")
+        report = self._pipe.recv()
         if report["error"] is None:
             self.acknowledged[report["offset"]] = b"%d" % report["n"]
         return report
@@ -64,11 +55,13 @@ class Service:
 
     def kill(self):
         self._process.kill()
-        self._process.communicate()
+        self._process.join()
+        self._pipe.close()
 
     def stop(self):
-        self._process.communicate("stop\n")
-        assert self._process.returncode == 0
+        self._pipe.send(None)
+        self._process.join()
+        assert self._process.exitcode == 0
 
 
 @contextmanager
