@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def installed(tmp_path_factory):
     )
     assert Path(found.stdout.strip()).is_relative_to(site)
     return environment
+
+
+@pytest.fixture(scope="session")
+def two_at_a_time():
+    """Runs commands that do not disturb one another, ahead of the tests that look at how they ended."""
+    pool = ThreadPoolExecutor(2)
+    yield pool
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture

@@ -79,20 +79,36 @@ def test_its_help_has_every_option_and_examples_with_its_own_name(installed, tmp
     assert "twistd" not in helped.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--port", "80"], "option --port not recognized"),
-        (["--nonsense", "80"], "option --nonsense not recognized. See: sampleapp serve --help"),
-        (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
-        (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
-        (["surplus"], "Wrong number of arguments"),
-    ],
-)
+MISTAKES = [
+    (["--port", "80"], "option --port not recognized"),
+    (["--nonsense", "80"], "option --nonsense not recognized. See: sampleapp serve --help"),
+    (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
+    (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
+    (["surplus"], "Wrong number of arguments"),
+]
+
+
+@pytest.fixture(scope="module")
+def mistaken(installed, tmp_path_factory, two_at_a_time):
+    """How each command ends with each of these mistakes, and where."""
+
+    def make(command, options):
+        directory = tmp_path_factory.mktemp("mistake")
+        return two_at_a_time.submit(run, command, installed, directory, *options), directory
+
+    return {
+        (command, number): make(command, options)
+        for number, (options, _) in enumerate(MISTAKES)
+        for command in COMMANDS.values()
+    }
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, sentence in MISTAKES])
 @every_command
-def test_a_mistake_is_one_sentence_and_exit_code_1(installed, tmp_path, command, options, sentence):
-    done = run(command, installed, tmp_path, *options)
+def test_a_mistake_is_one_sentence_and_exit_code_1(mistaken, command, number):
+    ended, directory = mistaken[command, number]
+    done = ended.result()
     assert (done.returncode, done.stdout) == (1, "")
-    assert sentence in done.stderr
+    assert MISTAKES[number][1] in done.stderr
     assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(directory.iterdir()) == []

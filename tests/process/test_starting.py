@@ -50,27 +50,27 @@ def corrupt_file(directory):
     (directory / "corrupt.sqlite3").write_bytes(b"not a database " * 1000)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--listen", "tcp:TAKEN:interface=127.0.0.1"], "Cannot listen on tcp:TAKEN"),
-        (["--listen", "nonsense:1"], "not an endpoint that Twisted understands"),
-        (["--listen", "8080"], "--listen takes a Twisted endpoint"),
-        (["--listen", "ssl:0:privateKey=nowhere.pem"], "cannot read"),
-        (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
-        (["--broker", "sqlite:"], "--broker: The path of the file is missing"),
-        (["--broker", "sqlite:nowhere/b.sqlite3"], "nowhere/b.sqlite3"),
-        (["--broker", "sqlite:newer.sqlite3"], "newer"),
-        (["--broker", "sqlite:corrupt.sqlite3"], "corrupt.sqlite3"),
-        (["--readings-topic", "no/topic"], "--readings-topic takes the name of a topic"),
-        (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
-        (["--drain-timeout", "soon"], "--drain-timeout takes a number of seconds"),
-        (["surplus"], "Wrong number of arguments"),
-    ],
-)
-def test_what_keeps_it_from_starting_is_said_in_a_sentence(installed, tmp_path, options, sentence):
-    newer_file(tmp_path)
-    corrupt_file(tmp_path)
+MISTAKES = [
+    (["--listen", "tcp:TAKEN:interface=127.0.0.1"], "Cannot listen on tcp:TAKEN"),
+    (["--listen", "nonsense:1"], "not an endpoint that Twisted understands"),
+    (["--listen", "8080"], "--listen takes a Twisted endpoint"),
+    (["--listen", "ssl:0:privateKey=nowhere.pem"], "cannot read"),
+    (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
+    (["--broker", "sqlite:"], "--broker: The path of the file is missing"),
+    (["--broker", "sqlite:nowhere/b.sqlite3"], "nowhere/b.sqlite3"),
+    (["--broker", "sqlite:newer.sqlite3"], "newer"),
+    (["--broker", "sqlite:corrupt.sqlite3"], "corrupt.sqlite3"),
+    (["--readings-topic", "no/topic"], "--readings-topic takes the name of a topic"),
+    (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
+    (["--drain-timeout", "soon"], "--drain-timeout takes a number of seconds"),
+    (["surplus"], "Wrong number of arguments"),
+]
+
+
+def attempt(options, environment, directory):
+    """Try to start it; TAKEN stands for a port that is taken. Returns how that ended, the port, and where."""
+    newer_file(directory)
+    corrupt_file(directory)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -78,11 +78,26 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(installed, tmp_path, 
         options = [option.replace("TAKEN", port) for option in options]
         if "--listen" not in options:
             options += ["--listen", "tcp:0:interface=127.0.0.1"]
-        done = run(["-n", "sampleapp", *options], installed, tmp_path)
+        done = run(["-n", "sampleapp", *options], environment, directory)
+    return done, port, directory
+
+
+@pytest.fixture(scope="module")
+def attempts(installed, tmp_path_factory, two_at_a_time):
+    return [
+        two_at_a_time.submit(attempt, options, installed, tmp_path_factory.mktemp("attempt"))
+        for options, _ in MISTAKES
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, sentence in MISTAKES])
+def test_what_keeps_it_from_starting_is_said_in_a_sentence(attempts, number):
+    done, port, directory = attempts[number].result()
+    _, sentence = MISTAKES[number]
     assert done.returncode == 1
     assert sentence.replace("TAKEN", port) in done.stdout
     assert "Traceback" not in done.stdout
-    assert not (tmp_path / "twistd.pid").exists()
+    assert not (directory / "twistd.pid").exists()
 
 
 def test_twistd_lists_it_and_its_help_teaches(installed, tmp_path):
