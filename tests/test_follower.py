@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from twisted.internet.defer import succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from zope.interface import implementer
@@ -276,3 +276,72 @@ def test_readings_that_are_void_are_not_encoded_any_more(end):
     getattr(setup.follower, end)()
     assert setup.clock.getDelayedCalls() == []
     assert why_not(setup.follower)
+
+
+def change_many(setup, value):
+    for n in range(20_000):
+        setup.follower.record_received(reading_record(b"%d" % n, value, offset=n))
+
+
+@pytest.fixture
+def changed():
+    """A follower of 20,000 readings, all of which have changed since they were encoded."""
+    setup = Setup()
+    change_many(setup, b"1")
+    setup.follower.caught_up()
+    setup.settle()
+    change_many(setup, b"2")
+    return setup
+
+
+def test_many_changes_are_encoded_in_turns_for_whoever_asks(changed):
+    made = changed.follower.representation(1)
+    assert isinstance(made, Deferred)
+    change_many(changed, b"3")
+    later = changed.follower.representation(1)
+    changed.settle()
+    assert json.loads(made.result.body) == [2.0] * 20_000
+    assert json.loads(later.result.body) == [3.0] * 20_000
+    assert changed.follower.representation(1) is later.result
+    assert changed.clock.getDelayedCalls() == []
+
+
+def test_a_few_changes_are_encoded_at_once(changed):
+    changed.follower.representation(1)
+    changed.settle()
+    changed.follower.record_received(reading_record(b"7", b"5", offset=20_000))
+    assert json.loads(changed.follower.representation(1).body).count(5.0) == 1
+
+
+def test_whoever_stops_waiting_stops_nothing_else(changed):
+    gone, patient = changed.follower.representation(2), changed.follower.representation(2)
+    gone.addErrback(lambda failure: failure.trap(CancelledError))
+    gone.cancel()
+    changed.settle()
+    assert gone.result is CancelledError
+    assert len(json.loads(patient.result.body)) == 20_000
+
+
+def test_a_follower_that_stops_tells_whoever_waits(changed):
+    waiting = [changed.follower.representation(version) for version in (1, 2, 1)]
+    changed.follower.stop()
+    with pytest.raises(ReadingsNotReady, match="stopping"):
+        changed.follower.representation(1)
+    for each in waiting:
+        assert why_failed(each) == "The service is stopping."
+    assert changed.clock.getDelayedCalls() == []
+
+
+def test_whoever_waits_when_the_topic_is_deleted_is_told_what_whoever_asks_later_is(changed):
+    waiting = [changed.follower.representation(version) for version in (1, 2)]
+    changed.follower.reset()
+    assert [why_not(changed.follower)] * 2 == [why_failed(each) for each in waiting]
+    assert changed.clock.getDelayedCalls() == []
+
+
+def why_failed(waiting):
+    failures = []
+    waiting.addErrback(failures.append)
+    (failure,) = failures
+    assert failure.type is ReadingsNotReady
+    return str(failure.value)

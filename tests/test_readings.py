@@ -10,7 +10,7 @@ from itertools import islice
 from zlib import crc32
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.readings import NotAReading, Readings
@@ -254,6 +254,89 @@ def test_encoding_beforehand_ends_and_changes_nothing_whatever_happens_in_its_pa
         readings.apply(record)
     expected = naive_bodies(last_values_in_order_of_first_records([history]))
     assert expected == [readings.representation(version).body for version in (1, 2)]
+
+
+_READ = st.tuples(
+    st.just("read"), st.integers(0, 12), st.sampled_from([b"1", b"2", None]), st.integers(0, 12)
+)
+_TAKE = st.tuples(st.just("take"), st.sampled_from([1, 2]))
+_ENCODE = st.tuples(st.just("encode"), st.integers(0, 5), st.integers(1, 5))
+_ENCODE_ALL = st.tuples(st.just("represent"), st.sampled_from([1, 2]))
+
+
+# Long, since each has to meet blocks that wait for a snapshot, and are changed in two ways.
+_STEPS = st.lists(st.one_of(*[_READ] * 6, _TAKE, _ENCODE, _ENCODE_ALL), min_size=20, max_size=80)
+
+
+@settings(max_examples=300)
+@given(small_blocks, _STEPS)
+def test_a_snapshot_is_the_state_of_its_moment_whatever_changes_before_it_is_encoded(block_readings, steps):
+    """Several of them overlap, and now and then everything is encoded at once."""
+    read = [reading_record(b"%d" % n, b"0", offset=n, timestamp_ms=n) for n in range(12)]
+    readings = Readings(block_readings=block_readings)
+    for record in read:
+        readings.apply(record)
+    taken = [(readings.snapshot(1), 1, len(read))]
+    for name, *arguments in steps:
+        if name == "read":
+            number, value, timestamp_ms = arguments
+            record = reading_record(b"%d" % number, value, offset=len(read), timestamp_ms=timestamp_ms)
+            read.append(record)
+            readings.apply(record)
+        elif name == "take":
+            taken.append((readings.snapshot(*arguments), *arguments, len(read)))
+        elif name == "encode":
+            number, at_once = arguments
+            taken[number % len(taken)][0].encode(at_once=at_once)
+        else:
+            readings.representation(*arguments)
+    for snapshot, version, until in taken:
+        while not snapshot.encode(at_once=1):
+            pass
+        alone = Readings(block_readings=block_readings)
+        for record in read[:until]:
+            alone.apply(record)
+        assert snapshot.representation() == alone.representation(version)
+
+
+def test_a_snapshot_is_so_when_blocks_are_joined_and_then_change():
+    readings = Readings(block_readings=2)
+    for n in range(12):
+        apply_next(readings, b"%d" % n, b"0")
+    snapshot = readings.snapshot(1)
+    # The first block ends with "4", the second one holds "5" alone.
+    apply_next(readings, b"4", None)
+    apply_next(readings, b"5", b"1")
+    assert json.loads(snapshot.representation().body) == [0.0] * 12
+
+
+def test_a_snapshot_is_encoded_in_steps_and_kept_for_those_who_ask_for_the_same_state():
+    readings = Readings(block_readings=4)
+    for n in range(100):
+        apply_next(readings, b"%d" % n, b"1")
+    snapshot = readings.snapshot(1)
+    steps = 1
+    while not snapshot.encode(at_once=10):
+        steps += 1
+    assert 4 <= steps <= 10
+    assert readings.made(1) is None
+    made = snapshot.representation()
+    assert readings.made(1) is made
+    assert readings.representation(1) is made
+    apply_next(readings, b"7", b"2")
+    assert readings.made(1) is None
+    assert not readings.is_still(snapshot)
+
+
+def test_what_a_snapshot_has_encoded_is_not_encoded_again_after_a_change_elsewhere():
+    readings = Readings(block_readings=4)
+    for n in range(100):
+        apply_next(readings, b"%d" % n, b"1")
+    snapshot = readings.snapshot(2)
+    apply_next(readings, b"7", b"2")
+    snapshot.encode(at_once=1000)
+    pairs = zip(snapshot.representation().pieces, readings.representation(2).pieces, strict=True)
+    assert sum(one is not other for one, other in pairs) == 1
 
 
 def test_what_was_encoded_beforehand_is_not_encoded_again():

@@ -13,13 +13,15 @@ from zope.interface import implementer
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import ConsumerRecord
-from sampleapp.negotiation import Version
+from sampleapp.negotiation import MEDIA_TYPES, Version
 from sampleapp.readings import NotAReading, Readings, Representation
+from sampleapp.shared_encoding import SharedEncoding, cooperator_on
 
 __all__ = ["ReadingsFollower"]
 
 _ENCODED_AT_ONCE: Final = 8192
 """Readings, in both versions, in one turn of the reactor: 3 to 5 ms."""
+_STILL_READ: Final = "The stored readings are still being read; ask again."
 _LOG_INTERVAL_S: Final = 10.0
 """At most so often is a line logged for records that are skipped: a topic may hold nothing else."""
 
@@ -38,14 +40,22 @@ class ReadingsFollower:
         self._broker = broker
         self._topic = topic
         self._clock = clock
-        self._readings = Readings()
+        self._cooperator = cooperator_on(clock)
+        self._begin()
         self._following: IFollowing | None = None
-        self._is_complete = False
         self._encoding: IDelayedCall | None = None
         self._log_again: IDelayedCall | None = None
         self._skipped_since_logged = 0
         self.skipped = 0
         """How many records said nothing about a reading, since the start: for metrics."""
+
+    def _begin(self) -> None:
+        self._is_complete = False
+        self._readings = Readings()
+        self._encodings = {
+            version: SharedEncoding(self._readings, version, cooperator=self._cooperator)
+            for version in MEDIA_TYPES
+        }
 
     def start(self) -> None:
         """Begin to follow the topic."""
@@ -53,7 +63,7 @@ class ReadingsFollower:
 
     def stop(self) -> Deferred[None]:
         """Take no more records; fires with ``None`` when nothing is left running, and never fails."""
-        self._stop_encoding()
+        self._stop_encoding("The service is stopping.")
         if self._log_again is not None:
             self._log_again.cancel()
             self._log_again = None
@@ -61,9 +71,12 @@ class ReadingsFollower:
                 self._log_skipped()
         return succeed(None) if self._following is None else self._following.stop()
 
-    def representation(self, version: Version) -> Representation:
+    def representation(self, version: Version) -> Representation | Deferred[Representation]:
         """
-        The collection as it is now.
+        The collection as it is now, or a Deferred if encoding what has changed takes more than one turn.
+
+        The Deferred fires with the collection as it was at one moment, now or later, or fails with what else
+        is raised; see `SharedEncoding`.
 
         :raise ReadingsNotReady: not all that was in the topic at the start, or when it was made again, has
             been read; says what keeps it from being read, if something does.
@@ -72,8 +85,8 @@ class ReadingsFollower:
             obstacle = None if self._following is None else self._following.obstacle()
             if obstacle is not None:
                 raise ReadingsNotReady(f"{obstacle} The readings are served once all of them have been read.")
-            raise ReadingsNotReady("The stored readings are still being read; ask again.")
-        return self._readings.representation(version)
+            raise ReadingsNotReady(_STILL_READ)
+        return self._readings.made(version) or self._encodings[version].representation()
 
     def record_received(self, record: ConsumerRecord) -> None:
         """Take one record into the collection, or skip it; see `IRecordObserver`."""
@@ -97,7 +110,9 @@ class ReadingsFollower:
             "Serving {count} readings of the topic {topic}.", count=len(self._readings), topic=self._topic
         )
 
-    def _stop_encoding(self) -> None:
+    def _stop_encoding(self, reason: str) -> None:
+        for shared in self._encodings.values():
+            shared.stop(reason)
         if self._encoding is not None:
             self._encoding.cancel()
             self._encoding = None
@@ -110,9 +125,8 @@ class ReadingsFollower:
             topic=self._topic,
             count=len(self._readings),
         )
-        self._stop_encoding()
-        self._readings = Readings()
-        self._is_complete = False
+        self._stop_encoding(_STILL_READ)
+        self._begin()
 
     def _skip(self, record: ConsumerRecord, reason: NotAReading) -> None:
         self.skipped += 1

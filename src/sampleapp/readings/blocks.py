@@ -10,6 +10,10 @@ checksum.
 The entity tag is a digest of the digests of the blocks' text. It is as strong as one of the whole text: equal
 tags mean equal blocks, and so equal bytes. A sum of the digests of single readings would need no rule for
 blocks, but a digest for each reading, and sums can be made to collide.
+
+A `Snapshot` is what is there at one moment, encoded in steps. It shares what is encoded already, and what it
+encodes, with the blocks, as long as they are the same. A block that changes before a snapshot has come to it
+leaves its readings of that moment behind.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -27,7 +31,7 @@ from msgspec import Struct, field
 from sampleapp.model import Reading
 from sampleapp.negotiation import MEDIA_TYPES, Version
 
-__all__ = ["BLOCK_READINGS", "Blocks", "Representation", "Shown"]
+__all__ = ["BLOCK_READINGS", "Blocks", "Representation", "Shown", "Snapshot"]
 
 BLOCK_READINGS: Final = 512
 """In a block, on average: tens of kilobytes of text, encoded in about 0.2 ms."""
@@ -78,14 +82,57 @@ class Shown(Struct, gc=False, eq=False):
     """Says where it stands among the others; no two have the same one."""
 
 
-class _Encoded(Struct, frozen=True, gc=False):
-    text: bytes
-    """JSON, beginning with the bracket or comma that comes before the readings."""
-    digest: bytes
+_Sequence: TypeAlias = list[Shown] | tuple[Shown, ...]
+
+
+class _Piece(Struct, gc=False, eq=False):
+    """A block in one version, as it is, or as it was at the moment of a snapshot."""
+
+    version: Version
+    opening: bytes
+    """The bracket or comma that comes before the readings."""
+    shown: _Sequence | None
+    """What is to be encoded, while the block has the same readings in the same order."""
+    before: dict[int, Reading] | None = None
+    """By their places, those of them that have another value now."""
+    readings: list[Reading] | None = None
+    """What is to be encoded, once the block has not the same readings any more."""
+    text: bytes = b""
+    """JSON, beginning with the opening. Nothing before it is encoded."""
+    digest: bytes = b""
+
+    def note(self, shown: Shown) -> None:
+        """Keep what one of the readings was, before it has another value."""
+        if self.before is None:
+            self.before = {}
+        self.before.setdefault(shown.place, shown.reading)
+
+    def keep(self) -> None:
+        """Keep all of the readings, before the block has others."""
+        if self.shown is None:
+            return
+        if self.before is None:
+            self.readings = [shown.reading for shown in self.shown]
+        else:
+            before = self.before.get
+            self.readings = [before(shown.place, shown.reading) for shown in self.shown]
+        self.shown = self.before = None
+
+    def encode(self) -> int:
+        """Make the text, if there is none; returns how many readings that took."""
+        if self.text:
+            return 0
+        self.keep()
+        readings = self.readings or []
+        text = _encode([reading.value for reading in readings] if self.version == 1 else readings)
+        self.text = b"".join((self.opening, memoryview(text)[1:-1]))
+        self.digest = hashlib.blake2b(self.text, digest_size=_DIGEST_BYTES).digest()
+        self.readings = None
+        return len(readings)
 
 
 class _Block(Struct, eq=False):
-    shown: list[Shown] | tuple[Shown, ...]
+    shown: _Sequence
     """
     A list only where readings are appended to it, in the last block.
 
@@ -94,7 +141,85 @@ class _Block(Struct, eq=False):
     """
     has_end: bool = False
     """Whether the id of the last reading is one after which a block ends."""
-    encoded: dict[Version, _Encoded] = field(default_factory=dict)
+    pieces: dict[Version, _Piece] = field(default_factory=dict)
+    """What it is now, in the versions that were asked for."""
+    past: list[_Piece] = field(default_factory=list)
+    """What it was, where a snapshot has not encoded that yet."""
+
+    def piece(self, version: Version, opening: bytes) -> _Piece:
+        """Return what the block is now, encoded or not."""
+        piece = self.pieces.get(version)
+        if piece is None:
+            piece = self.pieces[version] = _Piece(version, opening, self.shown)
+        return piece
+
+    def change(self, shown: Shown) -> None:
+        """Be told that one of the readings is about to have another value."""
+        if self.pieces:
+            self.past.extend(self.pieces.values())
+            self.pieces.clear()
+        if self.past:
+            # To copy all of them at the first change would take a hundred times longer.
+            self.past = [piece for piece in self.past if not piece.text]
+            for piece in self.past:
+                piece.note(shown)
+
+    def rearrange(self) -> None:
+        """Be told that readings are about to come, or go."""
+        if self.pieces or self.past:
+            for piece in (*self.pieces.values(), *self.past):
+                piece.keep()
+            self.pieces.clear()
+            self.past.clear()
+
+
+class Snapshot:
+    """
+    What was there at one moment, in one version, whatever has changed since then.
+
+    Until it is encoded, the blocks go on to note for it what changes.
+    """
+
+    def __init__(
+        self, version: Version, pieces: list[_Piece], representations: dict[Version, Representation]
+    ) -> None:
+        """
+        :param pieces: some of which are to be encoded.
+        :param representations: of the same moment, where others look for what was made.
+        """
+        self.representations = representations
+        self._version = version
+        self._pieces = pieces
+        self._left = [piece for piece in pieces if not piece.text]
+
+    def encode(self, *, at_once: int) -> bool:
+        """
+        Encode so many readings, or as many more as fill a block.
+
+        :return: whether nothing is left to be encoded.
+        """
+        count = 0
+        while self._left and count < at_once:
+            count += self._left.pop().encode()
+        return not self._left
+
+    def representation(self) -> Representation:
+        """Return the whole, encoding what is left."""
+        while self._left:
+            self._left.pop().encode()
+        version = self._version
+        pieces = [piece.text for piece in self._pieces]
+        if len(pieces) > 1:
+            pieces.append(b"]")
+        else:
+            pieces = [(pieces[0] if pieces else b"[") + b"]"]
+        digests = b"".join([piece.digest for piece in self._pieces])
+        # Both versions of the empty collection are "[]", and a tag names one representation only.
+        etag = hashlib.blake2b(digests, digest_size=_ETAG_BYTES, person=b"readings-v%d" % version)
+        made = self.representations[version] = Representation(
+            media_type=MEDIA_TYPES[version], pieces=tuple(pieces), etag=f'"{etag.hexdigest()}"'
+        )
+        return made
 
 
 class Blocks:
@@ -109,7 +234,7 @@ class Blocks:
         self._firsts: list[int] = []
         self._last_place = -1
         self.is_encoded = False
-        """Whether any block may be. Before that, a change of a value need not be noted."""
+        """Whether any block may be. Before that, a change of a value need not be told."""
 
     def add(self, shown: Shown) -> None:
         """Put a reading where its place says."""
@@ -122,7 +247,8 @@ class Blocks:
         if not blocks or blocks[-1].has_end or len(blocks[-1].shown) >= self._most:
             self._put(len(blocks), _Block([]), shown.place)
         block = blocks[-1]
-        block.encoded.clear()
+        if block.pieces or block.past:
+            block.rearrange()
         if isinstance(block.shown, tuple):
             block.shown = list(block.shown)
         block.shown.append(shown)
@@ -130,17 +256,18 @@ class Blocks:
         if self._is_whole(block):
             block.shown = tuple(block.shown)
 
-    def changed(self, shown: Shown) -> None:
-        """Note that the value of one of the readings is another."""
-        self._blocks[self._find_block(shown.place)].encoded.clear()
+    def change(self, shown: Shown) -> None:
+        """Be told that one of the readings is about to have another value."""
+        self._blocks[self._find_block(shown.place)].change(shown)
 
     def discard(self, shown: Shown) -> None:
         """Take out one of the readings."""
         number = self._find_block(shown.place)
         block = self._blocks[number]
         at = bisect_left(block.shown, shown.place, key=_get_place)
-        block.encoded.clear()
-        block.shown = (*block.shown[:at], *block.shown[at + 1 :])
+        block.rearrange()
+        shown_now = tuple(block.shown)
+        block.shown = shown_now[:at] + shown_now[at + 1 :]
         if at == len(block.shown):
             block.has_end = False
         if block.shown:
@@ -150,35 +277,20 @@ class Blocks:
             self._drop(number)
         self._last_place = self._blocks[-1].shown[-1].place if self._blocks else -1
 
-    def represent(self, version: Version) -> Representation:
-        """Make a representation of what is there now, encoding the blocks that have changed."""
-        pieces: list[bytes] = []
-        digests: list[bytes] = []
+    def snapshot(self, version: Version, representations: dict[Version, Representation]) -> Snapshot:
+        """Take what is there now, to be encoded as far as it is not; see `Snapshot`."""
         self.is_encoded = True
-        opening = b"["
-        for block in self._blocks:
-            encoded = block.encoded.get(version)
-            if encoded is None:
-                encoded = block.encoded[version] = _encode_block(block, version, opening)
-            pieces.append(encoded.text)
-            digests.append(encoded.digest)
-            opening = b","
-        if len(pieces) > 1:
-            pieces.append(b"]")
-        else:
-            pieces = [(pieces[0] if pieces else b"[") + b"]"]
-        # Both versions of the empty collection are "[]", and a tag names one representation only.
-        etag = hashlib.blake2b(b"".join(digests), digest_size=_ETAG_BYTES, person=b"readings-v%d" % version)
-        return Representation(
-            media_type=MEDIA_TYPES[version], pieces=tuple(pieces), etag=f'"{etag.hexdigest()}"'
-        )
+        if self._blocks:
+            self._blocks[0].piece(version, b"[")
+        pieces = [block.pieces.get(version) or block.piece(version, b",") for block in self._blocks]
+        return Snapshot(version, pieces, representations)
 
     def encode(self, *, at_once: int) -> Iterator[None]:
         """
         Encode in both versions, from the first block to the last, what is not encoded.
 
         Readings may come, change and go in the pauses. What that changes in the blocks before the place that
-        has been reached is left for `represent`, so that this ends.
+        has been reached is left for snapshots, so that this ends.
 
         :param at_once: pause after so many readings, or as many more as fill a block.
         """
@@ -188,8 +300,7 @@ class Blocks:
         while (number := bisect_right(self._firsts, reached)) < len(self._blocks):
             block = self._blocks[number]
             for version in MEDIA_TYPES:
-                if version not in block.encoded:
-                    block.encoded[version] = _encode_block(block, version, b"," if number else b"[")
+                block.piece(version, b"," if number else b"[").encode()
             reached = block.shown[-1].place
             count += len(block.shown)
             if count >= at_once:
@@ -208,12 +319,12 @@ class Blocks:
             before = (*block.shown[:at], shown)
             if at:
                 block.shown = tuple(block.shown[at:])
-                block.encoded.clear()
+                block.rearrange()
                 self._firsts[number] = block.shown[0].place
             self._put(number, _Block(before, has_end=True), before[0].place)
             self._mend(number + 1)
         else:
-            block.encoded.clear()
+            block.rearrange()
             block.shown = (*block.shown[:at], shown, *block.shown[at:])
             self._firsts[number] = block.shown[0].place
             self._mend(number)
@@ -244,15 +355,15 @@ class Blocks:
             block.has_end = False
         else:
             following = self._blocks[number + 1]
-            following.encoded.clear()
+            following.rearrange()
             following.shown = (*moved, *following.shown)
             self._firsts[number + 1] = moved[0].place
 
     def _pull(self, number: int, count: int) -> None:
         """Move the first readings of the next block to the end of this one."""
         block, following = self._blocks[number : number + 2]
-        block.encoded.clear()
-        following.encoded.clear()
+        block.rearrange()
+        following.rearrange()
         block.shown = (*block.shown, *following.shown[:count])
         following.shown = tuple(following.shown[count:])
         self._firsts[number + 1] = following.shown[0].place
@@ -260,7 +371,8 @@ class Blocks:
     def _join(self, number: int) -> None:
         """Make one block of this one and the next."""
         block, following = self._blocks[number : number + 2]
-        block.encoded.clear()
+        block.rearrange()
+        following.rearrange()
         block.shown = (*block.shown, *following.shown)
         block.has_end = following.has_end
         self._drop(number + 1)
@@ -268,7 +380,7 @@ class Blocks:
     def _put(self, number: int, block: _Block, first: int) -> None:
         if number == 0 and self._blocks:
             # Its text begins with a comma from now on.
-            self._blocks[0].encoded.clear()
+            self._blocks[0].rearrange()
         self._blocks.insert(number, block)
         self._firsts.insert(number, first)
 
@@ -276,7 +388,7 @@ class Blocks:
         del self._blocks[number]
         del self._firsts[number]
         if number == 0 and self._blocks:
-            self._blocks[0].encoded.clear()
+            self._blocks[0].rearrange()
 
     def _find_block(self, place: int) -> int:
         return max(0, bisect_right(self._firsts, place) - 1)
@@ -286,10 +398,3 @@ class Blocks:
 
     def _is_end(self, shown: Shown) -> bool:
         return crc32(shown.reading.id.encode()) % self._usual == 0
-
-
-def _encode_block(block: _Block, version: Version, opening: bytes) -> _Encoded:
-    readings = [shown.reading for shown in block.shown]
-    text = _encode([reading.value for reading in readings] if version == 1 else readings)
-    text = b"".join((opening, memoryview(text)[1:-1]))
-    return _Encoded(text, hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest())

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sampleapp.model import ConsumerRecord, Reading
 from sampleapp.negotiation import Version
-from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown
+from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown, Snapshot
 from sampleapp.readings.records import parse_id, parse_number
 
 __all__ = ["Readings"]
@@ -62,6 +62,7 @@ class Readings:
         # The parts of the ids that are shown and in several partitions, and of those that are removed.
         self._scattered: dict[str, tuple[_Part, ...]] = {}
         self._removed: dict[str, tuple[_Part, ...]] = {}
+        # Another dictionary for each state, in which a snapshot leaves what it has made of that state.
         self._representations: dict[Version, Representation] = {}
 
     def __len__(self) -> int:
@@ -95,22 +96,22 @@ class Readings:
         if reading.value != number or (
             number == 0.0 and copysign(1.0, reading.value) != copysign(1.0, number)
         ):
-            shown.reading = Reading(reading.id, number)
             if self._blocks.is_encoded:
-                self._blocks.changed(shown)
-                self._representations.clear()
+                self._blocks.change(shown)
+                self._representations = {}
+            shown.reading = Reading(reading.id, number)
 
     def _show(self, reading_id: str, number: float, partition: int, timestamp_ms: int, place: int) -> None:
         shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
         self._table(reading_id)[reading_id] = shown
         self._blocks.add(shown)
-        self._representations.clear()
+        self._representations = {}
 
     def _hide(self, reading_id: str) -> None:
         shown = self._table(reading_id).pop(reading_id, None)
         if shown is not None:
             self._blocks.discard(shown)
-            self._representations.clear()
+            self._representations = {}
 
     def _merge(self, reading_id: str, number: float | None, record: ConsumerRecord) -> None:
         """Apply a record whose partition does not decide alone, or which removes the reading."""
@@ -163,10 +164,19 @@ class Readings:
 
         What has not changed since it was last asked for is not encoded again.
         """
-        made = self._representations.get(version)
-        if made is None:
-            made = self._representations[version] = self._blocks.represent(version)
-        return made
+        return self.made(version) or self.snapshot(version).representation()
+
+    def made(self, version: Version) -> Representation | None:
+        """Return the collection as it is now in one version, if nothing has to be done for it."""
+        return self._representations.get(version)
+
+    def snapshot(self, version: Version) -> Snapshot:
+        """Take the collection as it is now in one version, to be encoded in steps; see `Snapshot`."""
+        return self._blocks.snapshot(version, self._representations)
+
+    def is_still(self, snapshot: Snapshot) -> bool:
+        """Whether nothing has changed since a snapshot was taken."""
+        return snapshot.representations is self._representations
 
     def encode(self, *, at_once: int) -> Iterator[None]:
         """Encode everything beforehand, in steps that are short; see `Blocks.encode`."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from twisted.web.iweb import IRequest
 
-__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer"]
+__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer", "set_head"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -83,13 +83,18 @@ def json_answer(value: object) -> Answer:
     return Answer(_OK, _JSON, msgspec.json.encode(value))
 
 
+def set_head(request: IRequest, answer: Answer) -> None:
+    """Set status and headers."""
+    request.setResponseCode(answer.status, _phrase(answer.status))
+    for name, value in answer.all_headers:
+        request.responseHeaders.setRawHeaders(name, [value])
+
+
 def set_answer(request: IRequest, answer: Answer) -> bytes:
     """
     Set status and headers, for where Klein writes the body and finishes the request.
 
     :return: the body.
     """
-    request.setResponseCode(answer.status, _phrase(answer.status))
-    for name, value in answer.all_headers:
-        request.responseHeaders.setRawHeaders(name, [value])
+    set_head(request, answer)
     return b"".join(answer.pieces)

@@ -40,6 +40,12 @@ def _require_json(request: Request) -> None:
         raise request_errors.UnsupportedContentType(content_types)
 
 
+def _require_match(answer: Answer, tags: bytes) -> Answer:
+    if match_fails(tags, dict(answer.headers)[b"ETag"]):
+        raise request_errors.PreconditionFailed
+    return answer
+
+
 class FrontDoor:
     """The HTTP interface of the service."""
 
@@ -66,18 +72,21 @@ class FrontDoor:
         return self.routes.resource(self)
 
     @routes.route("/", "GET", "HEAD")
-    def readings(self, request: Request) -> Answer:
+    def readings(self, request: Request) -> Answer | Deferred[Answer]:
         """
         Serve the readings in the version that is asked for.
 
+        :return: a Deferred if they have to be encoded first; it fails with what else is raised.
         :raise PreconditionFailed: by ``If-Match``, which goes before ``If-None-Match`` (RFC 9110, section
             13.2.2).
         """
         answer = self._readings.answer(request)
         tags = request.fields.joined(b"If-Match")
-        if tags is not None and match_fails(tags, dict(answer.headers)[b"ETag"]):
-            raise request_errors.PreconditionFailed
-        return answer
+        if tags is None:
+            return answer
+        if isinstance(answer, Deferred):
+            return answer.addCallback(_require_match, tags)
+        return _require_match(answer, tags)
 
     @routes.route("/messages", "POST", admit=_require_json)
     def publish(self, request: Request) -> Deferred[Answer]:

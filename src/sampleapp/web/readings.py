@@ -6,20 +6,25 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TypeAlias
 
+from twisted.internet.defer import Deferred
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 
 from sampleapp.conditional import none_match_fails
 from sampleapp.negotiation import Version, choose_version
 from sampleapp.readings import Representation
-from sampleapp.web.answers import Answer, set_answer
+from sampleapp.web.answers import Answer
 from sampleapp.web.server import Request
-from sampleapp.web.twisted_web import request_of
+from sampleapp.web.twisted_web import render_resource
 
 __all__ = ["AcceptDispatch", "GetRepresentation", "RepresentationResource", "readings_resource"]
 
-GetRepresentation: TypeAlias = Callable[[Version], Representation]
-"""Gives the readings as they are now; raises `sampleapp.errors.ReadingsNotReady`."""
+GetRepresentation: TypeAlias = Callable[[Version], "Representation | Deferred[Representation]"]
+"""
+Gives the readings as they are now, or a Deferred that fires with them as they are now or later.
+
+It raises, or fails with, `sampleapp.errors.ReadingsNotReady`.
+"""
 
 
 def readings_resource(get_representation: GetRepresentation) -> AcceptDispatch:
@@ -41,17 +46,18 @@ class AcceptDispatch(Resource):
         super().__init__()
         self._versions = versions
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Answer | Deferred[Answer]:
         """
         Answer with the representation of the chosen version.
 
+        :return: a Deferred if that has to be encoded first; it fails with what else is raised.
         :raise ReadingsNotReady: there is no whole collection to represent yet.
         """
         return self._versions[choose_version(request.fields.joined(b"Accept"))].answer(request)
 
-    def render(self, request: IRequest) -> bytes:
+    def render(self, request: IRequest) -> int:
         """Answer inside a site of twisted.web."""
-        return set_answer(request, self.answer(request_of(request)))
+        return render_resource(request, self.answer)
 
 
 class RepresentationResource(Resource):
@@ -65,18 +71,25 @@ class RepresentationResource(Resource):
         self._get_representation = get_representation
         self._represented: Representation | None = None
 
-    def render(self, request: IRequest) -> bytes:
+    def render(self, request: IRequest) -> int:
         """Answer inside a site of twisted.web."""
-        return set_answer(request, self.answer(request_of(request)))
+        return render_resource(request, self.answer)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(
+        self, request: Request, representation: Representation | Deferred[Representation] | None = None
+    ) -> Answer | Deferred[Answer]:
         """
         Answer with the representation, or that the caller has it already.
 
+        :param representation: the one to answer with; by default, as it is now.
+        :return: a Deferred if that has to be encoded first; it fails with what else is raised.
         :raise ReadingsNotReady: there is no whole collection to represent yet.
         """
-        representation = self._get_representation(self._version)
+        if representation is None:
+            representation = self._get_representation(self._version)
         if representation is not self._represented:
+            if isinstance(representation, Deferred):
+                return representation.addCallback(lambda made: self.answer(request, made))
             self._make_answers(representation)
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)

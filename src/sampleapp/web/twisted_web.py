@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
 
-from sampleapp.web.answers import Answer, set_answer
+from sampleapp.web.answers import Answer, set_head
 from sampleapp.web.server import Fields, Handler, Request
 
-__all__ = ["render", "request_of"]
+__all__ = ["render", "render_resource", "request_of"]
 
 
 def request_of(request: IRequest) -> Request:
@@ -33,8 +37,8 @@ def render(
 
     :param answer_to: what to answer when the handler has failed.
     :param admit: looks at the request first, and raises what is wrong with it.
-    :return: fires with the body, once status and header fields are set. Cancelling it does not reach the
-        handler, so that somebody sees what becomes of a record that is on its way.
+    :return: fires with the end of the body, once status and header fields are set. Cancelling it does not
+        reach the handler, so that somebody sees what becomes of a record that is on its way.
     """
 
     async def answer() -> None:
@@ -47,8 +51,79 @@ def render(
                 answer = await answer
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
             answer = answer_to(Failure())
-        rendered.callback(set_answer(request, answer))
+        if rendered.called:
+            # The client has gone.
+            return
+        set_head(request, answer)
+        body = answer.body
+        if isinstance(body, bytes):
+            rendered.callback(body)
+        elif request.method == b"HEAD":
+            rendered.callback(b"")
+        else:
+            _PieceSender(request, iter(body), rendered).resumeProducing()
 
     rendered: Deferred[bytes] = Deferred()
     Deferred.fromCoroutine(answer()).addErrback(rendered.errback)
     return rendered
+
+
+def render_resource(request: Any, handler: Handler) -> int:
+    """
+    Let a handler answer a request, as a resource's ``render`` does.
+
+    What it raises, or fails with, is left to twisted.web.
+
+    :param request: of twisted.web, with what its interface does not name.
+    """
+
+    def finish(body: bytes) -> None:
+        request.write(body)
+        request.finish()
+
+    def fail(failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            request.processingFailed(failure)
+
+    rendered = render(request, handler=handler, answer_to=_raise)
+    request.notifyFinish().addErrback(lambda _: rendered.cancel())
+    rendered.addCallbacks(finish, fail)
+    return NOT_DONE_YET
+
+
+def _raise(failure: Failure) -> NoReturn:
+    failure.raiseException()
+
+
+@implementer(IPushProducer)
+class _PieceSender:
+    """Hands over a body in pieces as the client reads: to join a large one takes tens of milliseconds."""
+
+    def __init__(self, request: Any, pieces: Iterator[bytes], rendered: Deferred[bytes]) -> None:
+        """
+        :param request: of twisted.web, with what its interface does not name.
+        :param rendered: fires when all pieces are handed over.
+        """
+        self._request = request
+        self._pieces = pieces
+        self._rendered = rendered
+        self._is_paused = False
+        request.registerProducer(self, streaming=True)
+
+    def resumeProducing(self) -> None:
+        """Hand over what the transport has room for."""
+        self._is_paused = False
+        for piece in self._pieces:
+            self._request.write(piece)
+            if self._is_paused or self._rendered.called:
+                return
+        self._request.unregisterProducer()
+        self._rendered.callback(b"")
+
+    def pauseProducing(self) -> None:
+        """Hand over nothing more for now."""
+        self._is_paused = True
+
+    def stopProducing(self) -> None:
+        """Hand over nothing more: nobody is there."""
+        self._pieces = iter(())
