@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.readings import NotAReading, Readings
+from sampleapp.readings.records import parse_number, parse_numbers
 from tests.support import strategies
 from tests.support.readings import apply_next, reading_record
 
@@ -104,6 +105,60 @@ def test_ids_stand_in_the_order_of_their_first_records_however_these_come_in():
         )
         readings.representation(2)
     assert ids_of(readings) == ["first", "second", "third", "fourth", "fifth"]
+
+
+_parts_of_numbers = st.text(alphabet="0123456789+-.eE \t\r\n", max_size=6).map(str.encode)
+_values = st.one_of(
+    st.none(),
+    _parts_of_numbers,
+    st.floats().map(lambda number: repr(number).encode()),
+    st.integers().map(lambda number: b"%d" % number),
+    st.decimals(allow_nan=False, allow_infinity=False).map(lambda number: str(number).encode()),
+    st.sampled_from([b"", b"-0", b"-0.0", b"1,2", b",", b"1e999", b"1e-999", b"nan", b"0x1", b"1_0", b"[]"]),
+)
+
+
+@given(st.lists(_values.filter(lambda value: value is not None), max_size=5))
+@example([b"-0", b"0", b"-0.0"])
+@example([b"1,2", b"3"])
+@example([b"1", b"2,"])
+def test_numbers_that_are_read_at_once_are_those_that_are_read_one_by_one(values):
+    numbers = parse_numbers(values)
+    if numbers is not None:
+        assert [bits(number) for number in numbers] == [bits(parse_number(value)) for value in values]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5))
+def test_numbers_as_json_has_them_are_read_at_once(numbers):
+    found = parse_numbers([json.dumps(number).encode() for number in numbers])
+    assert [bits(number) for number in found] == [bits(number) for number in numbers]
+
+
+_any_records = st.builds(
+    reading_record,
+    st.sampled_from([b"a", b"b", b"c", b"", None, b"\xff", "ü".encode()]),
+    _values | st.sampled_from([b"1", b"2", None]),
+    partition=st.integers(0, 1),
+    offset=st.integers(0, 9),
+    timestamp_ms=st.integers(-1, 3),
+)
+
+
+@given(st.lists(st.lists(_any_records, max_size=6), max_size=6), st.booleans())
+def test_many_records_at_once_do_what_they_do_one_by_one(batches, look):
+    at_once, singly = Readings(), Readings()
+    for batch in batches:
+        skipped = at_once.apply_all(batch)
+        expected = []
+        for record in batch:
+            try:
+                singly.apply(record)
+            except NotAReading as reason:  # noqa: PERF203 -- each may be one
+                expected.append((record, str(reason)))
+        assert [(record, str(reason)) for record, reason in skipped] == expected
+        if look:
+            assert at_once.representation(1) == singly.representation(1)
+    assert at_once.representation(2) == singly.representation(2)
 
 
 def ids_of(readings):

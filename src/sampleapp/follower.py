@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.errors import ReadingsNotReady
-from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.interfaces import IBroker, IFollowing, IRecordBatchObserver
 from sampleapp.model import ConsumerRecord
 from sampleapp.negotiation import MEDIA_TYPES, Version
 from sampleapp.readings import NotAReading, Readings, Representation
@@ -26,7 +26,7 @@ _LOG_INTERVAL_S: Final = 10.0
 """At most so often is a line logged for records that are skipped: a topic may hold nothing else."""
 
 
-@implementer(IRecordObserver)
+@implementer(IRecordBatchObserver)
 class ReadingsFollower:
     """The readings of one topic, from its first record on."""
 
@@ -93,6 +93,11 @@ class ReadingsFollower:
         try:
             self._readings.apply(record)
         except NotAReading as reason:
+            self._skip(record, reason)
+
+    def records_received(self, records: Sequence[ConsumerRecord]) -> None:
+        """Take some records into the collection, or skip them; see `IRecordBatchObserver`."""
+        for record, reason in self._readings.apply_all(records):
             self._skip(record, reason)
 
     def caught_up(self) -> None:

@@ -7,12 +7,14 @@ never what callers see.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twisted.internet.defer import Deferred
 from zope.interface import Interface
 
 from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
 
-__all__ = ["IBroker", "IFollowing", "IRecordObserver"]
+__all__ = ["IBroker", "IFollowing", "IRecordBatchObserver", "IRecordObserver"]
 
 
 class IRecordObserver(Interface):
@@ -39,6 +41,23 @@ class IRecordObserver(Interface):
 
         The records of the new topic follow, from its first one on, and then `caught_up` once more, also
         for a new topic that is empty or does not exist. Only brokers whose topics can be deleted call it.
+        """
+
+
+class IRecordBatchObserver(IRecordObserver):
+    """
+    Takes many records at once: for an observer to which a call for each record is dear.
+
+    A broker calls `records_received` instead of `IRecordObserver.record_received`.
+    """
+
+    def records_received(records: Sequence[ConsumerRecord]) -> None:
+        """
+        Some more records of one partition were read: at least one, in the order of their offsets.
+
+        They are as many as a broker delivers in one turn of the reactor, so this has to be done within
+        milliseconds. Must not raise: a broker logs what is raised, counts all of them as delivered, and goes
+        on.
         """
 
 

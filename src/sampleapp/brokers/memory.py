@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
-from sampleapp.brokers.shared.observers import deliver, tell_caught_up
+from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
 from sampleapp.errors import BrokerStopped
 from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
 from sampleapp.model import (
@@ -132,6 +132,7 @@ class _Following:
     ) -> None:
         self.topic = topic
         self._observer = observer
+        self._batch_observer = batch_observer(observer)
         self._clock = clock
         self._records = records
         self._ended = ended
@@ -156,11 +157,18 @@ class _Following:
     def _turn(self) -> None:
         self._next = None
         records = self._records() or ()
-        for record in records[self._position : self._position + _PAGE_RECORDS]:
-            self._position += 1
-            deliver(self._observer, record)
+        some = records[self._position : self._position + _PAGE_RECORDS]
+        if self._batch_observer is not None and some:
+            self._position += len(some)
+            deliver_batch(self._batch_observer, some)
             if self._stopped:
                 return
+        else:
+            for record in some:
+                self._position += 1
+                deliver(self._observer, record)
+                if self._stopped:
+                    return
         if not self._caught_up and self._position >= self._end_at_start:
             self._caught_up = True
             tell_caught_up(self._observer, topic=self.topic)

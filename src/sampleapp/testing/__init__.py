@@ -8,10 +8,11 @@ import it.
 from sampleapp.testing.broker_contract import BrokerContract, new_topic
 from sampleapp.testing.failures import failures_collected
 from sampleapp.testing.publishing import content, everything, record, settled
-from sampleapp.testing.recorder import Recorder
+from sampleapp.testing.recorder import BatchRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
 __all__ = [
+    "BatchRecorder",
     "BrokerContract",
     "Recorder",
     "content",

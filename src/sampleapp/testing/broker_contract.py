@@ -37,7 +37,7 @@ from sampleapp.model import (
 )
 from sampleapp.testing.failures import failures_collected
 from sampleapp.testing.publishing import content, everything, record, settled
-from sampleapp.testing.recorder import Recorder
+from sampleapp.testing.recorder import BatchRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
 __all__ = ["HEADERS", "KEYS", "NAMES", "TIMESTAMPS", "VALUES", "BrokerContract", "new_topic"]
@@ -203,6 +203,46 @@ class BrokerContract:
         assert recorder.caught_up_at == [700]
         assert recorder.reset_at == []
         self.assert_in_order(recorder.records)
+
+    async def test_an_observer_of_batches_is_told_the_same_in_fewer_calls(
+        self, no_failure_is_lost: list[Failure]
+    ) -> None:
+        topic = new_topic()
+
+        def fail(records: Sequence[ConsumerRecord]) -> None:
+            assert len({each.partition for each in records}) == 1
+            if any(each.value == b"3" for each in records):
+                raise ZeroDivisionError("on purpose")
+
+        recorder = BatchRecorder(on_batch=fail)
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(700)])
+            broker.follow(topic=topic, observer=recorder)
+            await recorder.until(700)
+            await within(broker.publish(record(topic, b"700", key=b"k")))
+            await recorder.until(701)
+            await turns()
+        assert recorder.values() == [b"%d" % n for n in range(701)]
+        assert recorder.caught_up_at == [700]
+        assert sum(recorder.batches) == 701
+        assert len(recorder.batches) < 701
+        self.assert_in_order(recorder.records)
+        assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
+        no_failure_is_lost.clear()
+
+    async def test_an_observer_of_batches_that_stops_is_told_nothing_more(self) -> None:
+        topic = new_topic()
+        stops: list[Deferred[None]] = []
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(3000)])
+            recorder = BatchRecorder(on_batch=lambda _: stops.append(following.stop()))
+            following = broker.follow(topic=topic, observer=recorder)
+            await eventually(lambda: stops)
+            assert await outcomes(stops) == [None]
+            await everything(broker, topic)
+        assert len(recorder.batches) == 1
+        assert len(recorder.records) < 3000
+        assert recorder.caught_up_at == []
 
     async def test_two_followings_of_a_topic_are_each_told_everything(self) -> None:
         topic = new_topic()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from zope.interface import implementer
 
-from sampleapp.interfaces import IRecordObserver
+from sampleapp.interfaces import IRecordBatchObserver, IRecordObserver
 from sampleapp.model import ConsumerRecord
 from sampleapp.testing.waiting import eventually
 
-__all__ = ["Recorder"]
+__all__ = ["BatchRecorder", "Recorder"]
 
 
 @implementer(IRecordObserver)
@@ -65,3 +66,27 @@ class Recorder:
     def values(self) -> list[bytes | None]:
         """Return the values of the records."""
         return [record.value for record in self.records]
+
+
+@implementer(IRecordBatchObserver)
+class BatchRecorder(Recorder):
+    """As `Recorder`, and takes many records at once."""
+
+    def __init__(
+        self, *, on_batch: Callable[[Sequence[ConsumerRecord]], object] | None = None, **options: Any
+    ) -> None:
+        """
+        :param on_batch: is called with the records that came at once, after they were kept.
+        :param options: of `Recorder`.
+        """
+        super().__init__(**options)
+        self.batches: list[int] = []
+        """How many records came at once, each time."""
+        self._on_batch = on_batch
+
+    def records_received(self, records: Sequence[ConsumerRecord]) -> None:
+        """See `IRecordBatchObserver.records_received`."""
+        self.records += records
+        self.batches.append(len(records))
+        if self._on_batch is not None:
+            self._on_batch(records)

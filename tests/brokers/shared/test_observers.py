@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sampleapp.brokers.shared.observers import deliver, tell_caught_up
+from sampleapp.brokers.shared.observers import deliver, deliver_batch, tell_caught_up
 from sampleapp.model import ConsumerRecord
-from sampleapp.testing import Recorder
+from sampleapp.testing import BatchRecorder, Recorder
 
 RECORD = ConsumerRecord(
     topic="t", partition=3, offset=7, timestamp_ms=0, key=None, value=b"secret", headers=()
@@ -27,11 +27,15 @@ def test_an_observer_is_told():
 
 @pytest.mark.parametrize(
     "tell",
-    [lambda observer: deliver(observer, RECORD), lambda observer: tell_caught_up(observer, topic="t")],
-    ids=["record", "caught up"],
+    [
+        lambda observer: deliver(observer, RECORD),
+        lambda observer: deliver_batch(observer, [RECORD]),
+        lambda observer: tell_caught_up(observer, topic="t"),
+    ],
+    ids=["record", "batch", "caught up"],
 )
 def test_what_an_observer_raises_is_logged(tell, no_failure_is_lost):
-    tell(Recorder(on_record=failing, on_caught_up=failing))
+    tell(BatchRecorder(on_record=failing, on_batch=failing, on_caught_up=failing))
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()
 

@@ -19,10 +19,19 @@ __all__ = ["FollowingSetup"]
 class FollowingSetup:
     """A following of the topic, and who hears of it."""
 
-    def __init__(self, cluster, *, started=True, max_batch_bytes=64 * 1024 * 1024, start=EARLIEST, **options):
+    def __init__(
+        self,
+        cluster,
+        *,
+        started=True,
+        max_batch_bytes=64 * 1024 * 1024,
+        start=EARLIEST,
+        recorder=Recorder,
+        **options,
+    ):
         self.cluster = cluster
         self.condition = Condition()
-        self.recorder = Recorder(**options)
+        self.recorder = recorder(**options)
         self.followings = Followings()
         self.max_batch_bytes = max_batch_bytes
         self.start = start

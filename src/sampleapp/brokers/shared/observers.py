@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twisted.logger import Logger
 
-from sampleapp.interfaces import IRecordObserver
+from sampleapp.interfaces import IRecordBatchObserver, IRecordObserver
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["deliver", "tell_caught_up", "tell_reset"]
+__all__ = ["batch_observer", "deliver", "deliver_batch", "tell_caught_up", "tell_reset"]
 
 _log = Logger()
+
+
+def batch_observer(observer: IRecordObserver) -> IRecordBatchObserver | None:
+    """Return the observer if it takes many records at once."""
+    found: IRecordBatchObserver | None = IRecordBatchObserver(observer, None)
+    return found
 
 
 def deliver(observer: IRecordObserver, record: ConsumerRecord) -> None:
@@ -22,6 +30,20 @@ def deliver(observer: IRecordObserver, record: ConsumerRecord) -> None:
             offset=record.offset,
             partition=record.partition,
             topic=record.topic,
+        )
+
+
+def deliver_batch(observer: IRecordBatchObserver, records: Sequence[ConsumerRecord]) -> None:
+    """Call `IRecordBatchObserver.records_received`; what it raises is logged."""
+    try:
+        observer.records_received(records)
+    except Exception:  # noqa: BLE001 -- whatever it was, the next records are delivered
+        _log.failure(
+            "An observer failed on records {first} to {last} of partition {partition} of {topic}",
+            first=records[0].offset,
+            last=records[-1].offset,
+            partition=records[0].partition,
+            topic=records[0].topic,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -12,7 +13,7 @@ from zope.interface import implementer
 from sampleapp.brokers.shared import followings
 from sampleapp.brokers.shared.backoff import Backoff
 from sampleapp.brokers.shared.condition import Condition
-from sampleapp.brokers.shared.observers import deliver, tell_caught_up
+from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
 from sampleapp.brokers.shared.pause import Pause
 from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
@@ -21,7 +22,7 @@ from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.wal import WalMoved
 from sampleapp.interfaces import IFollowing, IRecordObserver
-from sampleapp.model import EARLIEST, Record, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, Record, Start
 
 __all__ = ["Following", "Followings"]
 
@@ -29,6 +30,7 @@ __all__ = ["Following", "Followings"]
 # in one turn of the reactor takes less.
 _PAGE_RECORDS = 1000
 _TURN_RECORDS = 250
+_TURN_BATCH_RECORDS = 500
 _PAGE_BYTES = 1024 * 1024
 _POLL_S = 0.2
 _BACKOFF = Backoff(first_s=0.25, max_s=5.0)
@@ -61,6 +63,7 @@ class Following:
         """
         self.topic = topic
         self._observer = observer
+        self._batch_observer = batch_observer(observer)
         # A topic has one partition.
         self._begins_at: Start | None = None if start == EARLIEST or partition not in {None, 0} else start
         self._has_partition = partition in {None, 0}
@@ -178,22 +181,34 @@ class Following:
     async def _deliver(self, page: Page) -> None:
         if self._end_at_start is None:
             self._end_at_start = page.end
-        for start in range(0, len(page.records), _TURN_RECORDS):
+        records = iter(page.records)
+        at_once = _TURN_RECORDS if self._batch_observer is None else _TURN_BATCH_RECORDS
+        for start in range(0, len(page.records), at_once):
             if start:
                 # The private thread begins with the next page when this one waits for the system.
                 await self._next_turn()
-            for record in page.records[start : start + _TURN_RECORDS]:
-                # The observer may stop the following at any record, and anybody between two turns.
-                if self._stopped:
-                    return
-                self._position = record.offset + 1
-                deliver(self._observer, record)
+            # Anybody may stop the following between two turns.
+            if self._stopped:
+                return
+            self._deliver_turn(list(islice(records, at_once)))
         if self._stopped:
             return
         self._position = page.next_offset
         if not self._caught_up and self._position >= self._end_at_start:
             self._caught_up = True
             tell_caught_up(self._observer, topic=self.topic)
+
+    def _deliver_turn(self, records: Sequence[ConsumerRecord]) -> None:
+        if self._batch_observer is not None:
+            self._position = records[-1].offset + 1
+            deliver_batch(self._batch_observer, records)
+            return
+        for record in records:
+            self._position = record.offset + 1
+            deliver(self._observer, record)
+            # The observer may stop the following at any record.
+            if self._stopped:
+                return
 
     def _next_turn(self) -> Deferred[None]:
         turn: Deferred[None] = Deferred()

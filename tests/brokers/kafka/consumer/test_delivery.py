@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sampleapp.brokers.kafka.batches import Codec, encode_batch
+from sampleapp.testing import BatchRecorder, record
 from tests.support.kafka_simulator import Cluster, values
 
 
@@ -15,6 +17,61 @@ def test_a_long_replay_leaves_other_work_its_turns(setup):
     setup(cluster, on_record=lambda _: seen.append(cluster.clock.turns)).catch_up()
     assert len(seen) == 4000
     assert max(Counter(seen).values()) == 500
+
+
+def test_a_long_replay_to_an_observer_of_batches_leaves_other_work_its_turns(setup):
+    cluster = Cluster()
+    for _ in range(100):
+        cluster.logs[0].append(*values(100))
+    seen = Counter()
+    following = setup(
+        cluster,
+        recorder=BatchRecorder,
+        on_batch=lambda records: seen.update({cluster.clock.turns: len(records)}),
+    )
+    following.catch_up()
+    following.assert_each_exactly_once()
+    assert sum(seen.values()) == 10_000
+    assert 500 < max(seen.values()) <= 2250
+    assert max(following.recorder.batches) <= 250
+
+
+def test_an_observer_of_batches_that_takes_its_time_leaves_other_work_its_turns(setup):
+    cluster = Cluster()
+    cluster.logs[0].append(*values(2000))
+    seen = []
+    take = cluster.take(0.003)
+    setup(
+        cluster, recorder=BatchRecorder, on_batch=lambda _: take(seen.append(cluster.clock.turns))
+    ).catch_up()
+    assert len(seen) == 8
+    assert max(Counter(seen).values()) == 2
+
+
+def test_records_with_many_headers_come_in_smaller_batches(setup):
+    cluster = Cluster()
+    log = cluster.logs[0]
+    log.append(*values(100))
+    ((first, last, _),) = log.batches
+    headers = tuple(("name", b"") for _ in range(50))
+    records = [record("t", value, headers=headers) for value in values(100)]
+    log.batches[0] = first, last, encode_batch(records, codec=Codec.NONE)
+    following = setup(cluster, recorder=BatchRecorder)
+    assert following.catch_up() == values(100)
+    assert set(following.recorder.batches) == {5}
+
+
+def test_an_observer_of_batches_that_stops_is_told_nothing_more(setup):
+    cluster = Cluster()
+    cluster.logs[0].append(*values(600))
+    stops = []
+    following = setup(
+        cluster, recorder=BatchRecorder, on_batch=lambda _: stops.append(following.following.stop())
+    )
+    cluster.run(5)
+    assert following.recorder.batches == [250]
+    assert not following.caught_up
+    assert [following.result_of(each) for each in stops] == [None]
 
 
 def test_an_observer_that_takes_its_time_leaves_other_work_its_turns(setup):

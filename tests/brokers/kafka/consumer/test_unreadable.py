@@ -9,6 +9,7 @@ from aiokafka.record.util import calc_crc32c
 from twisted.logger import capturedLogs, formatEvent
 
 from sampleapp.brokers.kafka.batches import Codec
+from sampleapp.testing import BatchRecorder, Recorder
 from tests.support.kafka_simulator import Cluster, values
 
 
@@ -108,7 +109,10 @@ def test_a_topic_that_holds_nothing_but_batches_that_are_too_large_does_not_floo
     assert len(events) == 4
 
 
-def test_what_is_damaged_inside_of_a_batch_is_told_and_what_stands_before_it_is_delivered_once(setup):
+@pytest.mark.parametrize("recorder", [Recorder, BatchRecorder])
+def test_what_is_damaged_inside_of_a_batch_is_told_and_what_stands_before_it_is_delivered_once(
+    setup, recorder
+):
     cluster = Cluster()
     log = cluster.logs[0]
     log.append(*values(3))
@@ -118,7 +122,7 @@ def test_what_is_damaged_inside_of_a_batch_is_told_and_what_stands_before_it_is_
     broken[-3] = 0x7F
     pack_into(">I", broken, 17, calc_crc32c(bytes(broken[21:])))
     log.batches[0] = (first, last, bytes(broken))
-    following = setup(cluster)
+    following = setup(cluster, recorder=recorder)
     cluster.run(30)
     assert following.values == values(2)
     assert following.obstacle is not None

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import Page, read_batches
+from sampleapp.brokers.kafka.batches import Page, UnreadableBatch, read_batches
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
-from sampleapp.brokers.shared.observers import deliver, tell_caught_up, tell_reset
+from sampleapp.brokers.shared.observers import (
+    batch_observer,
+    deliver,
+    deliver_batch,
+    tell_caught_up,
+    tell_reset,
+)
 from sampleapp.brokers.shared.pause import Pause
 from sampleapp.interfaces import IRecordObserver
+from sampleapp.model import ConsumerRecord
 
 __all__ = ["Delivery"]
 
 # What happens in one turn of the reactor: whichever is used up first.
 _TURN_RECORDS: Final = 500
+_TURN_BATCHED_RECORDS: Final = 2000
+_BATCH_RECORDS: Final = 250
+"""And headers of records."""
 _TURN_S: Final = 0.005
 _LOG_INTERVAL_S: Final = 10.0
 """At most so often is a line logged for batches that are skipped: a topic may hold nothing else."""
@@ -47,6 +58,8 @@ class Delivery:
         """How many batches were too large to be read, since the start."""
         self._topic = topic
         self._observer = observer
+        self._batch_observer = batch_observer(observer)
+        self._most_records = _TURN_RECORDS if self._batch_observer is None else _TURN_BATCHED_RECORDS
         self._positions = positions
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
@@ -117,20 +130,29 @@ class Delivery:
         position = partition.position
         if page.too_large and position is not None:
             self._skip(partition.number, position, page.next_offset - 1)
-        for record in page.records:
-            if not await self._may_go_on(partition):
-                return
-            # Kept up here, since the observer may stop the following at any record.
-            partition.position = record.offset + 1
-            self._turn_records += 1
-            self._told_something = True
-            deliver(self._observer, record)
+        if self._batch_observer is None:
+            for record in page.records:
+                if not await self._may_go_on(partition):
+                    return
+                # Kept up here, since the observer may stop the following at any record.
+                partition.position = record.offset + 1
+                self._turn_records += 1
+                self._told_something = True
+                deliver(self._observer, record)
+        else:
+            for records in _batches(page.records):
+                partition.position = records[-1].offset + 1
+                self._turn_records += len(records)
+                self._told_something = True
+                deliver_batch(self._batch_observer, records)
+                if not await self._may_go_on(partition):
+                    return
         if not self._stopped:
             partition.position = page.next_offset
 
     async def _may_go_on(self, partition: Partition) -> bool:
         """Let the reactor do other work if the turn is over."""
-        if self._turn_records >= _TURN_RECORDS or self._clock.seconds() - self._turn_began_s >= _TURN_S:
+        if self._turn_records >= self._most_records or self._clock.seconds() - self._turn_began_s >= _TURN_S:
             await self._pause.sleep(0)
             self.begin_turn()
         return not self._stopped and not partition.dropped
@@ -162,3 +184,24 @@ class Delivery:
         self._skipped_since_logged = 0
         if not self._stopped:
             self._log_again = self._clock.callLater(_LOG_INTERVAL_S, self._log_skipped)
+
+
+def _batches(records: Iterable[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
+    """:return: all of them; what could be read before an error, too."""
+    batch: list[ConsumerRecord] = []
+    room = _BATCH_RECORDS
+    try:
+        for record in records:
+            batch.append(record)
+            # Headers take many times the memory that they take in what was fetched.
+            room -= 1 + len(record.headers)
+            if room <= 0:
+                yield batch
+                batch, room = [], _BATCH_RECORDS
+    except UnreadableBatch:
+        # What stands before it counts.
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
