@@ -28,10 +28,10 @@ __all__ = ["Following", "Followings"]
 
 # A page takes about 2 ms, because publishes take turns with it on the private thread. What is delivered of it
 # in one turn of the reactor takes less.
-_PAGE_RECORDS = 1000
+_PAGE_RECORDS = 2000
+_PAGE_BYTES = 2 * 1024 * 1024
 _TURN_RECORDS = 250
 _TURN_BATCH_RECORDS = 500
-_PAGE_BYTES = 1024 * 1024
 _POLL_S = 0.2
 _BACKOFF = Backoff(first_s=0.25, max_s=5.0)
 
