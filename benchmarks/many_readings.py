@@ -156,8 +156,7 @@ def kafka(count: int) -> None:
 
     def take(data: bytes, position: int) -> None:
         for page in read_batches(data, topic="readings", partition=0, position=position, aborted=()):
-            for record in page.records:
-                readings.apply(record)
+            readings.apply_all(list(page.records))
 
     topic = _long_topic(count)
     for first in range(0, count, TURN):
