@@ -263,10 +263,10 @@ class ConnectionMachine(RuleBasedStateMachine):
         """See what has changed, and hold it against the promises."""
         socket = self.link.socket
         now = self.now
+        before = len(self.responses)
         if socket.sent != self.seen:
             self.seen = socket.sent
             self.progress_s = now
-            before = len(self.responses)
             self.responses, self.tail = parsed(bytes(self.link.received + socket.unread))
             if PROGRESS_IS_EXACT or len(self.responses) > before:
                 self.piece_s = now
@@ -278,7 +278,8 @@ class ConnectionMachine(RuleBasedStateMachine):
         if self.has_part_of_body and not self.is_busy:
             elapsed_s = now - self.head_s
             self.body_was_slow |= elapsed_s >= BODY_GRACE_S and self.body_sent < BODY_RATE * elapsed_s
-        self.check_answers()
+        if len(self.responses) > before:
+            self.check_answers()
         if self.is_over and self.ended_s is None:
             self.ended_s = now
             assert self.may_have_ended(), "the connection was closed, and nothing allows that"
