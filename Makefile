@@ -1,7 +1,7 @@
 # Everything here sets itself up: it takes Python 3.10 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (four minutes, half of which go to processes: the service, the command, and
+#   make test    the tests (three to four minutes, half of which go to processes: the service, the command, and
 #                a mock cluster of Kafka)
 #   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
 #                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
@@ -44,7 +44,7 @@ run: $(RUN)/installed
 	@trap : INT; $(RUN)/bin/sampleapp serve $(OPTIONS) || test $$? -eq $(INTERRUPTED)
 
 test: $(DEV)/installed
-	$(DEV)/bin/python -m pytest $(PYTEST_OPTIONS)
+	$(DEV)/bin/python -m pytest --numprocesses logical --maxprocesses 2 --dist worksteal $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
 	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)

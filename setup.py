@@ -111,7 +111,7 @@ setup(
         "testing": TESTING,
         "test": TEST,
         "docs": DOCS,
-        "dev": [*TEST, "psutil >= 5.9", "tox >= 4.11"],
+        "dev": [*TEST, "psutil >= 5.9", "pytest-xdist >= 3.5", "tox >= 4.11"],
         # What the benchmarks compare with.
         "bench": ["aiohttp >= 3.9", "uvloop >= 0.19; sys_platform != 'win32'"],
     },
