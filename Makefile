@@ -9,7 +9,7 @@
 #                make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
-#   make bench   what the service costs on this machine, and Kafka with it (about seven minutes)
+#   make bench   what the service costs on this machine, and Kafka with it (about a quarter of an hour)
 #   make clean   remove what the others have made
 
 PYTHON ?= python3
