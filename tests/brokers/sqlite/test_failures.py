@@ -116,7 +116,7 @@ async def test_a_commit_is_synced_before_it_is_answered(path, own_connection):
 
 @pytest_twisted.ensureDeferred
 async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, disk):
-    async with running(path, answer_timeout_s=0.1) as broker:
+    async with running(path, answer_timeout_s=0.5) as broker:
         await within(broker.publish(record("t", b"before")))
         disk.hang("append")
         sent = [broker.publish(record("t", b"sent"))]

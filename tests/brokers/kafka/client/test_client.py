@@ -198,7 +198,7 @@ async def test_the_listener_is_told_when_a_request_is_not_answered_in_time():
         client_of(f"127.0.0.1:{port}", listener=listener) as client,
     ):
         request = MetadataRequest(topics=[], auto_create=False)
-        assert (await failure_of(client.request(-1, request, timeout_s=0.2))).sent
+        assert (await failure_of(client.request(-1, request, timeout_s=0.5))).sent
         await eventually(lambda: listener.kinds() == ["connected", "lost"])
 
 

@@ -99,7 +99,7 @@ async def test_a_broker_that_closes_the_connection_during_sasl(key):
 async def test_a_broker_that_does_not_answer_during_sasl(key):
     broker = FakeBroker(mechanisms=["PLAIN"], silent_on={key})
     async with listening(broker) as port:
-        reason = await Connecting(port, "kafka://?sasl=PLAIN", timeout_s=0.2).reason()
+        reason = await Connecting(port, "kafka://?sasl=PLAIN", timeout_s=0.5).reason()
     assert f"127.0.0.1:{port} did not finish SASL with PLAIN in time" in reason.sentence
     assert not reason.lasting
 

@@ -109,7 +109,7 @@ def test_why_there_is_no_connection_is_said_in_the_words_of_the_system(error, sa
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer():
     async with listening(serving(Silent)) as port:
-        reason = await Connecting(port, timeout_s=0.1).reason()
+        reason = await Connecting(port, timeout_s=0.5).reason()
     assert reason.sentence == (
         f"127.0.0.1:{port} accepted the connection but did not answer in time: check that this is the port "
         "of a Kafka listener, and that the broker is not overloaded; if it is a TLS port, use kafka+tls://."

@@ -250,7 +250,7 @@ def test_an_alert_of_an_old_kafka_that_cannot_be_decrypted(has_certificate, what
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_tls(authority):
     async with listening(serving(Silent)) as port:
-        reason = await Connecting(port, trusting(authority), timeout_s=0.1).reason()
+        reason = await Connecting(port, trusting(authority), timeout_s=0.5).reason()
     assert "accepted the connection but did not answer the TLS handshake in time" in reason.sentence
     assert not reason.lasting
 

@@ -61,7 +61,7 @@ async def test_what_was_sent_and_not_answered_has_timed_out_at_the_deadline(mock
 @pytest_twisted.ensureDeferred
 async def test_a_full_buffer_refuses_at_once_and_is_free_again_later(mock):
     async with running(
-        mock.bootstrap, reactor=FasterReactor(), delivery_timeout="2", buffer_bytes="100000"
+        mock.bootstrap, reactor=FasterReactor(), delivery_timeout="5", buffer_bytes="100000"
     ) as broker:
         await within(broker.publish(record("t", b"before")))
         mock.broker_down()
@@ -102,7 +102,7 @@ async def test_a_leader_that_does_not_answer_neither_holds_up_the_others_nor_fil
     async with running(
         mock.bootstrap,
         reactor=FasterReactor(),
-        delivery_timeout="4",
+        delivery_timeout="7.5",
         buffer_bytes="200000",
         stop_within_s=0,
     ) as broker:

@@ -97,10 +97,7 @@ async def test_when_an_answer_is_lost_exactly_the_same_batch_is_sent_again(mock)
 
 @pytest_twisted.ensureDeferred
 async def test_a_request_that_is_not_answered_in_half_of_the_time_is_sent_again_as_it_was(mock):
-    async with (
-        Tap(mock, reactor) as tap,
-        running(tap.bootstrap, reactor=FasterReactor(), delivery_timeout="4") as broker,
-    ):
+    async with Tap(mock, reactor) as tap, running(tap.bootstrap, delivery_timeout="2") as broker:
         await within(broker.publish(record("t")))
         mock.set_round_trip(60_000)
         waiting = [broker.publish(each) for each in numbered(3)]

@@ -34,9 +34,9 @@ from tests.support.mock_cluster import (
 
 @pytest_twisted.ensureDeferred
 async def test_an_unknown_topic_is_refused_within_two_seconds_and_not_made(mock):
-    async with running(mock.bootstrap, reactor=(faster := FasterReactor())) as broker:
+    async with running(mock.bootstrap) as broker:
         with pytest.raises(UnknownTopic):
-            await broker.publish(record("absent")).addTimeout(2, faster)
+            await broker.publish(record("absent")).addTimeout(2, reactor)
         assert broker.health().ready
     assert set(await topics_of(mock.bootstrap)) == {"t"}
 

@@ -122,7 +122,7 @@ async def test_there_is_no_storm_of_connections_to_what_does_not_work(behaviour)
     }
     async with (
         listening(**behaviours[behaviour]) as server,
-        running(server.address, reactor=FasterReactor(), delivery_timeout="1") as broker,
+        running(server.address, delivery_timeout="1") as broker,
     ):
         broker.follow(topic="t", observer=Recorder())
         ends = await settled(broker, [record("t", key=b"%d" % n) for n in range(100)])
