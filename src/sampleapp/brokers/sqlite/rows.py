@@ -35,14 +35,14 @@ _SELECT = (
 # what is large, SQLite knows the length without reading it.
 _SELECT_AT_ONCE = (
     "SELECT group_concat(offset), group_concat(timestamp_ms),"
-    " group_concat(ifnull(CASE WHEN length(key) <= ?1 THEN length(CAST(key AS BLOB))"
+    " group_concat(ifnull(CASE WHEN length(key) <= :small_bytes THEN length(CAST(key AS BLOB))"
     " ELSE length(key) END, -1)),"
-    " group_concat(ifnull(CASE WHEN length(value) <= ?1 THEN length(CAST(value AS BLOB))"
+    " group_concat(ifnull(CASE WHEN length(value) <= :small_bytes THEN length(CAST(value AS BLOB))"
     " ELSE length(value) END, -1)),"
-    " CAST(group_concat(CASE WHEN length(key) <= ?1 THEN CAST(key AS BLOB) END, '') AS BLOB),"
-    " CAST(group_concat(CASE WHEN length(value) <= ?1 THEN CAST(value AS BLOB) END, '') AS BLOB),"
+    " CAST(group_concat(CASE WHEN length(key) <= :small_bytes THEN CAST(key AS BLOB) END, '') AS BLOB),"
+    " CAST(group_concat(CASE WHEN length(value) <= :small_bytes THEN CAST(value AS BLOB) END, '') AS BLOB),"
     " count(headers)"
-    " FROM record WHERE topic_id = ?2 AND offset >= ?3 AND offset < ?4"
+    " FROM record WHERE topic_id = :topic_id AND offset >= :first AND offset < :end"
 )
 _FIRST_SINCE = "SELECT min(offset) FROM record WHERE topic_id = ? AND timestamp_ms >= ?"
 _INT64 = 2**63
@@ -232,7 +232,12 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
         return Page([], offset, 0, exists=False)
     topic_id, end = found
     if end - offset >= max_records:
-        where = (max_bytes // max_records, topic_id, offset, offset + max_records)
+        where = {
+            "small_bytes": max_bytes // max_records,
+            "topic_id": topic_id,
+            "first": offset,
+            "end": offset + max_records,
+        }
         many = _read_at_once(connection, topic, where, max_bytes)
         if many is not None:
             return Page(many, many.offsets[-1] + 1, end)
@@ -278,7 +283,7 @@ def _read_singly(
 
 
 def _read_at_once(
-    connection: sqlite3.Connection, topic: str, where: tuple[int, int, int, int], max_bytes: int
+    connection: sqlite3.Connection, topic: str, where: dict[str, int], max_bytes: int
 ) -> PackedRecords | None:
     """
     Read many small records faster than one by one.
