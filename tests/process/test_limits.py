@@ -278,7 +278,7 @@ def test_with_few_descriptors_fewer_connections_are_taken_and_the_others_cost_no
     with closing(connect(service)) as first:
         assert publish(first, "1")[0] == 200
         with ExitStack() as stack:
-            clients = [stack.enter_context(open_socket(service)) for _ in range(200)]
+            clients = [stack.enter_context(open_unless_closed_already(service)) for _ in range(200)]
             answers = [wait_for_readable(client) for client in clients[44:]]
             # The last slots are for those that are told, the others are only closed.
             assert {answer[:12] for answer in answers} == {b"HTTP/1.1 503", b""}
@@ -323,6 +323,16 @@ def test_a_burst_over_tls_costs_no_more_descriptors_than_there_are(start, certif
     logged = service.output.removeprefix(before).splitlines()
     assert [line for line in logged if "EMFILE" in line or "accept" in line] == []
     assert len(logged) <= 2
+
+
+def open_unless_closed_already(service):
+    try:
+        return open_socket(service)
+    except ConnectionResetError:
+        # It was closed before this process has seen it open. This one reads as closed, too.
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
 
 
 def wait_for_readable(client):
