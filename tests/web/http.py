@@ -11,6 +11,19 @@ JSON = [(b"Content-Type", b"application/json")]
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 
+OF_THE_SERVER = {b"date", b"connection"}
+
+
+def same_answer(connections, method):
+    """Return the only answer that each connection has, which is the same but for what servers add."""
+    answers = []
+    for connection in connections:
+        (answer,) = connection.responses([method])
+        headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
+        answers.append(answer._replace(headers=headers))
+    assert all(answer == answers[0] for answer in answers)
+    return answers[0]
+
 
 def raw(service, data):
     connection = service.connect()

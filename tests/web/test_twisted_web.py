@@ -20,9 +20,7 @@ from twisted.web.server import Site
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
 from tests.support import strategies
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
-from tests.web.http import JSON, MESSAGE
-
-OF_THE_SERVER = {b"date", b"connection"}
+from tests.web.http import JSON, MESSAGE, same_answer
 
 ACCEPT_2 = (b"Accept", b"application/vnd.sampleApp.v2+json")
 
@@ -103,15 +101,10 @@ class BothWays:
         return self.received(connections, method)
 
     def received(self, connections, method):
-        answers = []
-        for connection in connections:
-            (answer,) = connection.responses([method])
-            headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
-            answers.append(answer._replace(headers=headers))
-        assert answers[0] == answers[1]
+        answer = same_answer(connections, method)
         own, other = (service.broker.records for service in self.services)
         assert own == other
-        return answers[0]
+        return answer
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,7 @@ from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import json_answer
 from sampleapp.web.routing import Routes, RouteTable
 from tests.support.in_memory import Connection, request_bytes
-from tests.web.http import assert_problem
-
-OF_THE_SERVER = {b"date", b"connection"}
+from tests.web.http import assert_problem, same_answer
 
 
 def admit_topic(request, *, topic):
@@ -83,16 +81,7 @@ class BothWays:
         connections = [Connection(server) for server in self.servers]
         for connection in connections:
             connection.send(request_bytes(method, target, headers, body))
-        return self.received(connections, method)
-
-    def received(self, connections, method):
-        answers = []
-        for connection in connections:
-            (answer,) = connection.responses([method])
-            headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
-            answers.append(answer._replace(headers=headers))
-        assert answers[0] == answers[1]
-        return answers[0]
+        return same_answer(connections, method)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +170,7 @@ def test_a_handler_with_variables_may_answer_later(both):
         connection.send(request_bytes("POST", "/topics/later"))
         assert connection.sent == b""
         topics.waiting.pop().callback(json_answer("late"))
-    assert json.loads(both.received(connections, "POST").body) == "late"
+    assert json.loads(same_answer(connections, "POST").body) == "late"
 
 
 def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):

@@ -31,8 +31,8 @@ _SELECT = (
     " WHERE topic_id = ? AND offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
 )
 # Many records as one row: SQLite steps once, and the other threads of Python run meanwhile, instead of
-# taking turns with it at each record. An inner SELECT would be a fifth slower. Of
-# what is large, SQLite knows the length without reading it.
+# taking turns with it at each record. An inner SELECT would be a fifth slower. Of what is large, SQLite
+# knows the length without reading it.
 _SELECT_AT_ONCE = (
     "SELECT group_concat(offset), group_concat(timestamp_ms),"
     " group_concat(ifnull(CASE WHEN length(key) <= :small_bytes THEN length(CAST(key AS BLOB))"

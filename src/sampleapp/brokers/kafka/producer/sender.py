@@ -118,6 +118,11 @@ class Sender:
         self._tick_call: IDelayedCall | None = None
         self._stopped = False
         self._in_flight = 0
+        """
+        How many requests were made whose answers have not been dealt with to the end.
+
+        A node's own count goes down before: what is published while an answer is dealt with is not alone.
+        """
         self._alone = 0
         """How many records in a row have come while no other one was there."""
         self.is_awake = False
