@@ -11,7 +11,13 @@ JSON = [(b"Content-Type", b"application/json")]
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 
-OF_THE_SERVER = {b"date", b"connection"}
+OF_THE_SERVER = {b"date", b"connection", b"x-request-id"}
+"""The header fields that differ from answer to answer."""
+
+
+def same_headers(response):
+    """Return the header fields but for those that differ from answer to answer."""
+    return {name: value for name, value in response.headers.items() if name not in OF_THE_SERVER}
 
 
 def same_answer(connections, method):
@@ -19,8 +25,7 @@ def same_answer(connections, method):
     answers = []
     for connection in connections:
         (answer,) = connection.responses([method])
-        headers = {name: value for name, value in answer.headers.items() if name not in OF_THE_SERVER}
-        answers.append(answer._replace(headers=headers))
+        answers.append(answer._replace(headers=same_headers(answer)))
     assert all(answer == answers[0] for answer in answers)
     return answers[0]
 

@@ -68,6 +68,7 @@ def test_requests_are_answered_alike_whole_byte_by_byte_and_cut_anywhere(exchang
     answers, records = [], []
     for pieces in ways:
         service = InMemoryService(broker=PromptBroker())
+        service.give_same_request_ids()
         service.read(b"a", b"1")
         connection = service.connect()
         connection.send(*[piece for piece in pieces if piece])

@@ -45,6 +45,7 @@ class LateBroker(Broker):
 
 def service_with(broker):
     service = InMemoryService(broker=broker)
+    service.give_same_request_ids()
     for n in range(100):
         service.read(b"%d" % n, b"1.5")
     return service

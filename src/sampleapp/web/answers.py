@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Struct
 from twisted.web.iweb import IRequest
 
-__all__ = ["SERVER", "Answer", "Headers", "json_answer", "set_answer", "set_head"]
+from sampleapp.model import RecordMetadata
+
+__all__ = ["SERVER", "Answer", "Headers", "json_answer", "published_answer", "set_answer", "set_head"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -35,9 +37,14 @@ class Answer(Struct, frozen=True):
 
     status: HTTPStatus
     headers: Headers = ()
-    """Without ``Content-Length``, ``Date``, ``Server`` and ``Connection``, which who writes it adds."""
+    """
+    Without ``Content-Length``, ``Date``, ``Server``, ``Connection`` and ``X-Request-Id``, which who writes it
+    adds.
+    """
     body: bytes | tuple[bytes, ...] = b""
     """As one, or in pieces, which are sent as the client reads them."""
+    record: RecordMetadata | None = None
+    """The record that was published, for those who count and log."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
@@ -81,6 +88,11 @@ def _phrase(status: HTTPStatus) -> bytes:
 def json_answer(value: object) -> Answer:
     """Encode a value as JSON in UTF-8."""
     return Answer(_OK, _JSON, msgspec.json.encode(value))
+
+
+def published_answer(record: RecordMetadata) -> Answer:
+    """Tell where a record is that was published."""
+    return Answer(_OK, _JSON, msgspec.json.encode(record), record)
 
 
 def set_head(request: IRequest, answer: Answer) -> None:

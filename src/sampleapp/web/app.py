@@ -9,12 +9,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
+from sampleapp.access import Right
 from sampleapp.conditional import match_fails
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
 from sampleapp.model import Record
 from sampleapp.web import request_errors
-from sampleapp.web.answers import Answer, json_answer
+from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Request
@@ -71,7 +72,7 @@ class FrontDoor:
         """Make the root of a site, or a part of one, for any program with twisted.web."""
         return self.routes.resource(self)
 
-    @routes.route("/", "GET", "HEAD")
+    @routes.route("/", "GET", "HEAD", right=Right.READ)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:
         """
         Serve the readings in the version that is asked for.
@@ -99,4 +100,4 @@ class FrontDoor:
                 value=message.content.encode("utf-8"),
                 timestamp_ms=int(self._clock.seconds() * 1000),
             )
-        ).addCallback(json_answer)
+        ).addCallback(published_answer)

@@ -27,6 +27,7 @@ from twisted.web.resource import Resource
 from werkzeug import exceptions
 from werkzeug.routing import MapAdapter
 
+from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
@@ -52,18 +53,24 @@ _log = Logger()
 
 
 class _Bound(Struct, frozen=True):
+    path: str
     handler: Handler
     admit: Callable[[Request], None] | None
+    right: Right
 
 
 class _Route(Struct, frozen=True):
+    path: str
     endpoint: Endpoint
     admit: Admit | None
+    right: Right
 
     def bound(self, instance: object, variables: Mapping[str, Any]) -> _Bound:
         return _Bound(
+            self.path,
             partial(self.endpoint, instance, **variables),
             partial(self.admit, **variables) if self.admit is not None and variables else self.admit,
+            self.right,
         )
 
 
@@ -88,7 +95,7 @@ class Routes:
         self.app.handle_errors(Exception)(_refuse)
 
     def route(
-        self, path: str, *methods: str, admit: Admit | None = None
+        self, path: str, *methods: str, admit: Admit | None = None, right: Right = Right.ANY
     ) -> Callable[[Endpoint], Callable[..., Any]]:
         """
         Declare what answers the requests for a path.
@@ -102,10 +109,11 @@ class Routes:
         :param methods: those that the handler takes. ``HEAD`` comes with ``GET``.
         :param admit: looks at the request before its body is taken, and raises what is wrong with it. It is
             given the variables, too.
+        :param right: what a caller has to have for it.
         """
 
         def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
-            route = _Route(handler, admit)
+            route = _Route(path, handler, admit, right)
 
             @wraps(handler)
             def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
@@ -170,6 +178,7 @@ class RouteTable:
                 bound = find(request.method, request.path)
             except MethodNotAllowed as error:
                 return _refusal_of_method(request.method, error)
+        request.exchange.route = bound.path
         if bound.admit is not None:
             bound.admit(request)
         return bound.handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -13,16 +14,41 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from sampleapp.web.answers import Answer, set_head
-from sampleapp.web.server import Fields, Handler, Request
+from sampleapp.web.server import Exchange, Fields, Handler, Peer, Request
+from sampleapp.web.server.head import request_id_of
+from sampleapp.web.server.request_ids import new_request_ids
 
 __all__ = ["render", "render_resource", "request_of"]
+
+_new_request_id = new_request_ids()
 
 
 def request_of(request: IRequest) -> Request:
     """Read a request of twisted.web, whose body is there already."""
     path, _, query = request.uri.partition(b"?")
-    fields = [(name, value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values]
-    return Request(request.method, path, query, Fields(fields), request.content.read())
+    fields = Fields(
+        (name, value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
+    )
+    exchange = Exchange(
+        Peer(getattr(request, "transport", None)),
+        give_request_id(request, request_id_of(fields)),
+        time.time(),
+    )
+    return Request(request.method, path, query, fields, exchange, request.content.read())
+
+
+def give_request_id(request: IRequest, own: bytes | None) -> bytes:
+    """
+    Give a request the id by which it is known, unless it has one, and put that into its answer.
+
+    :param own: the one that the client has given it, if any.
+    """
+    given: list[bytes] | None = request.responseHeaders.getRawHeaders(b"x-request-id")
+    if given is not None:
+        return given[0]
+    request_id = own or _new_request_id()
+    request.responseHeaders.setRawHeaders(b"x-request-id", [request_id])
+    return request_id
 
 
 def render(

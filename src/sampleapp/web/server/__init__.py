@@ -1,9 +1,21 @@
 """An HTTP/1.1 server that knows nothing of what is served."""
 
 from sampleapp.web.server.descriptors import Descriptors
+from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.fields import Fields
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import Dispatch, Handler, Request
 from sampleapp.web.server.server import HTTPServer
 
-__all__ = ["Descriptors", "Dispatch", "Fields", "HTTPServer", "Handler", "Limits", "Request"]
+__all__ = [
+    "Descriptors",
+    "Dispatch",
+    "Exchange",
+    "Fields",
+    "HTTPServer",
+    "Handler",
+    "Limits",
+    "OnAnswer",
+    "Peer",
+    "Request",
+]

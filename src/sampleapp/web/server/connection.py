@@ -23,6 +23,7 @@ from sampleapp.web.answers import Answer
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import BodyTooLarge, RequestError, RequestTooSlow, TooManyRequests
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
+from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.head import (
     END_OF_HEAD,
     MAX_HEAD,
@@ -30,6 +31,7 @@ from sampleapp.web.server.head import (
     PartialHead,
     parse_head,
     refusal_of_long_head,
+    request_id_in,
 )
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
@@ -102,12 +104,17 @@ _MOST_AT_ONCE: Final = 50
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_START: Final = b"%bDate: %b\r\nX-Request-Id: %b\r\n\r\n"
+_LAST_START: Final = b"%bDate: %b\r\nX-Request-Id: %b\r\nConnection: close\r\n\r\n"
+"""What stands before a body: of an answer, and of the last one of a connection."""
+
 
 class Server(Protocol):
     """What a connection asks of the server that it belongs to."""
 
     dispatch: Dispatch
     limits: Limits
+    on_answer: OnAnswer
     is_draining: bool
     """Whether connections end after the answer that is due."""
     waiting: int
@@ -125,6 +132,9 @@ class Server(Protocol):
 
     def http_date(self) -> bytes:
         """Return the time for a ``Date`` header."""
+
+    def new_request_id(self) -> bytes:
+        """Return an id for a request that came with none."""
 
     def answer_to(self, failure: Failure) -> Answer:
         """Return what to answer when a handler has failed."""
@@ -167,6 +177,7 @@ class HTTPConnection(TwistedProtocol):
         self._buffer = b""
         self._partial_head: PartialHead | None = None
         self._head: Head | None = None
+        self._exchange: Exchange | None = None
         self._request: Request | None = None
         self._handler: Answer | Handler | None = None
         self._body: Body | None = None
@@ -191,6 +202,7 @@ class HTTPConnection(TwistedProtocol):
     def connectionMade(self) -> None:
         """Begin to wait for a request."""
         transport = self.transport
+        self._peer = Peer(transport)
         self._server.opened(self, is_turned_away=self._turned_away is not None)
         self._since_s = self._server.next_sweep_s
         if ITCPTransport.providedBy(transport):
@@ -230,6 +242,8 @@ class HTTPConnection(TwistedProtocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Take note that nobody is there any more; a handler that works goes on."""
+        if self._state is not WAITING:
+            self._exchange = None
         self._enter(CLOSED)
         self._buffer = b""
         self._forget_request()
@@ -286,7 +300,7 @@ class HTTPConnection(TwistedProtocol):
         self._waits_for_turn = False
         self._go_on()
 
-    def _take_head(self, data: bytes) -> bytes:
+    def _take_head(self, data: bytes) -> bytes:  # noqa: PLR0911 -- each request passes here, once
         """Read a head; returns what comes after it, or after the whole request."""
         if data[0] == 13:  # noqa: PLR2004 -- CR
             # RFC 9112, section 2.2: some clients send an empty line after a body.
@@ -301,17 +315,22 @@ class HTTPConnection(TwistedProtocol):
                 return b""
             end += len(END_OF_HEAD)
             head = parse_head(data[:end])
-            length = head.length
-            if length is not None and length > self._server.limits.max_body:
-                raise BodyTooLarge(self._server.limits.max_body)
         except RequestError as error:
             self._buffer = data
             self._refuse_for(error)
             return b""
         self._partial_head = None
+        server = self._server
         self._head = head
-        self._request = request = Request(head.method, head.path, head.query, head.fields)
+        self._exchange = exchange = Exchange(
+            self._peer, head.request_id or server.new_request_id(), server.seconds(), head
+        )
+        self._request = request = Request(head.method, head.path, head.query, head.fields, exchange)
         handler = self._dispatch(request)
+        length = head.length
+        if length is not None and length > server.limits.max_body:
+            self._refuse_body(handler)
+            return b""
         if length == 0:
             self._handle(handler)
             return data[end:]
@@ -376,7 +395,10 @@ class HTTPConnection(TwistedProtocol):
         try:
             rest = body.receive(data)
         except RequestError as error:
-            self._refuse_for(error)
+            if isinstance(error, BodyTooLarge):
+                self._refuse_body(handler)
+            else:
+                self._refuse_for(error)
             return b""
         if rest is None:
             return b""
@@ -413,6 +435,10 @@ class HTTPConnection(TwistedProtocol):
             except Exception:  # noqa: BLE001 -- nobody else sees it, and the client would wait for ever
                 self._server.answer_to(Failure())
                 self.abort()
+        elif self._exchange is not None:
+            # The client has gone; what became of its request is counted, and logged, all the same.
+            exchange, self._exchange = self._exchange, None
+            self._server.on_answer(exchange, answer)
 
     def _fail(self, failure: Failure) -> None:
         self._answer_at_last(self._server.answer_to(failure))
@@ -430,15 +456,18 @@ class HTTPConnection(TwistedProtocol):
 
     def _answer(self, answer: Answer) -> None:
         """Answer the request that is whole now."""
-        head = self._head
-        if head is None:
+        head, exchange = self._head, self._exchange
+        if head is None or exchange is None:
             raise IllegalTransition("There is no request to answer.")
         server = self._server
+        self._exchange = None
+        server.on_answer(exchange, answer)
         self._is_last_answer = not head.keeps_alive or server.is_draining
-        if self._is_last_answer:
-            start = b"%bDate: %b\r\nConnection: close\r\n\r\n" % (answer.head, server.http_date())
-        else:
-            start = b"%bDate: %b\r\n\r\n" % (answer.head, server.http_date())
+        start = (_LAST_START if self._is_last_answer else _START) % (
+            answer.head,
+            server.http_date(),
+            exchange.request_id,
+        )
         body = answer.body
         if head.method == b"HEAD":
             self._send(start)
@@ -526,17 +555,21 @@ class HTTPConnection(TwistedProtocol):
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         # RFC 9110, section 9.3.2: an answer to HEAD has no content, even if the rest is not understood.
         is_head = self._buffer.startswith(b"HEAD ") if self._head is None else self._head.method == b"HEAD"
+        server = self._server
+        exchange = self._exchange or Exchange(
+            self._peer, request_id_in(self._buffer) or server.new_request_id(), server.seconds()
+        )
+        self._exchange = None
+        server.on_answer(exchange, answer)
         self._enter(LINGERING)
-        self._since_s = self._dropped_s = self._server.seconds()
+        self._since_s = self._dropped_s = server.seconds()
         self._last_progress = self._progress()
         self._forget_request()
         self._partial_head = None
         self._buffer = b""
         self._release_transport()
-        self.transport.write(
-            b"%bDate: %b\r\nConnection: close\r\n\r\n%b"
-            % (answer.head, self._server.http_date(), b"" if is_head else b"".join(answer.pieces))
-        )
+        start = _LAST_START % (answer.head, server.http_date(), exchange.request_id)
+        self.transport.write(start if is_head else start + b"".join(answer.pieces))
         if self._client_has_finished:
             self.transport.loseConnection()
         elif not ISSLTransport.providedBy(self.transport):
@@ -547,6 +580,13 @@ class HTTPConnection(TwistedProtocol):
         if isinstance(error, BodyTooLarge):
             self._server.refused("max-body")
         self._refuse(problem_answer(error))
+
+    def _refuse_body(self, handler: Answer | Handler) -> None:
+        """Refuse a body over the limit, or say what is wrong with the request anyway."""
+        if isinstance(handler, Answer):
+            self._refuse(handler)
+        else:
+            self._refuse_for(BodyTooLarge(self._server.limits.max_body))
 
     def _close(self, *, timeout_s: float | None = None) -> None:
         """

@@ -32,6 +32,8 @@ __all__ = [
     "check_host",
     "parse_head",
     "refusal_of_long_head",
+    "request_id_in",
+    "request_id_of",
 ]
 
 MAX_HEAD: Final = 16 * 1024
@@ -47,6 +49,8 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/
 _SCHEME = re.compile(rb"https?://", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+_REQUEST_ID_LINE = re.compile(rb"\r\nX-Request-Id:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 
 # A name that DNS could hold, an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
 # grammar of RFC 3986 (section 3.2.2) allows more, none of which names a host that can be reached.
@@ -70,6 +74,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the client waits to be told that its body is wanted (RFC 9110, section 10.1.1)."""
     keeps_alive: bool
     """Whether the connection may stay open after the answer (RFC 9112, section 9.3)."""
+    request_id: bytes | None
+    """By which the client knows the request (``X-Request-Id``), if that can be repeated."""
 
 
 def parse_head(data: bytes) -> Head:
@@ -129,6 +135,27 @@ class PartialHead:
             end = len(data.rstrip(BLANKS))
             self._fields.feed(data[self._seen : end])
             self._seen = end
+
+
+def request_id_of(fields: Fields) -> bytes | None:
+    """
+    By which id the client knows the request.
+
+    :return: 1 to 128 octets from ``!`` to ``~``; ``None`` if there is no such id, or more than one.
+    """
+    ids = fields.all(b"x-request-id")
+    return ids[0] if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
+
+
+def request_id_in(data: bytes) -> bytes | None:
+    """
+    Look for that id in what has come of a head, or in one that was refused.
+
+    :param data: from its first byte.
+    """
+    head = data[: data.find(END_OF_HEAD) + len(END_OF_HEAD)] if END_OF_HEAD in data else data
+    ids = _REQUEST_ID_LINE.findall(head, 0, MAX_HEAD)
+    return ids[0] if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
 
 def refusal_of_long_head(data: bytes) -> RequestError:
@@ -192,6 +219,7 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
         # RFC 9110, section 10.1.1: HTTP/1.0 does not know it.
         expects_continue=bool(expectations) and is_1_1,
         keeps_alive=is_1_1 and (options is None or not _has_close(options)),
+        request_id=request_id_of(fields),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from sampleapp.web.answers import Answer
+from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.fields import Fields
 
 __all__ = ["Dispatch", "Handler", "Request"]
@@ -23,6 +24,7 @@ class Request(Struct, gc=False):
     query: bytes
     """As it was sent, without the question mark."""
     fields: Fields
+    exchange: Exchange
     body: bytes = b""
     """Empty until the handler is called."""
 

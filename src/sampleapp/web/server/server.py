@@ -30,8 +30,10 @@ from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
 from sampleapp.web.server.connection import HTTPConnection, is_plain_socket
 from sampleapp.web.server.descriptors import Descriptors
+from sampleapp.web.server.exchange import Exchange, OnAnswer
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import Dispatch
+from sampleapp.web.server.request_ids import new_request_ids
 
 __all__ = ["HTTPServer"]
 
@@ -65,6 +67,7 @@ class HTTPServer(Factory):
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
+        on_answer: OnAnswer | None = None,
     ) -> None:
         """
         :param dispatch: decides on each request.
@@ -72,9 +75,12 @@ class HTTPServer(Factory):
         :param reactor: tells the time, in seconds since the epoch.
         :param limits: what a client may cost.
         :param descriptors: of the process; they are not looked at by default.
+        :param on_answer: is told of each answer; nobody is by default.
         """
         self.dispatch = dispatch
         self.answer_to = answer_to
+        self.on_answer: OnAnswer = _tell_nobody if on_answer is None else on_answer
+        self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
         self.is_draining = False
         self.waiting = 0
@@ -242,6 +248,10 @@ class _Unserved(Protocol):
         if is_plain_socket(transport):
             # Before the next one is accepted, which may need its descriptor.
             transport.connectionLost(Failure(ConnectionAborted()))
+
+
+def _tell_nobody(_exchange: Exchange, _answer: Answer) -> None:
+    pass
 
 
 def _is_on_loopback(address: Any) -> bool:

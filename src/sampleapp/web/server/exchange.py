@@ -1,0 +1,74 @@
+"""Who asks, and what is known of one request and its answer to those who count and log them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from cryptography.x509 import Certificate
+from msgspec import Struct
+from OpenSSL.crypto import X509
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IAddress, ISSLTransport
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.server.head import Head
+
+__all__ = ["Exchange", "OnAnswer", "Peer"]
+
+
+class Peer:
+    """The other end of a connection."""
+
+    __slots__ = ("_host", "_transport")
+
+    def __init__(self, transport: Any) -> None:
+        """:param transport: of the connection; ``None`` if there is none to ask."""
+        self._transport = transport
+        self._host: str | None = None
+
+    @property
+    def address(self) -> IAddress | None:
+        """Where the client is."""
+        address: IAddress | None = None if self._transport is None else self._transport.getPeer()
+        return address
+
+    @property
+    def host(self) -> str:
+        """The address of the client without its port, for people; empty for a Unix socket."""
+        if self._host is None:
+            address: Any = self.address
+            self._host = address.host if isinstance(address, IPv4Address | IPv6Address) else ""
+        return self._host
+
+    def certificate(self) -> Certificate | None:
+        """
+        Return the client's certificate, which was verified when the connection was opened.
+
+        :return: ``None`` if the endpoint asks for none, or the client has shown none.
+        """
+        if not ISSLTransport.providedBy(self._transport):
+            return None
+        transport: Any = self._transport
+        certificate: X509 | None = transport.getPeerCertificate()
+        return None if certificate is None else certificate.to_cryptography()
+
+
+class Exchange(Struct, gc=False):
+    """One request and its answer."""
+
+    peer: Peer
+    request_id: bytes
+    """By which the request is known (``X-Request-Id``): the client's own id, or a new one."""
+    started_s: float
+    """When the head was whole, or was refused: seconds since the epoch."""
+    head: Head | None = None
+    """``None`` if it was not understood."""
+    route: str = ""
+    """The path of the route that was found, as it was declared; empty if there is none."""
+    caller: str = ""
+    """The name of the caller; empty if nobody was asked for it, or it is not known."""
+
+
+OnAnswer: TypeAlias = Callable[[Exchange, Answer], None]
+"""Is told of each answer, once, when it is decided. It must not raise, and costs each request its time."""
