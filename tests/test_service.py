@@ -11,6 +11,7 @@ from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IFollowing
 from sampleapp.listener import Listener
 from sampleapp.options import Config
+from sampleapp.reloads import Reloads
 from sampleapp.service import SampleApp
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 
@@ -85,6 +86,7 @@ class Setup:
             follower=ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock),
             server=self.web.site,
             listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
+            reloads=Reloads(self.web.clock),
             clock=self.web.clock,
         )
         self.service.startService()

@@ -15,6 +15,7 @@ from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker
 from sampleapp.listener import Listener
 from sampleapp.options import Config
+from sampleapp.reloads import Reloads
 from sampleapp.web import Descriptors, FrontDoor, HTTPServer, answer_to_failure
 
 __all__ = ["SampleApp", "build"]
@@ -42,10 +43,12 @@ class SampleApp(Service):
         follower: ReadingsFollower,
         server: HTTPServer,
         listeners: list[Listener],
+        reloads: Reloads,
         clock: IReactorTime,
     ) -> None:
         """
         :param listeners: where the server is to be reached.
+        :param reloads: what can be read again while all that runs.
         :param clock: measures how long stopping may take.
         """
         self._config = config
@@ -53,6 +56,7 @@ class SampleApp(Service):
         self._follower = follower
         self._server = server
         self._listeners = listeners
+        self._reloads = reloads
         self._clock = clock
         self._is_listening = False
 
@@ -60,6 +64,14 @@ class SampleApp(Service):
     def urls(self) -> list[str]:
         """Where the service is reached, once it listens."""
         return [listener.url for listener in self._listeners]
+
+    def reload(self) -> bool:
+        """
+        Read again what can be read again, such as files with the rights of callers.
+
+        :return: whether all of it could be used; what could not stays as it was, and the log says why.
+        """
+        return self._reloads.reload()
 
     def privilegedStartService(self) -> None:  # noqa: N802 -- Twisted's name
         """
@@ -79,6 +91,7 @@ class SampleApp(Service):
             self.privilegedStartService()
         self._broker.start()
         self._follower.start()
+        self._reloads.start()
         wanted, most = self._config.limits.max_connections, self._server.limits.max_connections
         if most < wanted:
             self._log.warn(
@@ -111,6 +124,7 @@ class SampleApp(Service):
                 timeout_s=self._config.drain_timeout_s,
                 count=self._server.connections,
             )
+        self._reloads.stop()
         # Not waited for: the broker stops whoever follows it, and has a deadline for that.
         self._follower.stop()
         await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
@@ -144,6 +158,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     limits = config.limits
     if descriptors is not None:
         limits = limits.within(descriptors.for_connections)
+    reloads = Reloads(reactor)
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
     return SampleApp(
         config=config,
@@ -157,5 +172,6 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
             descriptors=descriptors,
         ),
         listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
+        reloads=reloads,
         clock=reactor,
     )

@@ -75,6 +75,11 @@ class TwistdService(Service):
         gc.collect()
         gc.freeze()
 
+    def reload(self) -> None:
+        """Read again what can be read again, while the service runs."""
+        if self.running:
+            self._sampleapp.reload()
+
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""
         super().stopService()
@@ -104,6 +109,19 @@ def _heed_first_signal_only() -> None:
             signal.signal(number, first_only(handler))
 
 
+def _reload_on_hangup(service: TwistdService, reactor: Any) -> None:
+    """
+    Read files again when SIGHUP comes.
+
+    Also where it was ignored before, as ``nohup`` does: what matters there is that it ends nothing.
+    """
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        reactor.callFromThread(service.reload)
+
+    signal.signal(signal.SIGHUP, reload)
+
+
 def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa: N802 -- Twisted's name
     """
     Make the service that ``twistd`` runs.
@@ -119,6 +137,7 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         service = TwistdService(build(config, reactor=reactor, descriptors=descriptors))
     except StartUpError as error:
         raise SystemExit(f"sampleapp: {error}") from error
+    _reload_on_hangup(service, reactor)
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service

@@ -100,3 +100,18 @@ def test_an_interrupt_that_the_shell_has_ignored_does_not_keep_the_service_from_
     service.process.send_signal(signal.SIGINT)
     assert service.stop() == -signal.SIGTERM
     assert "SIGINT" not in service.output
+
+
+def test_sighup_ends_nothing_not_even_a_request(start, tmp_path):
+    service = start()
+    with closing(connect(service)) as connection, ThreadPoolExecutor(1) as pool:
+        assert publish(connection, "first")[0] == 200
+        with locked(tmp_path):
+            send_message(connection, "second")
+            answer = pool.submit(answer_on, connection)
+            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+            for _ in range(3):
+                service.process.send_signal(signal.SIGHUP)
+        assert answer.result(DEADLINE_S)[0] == 200
+        assert publish(connection, "third")[0] == 200
+    assert service.stop() == -15
