@@ -99,6 +99,8 @@ setup(
         "klein >= 24.8, < 25",
         "lz4 >= 4.4.3",
         "msgspec >= 0.19",
+        # In the standard library since Python 3.11.
+        "tomli >= 2.0.1; python_version < '3.11'",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",

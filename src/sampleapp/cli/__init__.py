@@ -1,5 +1,5 @@
 """
-The ``sampleapp`` command: run the service, publish messages, look at readings, read a topic.
+The ``sampleapp`` command: run the service, publish messages, look at readings, read a topic, make tokens.
 
 What can be parsed is parsed before anything heavier than click is imported: ``--help`` answers at once.
 """
@@ -17,6 +17,7 @@ from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
 from sampleapp.cli._serve import serve
 from sampleapp.cli._streams import discard_stdout, open_standard_streams
+from sampleapp.cli._token import token
 
 __all__ = ["main"]
 
@@ -27,6 +28,7 @@ Examples:
   sampleapp publish readings --key kitchen 21.5
   sampleapp readings --version 2
   sampleapp consume readings
+  sampleapp token thermometer --publish readings
 
 \b
 Exit codes:
@@ -69,3 +71,4 @@ main.add_command(serve)
 main.add_command(publish)
 main.add_command(readings)
 main.add_command(consume)
+main.add_command(token)
