@@ -71,6 +71,16 @@ class ReadingsFollower:
                 self._log_skipped()
         return succeed(None) if self._following is None else self._following.stop()
 
+    @property
+    def lag(self) -> int | None:
+        """How many records are still to be read; ``None`` while that is not known. See `IFollowing.lag`."""
+        return None if self._following is None else self._following.lag()
+
+    @property
+    def count(self) -> int:
+        """How many readings there are."""
+        return len(self._readings)
+
     def representation(self, version: Version) -> Representation | Deferred[Representation]:
         """
         The collection as it is now, or a Deferred if encoding what has changed takes more than one turn.

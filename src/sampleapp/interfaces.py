@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from zope.interface import Interface
 
+from sampleapp.measures import Measures
 from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
 
-__all__ = ["IBroker", "IFollowing", "IRecordBatchObserver", "IRecordObserver"]
+__all__ = ["IBroker", "IFollowing", "IMeasured", "IRecordBatchObserver", "IRecordObserver"]
 
 
 class IRecordObserver(Interface):
@@ -92,6 +93,16 @@ class IFollowing(Interface):
         :return: as of the last look; ``None`` while that is not known.
         """
 
+    def lag() -> int | None:
+        """
+        How many records, or offsets that may have one, are still to be delivered.
+
+        Answers at once from what is known, without asking the broker.
+
+        :return: as of the last look; ``None`` while that is not known. It may stay above 0 where there are
+            offsets without a record at the end.
+        """
+
 
 class IBroker(Interface):
     """
@@ -165,4 +176,15 @@ class IBroker(Interface):
             `sampleapp.errors.OutcomeUnknown`, and what is found not to have been stored with the reason.
         :return: fires with ``None`` when all that is done and every resource is released. Never fails,
             and may be called more than once, and without a `start`.
+        """
+
+
+class IMeasured(Interface):
+    """A broker that tells what it has counted. Metrics show it; a broker need not provide this."""
+
+    def measures() -> Measures:
+        """
+        What it has counted since it was made, and how things stand now.
+
+        Answers at once from what is known. What is returned may go on to count, and is not to be changed.
         """

@@ -17,7 +17,8 @@ from zope.interface import implementer
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
 from sampleapp.errors import BrokerStopped
-from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
@@ -35,7 +36,7 @@ _PAGE_RECORDS = 500
 """Records that are delivered in one turn of the reactor, so that a long replay holds nothing up."""
 
 
-@implementer(IBroker)
+@implementer(IBroker, IMeasured)
 class MemoryBroker:
     """A broker with one partition for each topic, and offsets from 0."""
 
@@ -107,6 +108,10 @@ class MemoryBroker:
         if not self._started:
             return Health(ready=False, reasons=("The memory broker was not started yet.",))
         return Health(ready=True)
+
+    def measures(self) -> Measures:
+        """See `IMeasured.measures`. A record is in its topic at once."""
+        return Measures(waiting=Waiting(records=0, bytes=0, limit_bytes=None))
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
         """See `IBroker.stop`. Every accepted record is already in its topic."""
@@ -195,6 +200,10 @@ class _Following:
     def exists(self) -> bool:
         """See `IFollowing.exists`."""
         return self._records() is not None
+
+    def lag(self) -> int:
+        """See `IFollowing.lag`."""
+        return len(self._records() or ()) - self._position
 
 
 def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
-from sampleapp.interfaces import IBroker, IFollowing
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
@@ -485,6 +485,37 @@ class BrokerContract:
             for each in await outcomes([refused, broker.publish(record(topic))]):
                 assert isinstance(each, BrokerStopped)
                 assert not each.possibly_published
+
+    async def test_a_following_knows_how_much_is_left_to_be_read(self) -> None:
+        topic = new_topic()
+        recorder = Recorder()
+        async with self.running() as broker:
+            await settled(broker, [record(topic, key=b"k") for _ in range(10)])
+            following = broker.follow(topic=topic, observer=recorder)
+            lag = following.lag()
+            assert lag is None or lag <= 10
+            await recorder.until(10)
+            await eventually(lambda: following.lag() == 0)
+            await settled(broker, [record(topic, key=b"k") for _ in range(5)])
+            await recorder.until(15)
+            await eventually(lambda: following.lag() == 0)
+
+    async def test_what_was_accepted_counts_as_waiting_until_it_is_answered(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            if not IMeasured.providedBy(broker):
+                return
+            assert verifyObject(IMeasured, broker)
+            await within(broker.publish(record(topic)))
+            assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
+            publishing = [broker.publish(record(topic, bytes(100))) for _ in range(7)]
+            left = [each for each in publishing if not each.called]
+            waiting = broker.measures().waiting
+            assert waiting.records == len(left)
+            assert waiting.bytes >= 100 * len(left)
+            assert waiting.limit_bytes is None or waiting.bytes <= waiting.limit_bytes
+            await outcomes(publishing)
+            assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
 
     async def test_stop_finishes_what_was_accepted(self) -> None:
         topic = new_topic()

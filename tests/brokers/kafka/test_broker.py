@@ -392,3 +392,20 @@ async def test_a_broker_without_idempotence_is_used_without_it(mock):
             assert {each.producer_id for each in tap.batches()} == {-1}
     assert len(warnings) == 1
     assert "dempotence" in warnings[0]["log_format"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_requests_are_counted_by_their_api_and_the_node_that_got_them(mock):
+    topic = new_topic()
+    broker = from_url(url(mock.bootstrap), reactor=reactor)
+    assert broker.measures().requests == {}
+    assert broker.measures().waiting.limit_bytes > 0
+    async with running(mock.bootstrap) as broker:
+        await settled(broker, [record(topic, b"%d" % number) for number in range(50)])
+        await everything(broker, topic)
+        counted = broker.measures()
+    assert {api for api, _ in counted.requests} >= {"Metadata", "Produce", "ListOffsets", "Fetch"}
+    produced_by_node = [count for (api, node), count in counted.requests.items() if api == "Produce"]
+    assert sum(produced_by_node) == sum(counted.acknowledgement_s.counts)
+    assert {node for api, node in counted.requests if api != "Metadata"} <= {1, 2, 3}
+    assert counted.batch_records.total == 50

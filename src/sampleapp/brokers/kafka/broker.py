@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from os import environ
 from typing import Any, Final
@@ -23,7 +24,8 @@ from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
-from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
 __all__ = ["KafkaBroker"]
@@ -31,7 +33,7 @@ __all__ = ["KafkaBroker"]
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
-@implementer(IBroker)
+@implementer(IBroker, IMeasured)
 class KafkaBroker:
     """
     The topics of a Kafka cluster.
@@ -63,6 +65,7 @@ class KafkaBroker:
         self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
         self._interval_s = metadata_interval_s
         self._followings: Followings[Following] = Followings()
+        self._sent: Counter[tuple[str, int]] = Counter()
         self._client: Client | None = None
         self._producer: Producer | None = None
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
@@ -132,6 +135,20 @@ class KafkaBroker:
         """See `IBroker.health`."""
         return self._condition.health()
 
+    def measures(self) -> KafkaMeasures:
+        """See `IMeasured.measures`."""
+        if self._producer is not None:
+            return self._producer.measures(requests=self._sent)
+        return KafkaMeasures(
+            waiting=Waiting(records=0, bytes=0, limit_bytes=self._config.buffer_bytes),
+            requests=self._sent,
+            retries=0,
+            batch_records=Distribution(RECORDS),
+            batch_bytes=Distribution(BYTES),
+            throttled_s=0.0,
+            acknowledgement_s=Distribution(SECONDS),
+        )
+
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         return self._stopping.request(deadline_s=deadline_s)
@@ -149,6 +166,7 @@ class KafkaBroker:
             ),
             reactor=self._reactor,
             listener=self._watch,
+            sent=self._sent,
         )
 
     async def _stop(self) -> None:

@@ -15,7 +15,8 @@ from sampleapp.brokers.sqlite.following import Followings
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
-from sampleapp.interfaces import IBroker, IFollowing, IRecordObserver
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
 __all__ = ["SQLiteBroker"]
@@ -29,7 +30,7 @@ _LAST_WAIT_S = 5.0
 _STOPPED = "The broker was stopped."
 
 
-@implementer(IBroker)
+@implementer(IBroker, IMeasured)
 class SQLiteBroker:
     """
     Records in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
@@ -109,6 +110,10 @@ class SQLiteBroker:
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._condition.health()
+
+    def measures(self) -> SQLiteMeasures:
+        """See `IMeasured.measures`."""
+        return self._writer.measures()
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""

@@ -72,6 +72,7 @@ class Following:
         self._condition = condition
         self._ended = ended
         self._position = 0
+        self._end: int | None = None
         self._end_at_start: int | None = None
         self._caught_up = False
         self._more = False
@@ -120,6 +121,10 @@ class Following:
     def exists(self) -> bool | None:
         """See `IFollowing.exists`."""
         return self._exists
+
+    def lag(self) -> int | None:
+        """See `IFollowing.lag`."""
+        return None if self._end is None else max(0, self._end - self._position)
 
     async def _run(self) -> None:
         # The first page must not arrive while `follow` is still running: reading takes a thread hop.
@@ -172,6 +177,7 @@ class Following:
         self._failures = 0
         self._condition.good(self)
         self._obstacle = None
+        self._end = page.end
         if page.next_offset < page.end:
             self._ahead = self._read(self.topic, page.next_offset)
         await self._deliver(page)

@@ -49,6 +49,10 @@ class Store:
         :param patience_s: seconds to wait for another program that has the file locked.
         """
         self.path = path
+        self.file_bytes = 0
+        """The size of the file when a transaction last began; 0 before the first one."""
+        self.wal_bytes = 0
+        """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
@@ -217,6 +221,7 @@ class Store:
                 f"{self.path} was replaced by another file while it was in use; "
                 "put the first one back, or restart the service to use the new one."
             )
+        self.file_bytes = status.st_size
 
     def _guarded(self, use: Callable[[sqlite3.Connection], T], patience_s: float) -> T:
         """Use the connection, and translate what goes wrong."""
@@ -254,7 +259,7 @@ class Store:
             committing = True
             connection.execute("COMMIT")
             committed = True
-            wal.require_committed(connection)
+            self.wal_bytes = wal.require_committed(connection)
         except (WalMoved, WalDamaged) as error:
             self._roll_back(connection)
             reported = self._saved(error)

@@ -100,10 +100,11 @@ class WriteAheadLog:
             raise self._damaged()
         self._header, self._bytes, self._version = header, size, version
 
-    def require_committed(self, connection: sqlite3.Connection) -> None:
+    def require_committed(self, connection: sqlite3.Connection) -> int:
         """
         See whether what has just been committed is in a file that the next start will find.
 
+        :return: the size of the file, in bytes.
         :raise WalMoved: another file, or none, stands at the path.
         :raise WalDamaged: it does not begin as it has to.
         """
@@ -113,6 +114,7 @@ class WriteAheadLog:
         if not _is_header(header) or (header == self._header and size < self._bytes):
             raise self._damaged()
         self._header, self._bytes, self._version = header, size, version
+        return size
 
     def rolled_back(self) -> None:
         """A transaction that is taken back may have begun the file anew: large ones are written early."""

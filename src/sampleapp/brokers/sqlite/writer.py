@@ -29,6 +29,7 @@ from sampleapp.errors import (
     PublishTimedOut,
     RecordTooLarge,
 )
+from sampleapp.measures import RECORDS, SECONDS, Distribution, SQLiteMeasures, Waiting
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Writer"]
@@ -84,6 +85,9 @@ class Writer:
         self._hanging = False
         self._idle: Deferred[None] | None = None
         self._probe: IDelayedCall | None = None
+        self._commit_records = Distribution(RECORDS)
+        self._commit_s = Distribution(SECONDS)
+        self._failed_commits = 0
         condition.expect(WRITING, "The broker was not started yet.")
 
     def start(self) -> None:
@@ -115,6 +119,21 @@ class Writer:
             # Not at once: what the reactor reads from other connections in this turn comes along.
             self._clock.callLater(0, self._work)
         return waiting
+
+    def measures(self) -> SQLiteMeasures:
+        """See `sampleapp.interfaces.IMeasured.measures`."""
+        return SQLiteMeasures(
+            waiting=Waiting(
+                records=len(self._queue) + len(self._batch),
+                bytes=self._waiting_bytes,
+                limit_bytes=self._buffer_bytes,
+            ),
+            commit_records=self._commit_records,
+            commit_s=self._commit_s,
+            failed_commits=self._failed_commits,
+            file_bytes=self._store.file_bytes,
+            wal_bytes=self._store.wal_bytes,
+        )
 
     def drain(self) -> Deferred[None]:
         """Take nothing more. Fires when nothing is waiting any more."""
@@ -158,17 +177,22 @@ class Writer:
             self._batch = self._take()
             records = [record for record, _, _ in self._batch]
             outcomes: Sequence[Outcome]
+            began_s = self._clock.seconds()
             try:
                 # While nothing can be stored, callers are told so without the usual patience.
                 patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
                 outcomes = await self._on_thread(self._store.append, records, patience_s)
             except StoreError as error:
+                self._failed_commits += 1
                 self._failed(error)
                 outcomes = [error.publish_error() for _ in records]
             except Exception:  # noqa: BLE001 -- nothing cancels this, and every publisher gets an answer
+                self._failed_commits += 1
                 self._log.failure("Appending to {path} failed unexpectedly", path=str(self._store.path))
                 outcomes = [OutcomeUnknown("Whether the record was stored is not known.") for _ in records]
             else:
+                self._commit_records.add(len(records))
+                self._commit_s.add(self._clock.seconds() - began_s)
                 self._works()
                 self._stored(records)
             self._settle(outcomes)

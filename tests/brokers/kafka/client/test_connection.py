@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 
 import pytest_twisted
 from afkak.common import BrokerMetadata
@@ -39,6 +40,7 @@ def connection(clock, endpoint=None):
         "tests",
         lambda _: 1.0,
         listener=Connections(),
+        sent=Counter(),
     )
 
 

@@ -9,6 +9,7 @@ Kafka 4 closes the connection on them (KIP-896); so every request that goes out 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -59,6 +60,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         endpoint_factory: Any,
         reactor: Any,
         listener: ConnectionListener,
+        sent: Counter[tuple[str, int]] | None = None,
     ) -> None:
         """
         :param addresses: host and port of the brokers to ask first; the others are learnt from them.
@@ -67,6 +69,8 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
             ``api_versions``; see `sampleapp.brokers.kafka.connections.endpoints`.
         :param reactor: provides `IReactorTime`, and what the endpoints ask for.
         :param listener: is told what happens to the connections.
+        :param sent: where requests are counted when they are sent, by the names of their APIs and the node
+            ids of the brokers, which are negative for addresses to ask first. Several clients may share it.
         """
         _quieten_afkak()
         super().__init__(
@@ -83,6 +87,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
         }
         self._brokers.update(self._first)
         self._listener = listener
+        self._sent: Counter[tuple[str, int]] = Counter() if sent is None else sent
         self._turn = 0
         self._topic_ids: dict[str, UUID] = {}
         self._loads = {
@@ -174,6 +179,7 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
                 self.clientId,
                 self._retry_policy,
                 listener=self._listener,
+                sent=self._sent,
             )
             self.clients[node_id] = made
         connection: Connection = self.clients[node_id]

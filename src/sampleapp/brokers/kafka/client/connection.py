@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
@@ -50,16 +51,18 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
     _dDown: Any  # noqa: N815 -- afkak's name
     _log = Logger()
 
-    def __init__(self, *args: Any, listener: ConnectionListener) -> None:
+    def __init__(self, *args: Any, listener: ConnectionListener, sent: Counter[tuple[str, int]]) -> None:
         """
         :param args: what afkak's class takes.
         :param listener: is told what happens to the connection.
+        :param sent: where requests are counted, by the names of their APIs and the broker's node id.
         """
         super().__init__(*args)
         self.requests = {}
         self._client_id = self.clientId.encode()
         self._correlation_id = 0
         self._listener = listener
+        self._sent = sent
         self._failures = 0
         self._connecting: Waiters[None] = Waiters()
         self._expiry: IDelayedCall | None = None
@@ -236,6 +239,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             call.answer.errback()
             return
         call.sent = True
+        self._sent[call.request.api.name, self.node_id] += 1
         proto.send(frame)
 
     def handleResponse(self, response: bytes) -> None:  # noqa: N802 -- afkak's name

@@ -240,6 +240,8 @@ class Fetching:
         return said_something
 
     async def _take_one(self, partition: Partition, fetched: Fetched, *, nothing_before: bool) -> None:
+        if not fetched.error:
+            partition.ends_at(fetched.high_watermark)
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             partition.doubt()
         elif fetched.error:

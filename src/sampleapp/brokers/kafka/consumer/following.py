@@ -135,6 +135,10 @@ class Following:
         """See `IFollowing.exists`."""
         return self._positions.exists
 
+    def lag(self) -> int | None:
+        """See `IFollowing.lag`: offsets up to the high watermarks, those of markers included."""
+        return self._positions.lag
+
     def _end(self) -> None:
         self._delivery.stop()
         self._pause.end()

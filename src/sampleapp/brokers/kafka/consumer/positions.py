@@ -74,6 +74,8 @@ class Partition:
         self.retry_at_s = 0.0
         self.dropped = False
         """Whether it is no part of the topic any more: nothing of it is delivered from then on."""
+        self._end: int | None = None
+        """The high watermark, as of the last answer."""
         self._goal: int | None = None
         """The high watermark when the position was first looked up: what catching up waits for."""
         self._suspect = False
@@ -101,6 +103,13 @@ class Partition:
     def settled(self) -> bool:
         """Whether it has a leader and was last read from without an error."""
         return not self.failures and self.leader is not None and self._missing_since_s is None
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets there are from the position to the end; ``None`` while that is not known."""
+        if self.position is None or self._end is None:
+            return None
+        return max(0, self._end - self.position)
 
     def is_due(self, now_s: float) -> bool:
         """Whether something may be asked about it now."""
@@ -142,6 +151,7 @@ class Partition:
         if position is None:
             self.position = _first_offset(extent, start) if self._existed else extent.earliest
             self._goal, self._fresh = extent.latest, True
+            self._end = extent.latest
         elif position < extent.earliest:
             self.position = extent.earliest
             found = Found.DELETED
@@ -166,6 +176,15 @@ class Partition:
             self.position = self._goal = None
 
     # What comes of it.
+
+    def ends_at(self, end: int) -> None:
+        """
+        Take in where it ends.
+
+        :param end: its high watermark; negative if its leader does not say.
+        """
+        if end >= 0:
+            self._end = end
 
     def begin_delivery(self, turn: int) -> None:
         """Its leader has sent batches, which are delivered now."""
@@ -340,6 +359,19 @@ class Positions:
     def settled(self) -> bool:
         """Whether every partition has been read from without an error."""
         return all(each.settled for each in self._partitions.values())
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are left to be read in all of them; ``None`` while that is not known of each."""
+        if not self._begun:
+            return None
+        left = 0
+        for partition in self._partitions.values():
+            lag = partition.lag
+            if lag is None:
+                return None
+            left += lag
+        return left
 
     @property
     def caught_up(self) -> bool:

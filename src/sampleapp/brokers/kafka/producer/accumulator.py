@@ -24,6 +24,7 @@ from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.producer.results import unavailable
 from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.errors import BufferFull, IllegalTopic, PublishError, PublishTimedOut, RecordTooLarge
+from sampleapp.measures import Waiting
 from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
 
@@ -101,6 +102,16 @@ class Accumulator:
     def buffered_bytes(self) -> int:
         """How much was accepted and has not left."""
         return self._used
+
+    @property
+    def waiting(self) -> Waiting:
+        """What was accepted and has not left; the records are counted when they are asked for."""
+        return Waiting(
+            records=sum(len(topic.waiting) for topic in self.unknown.values())
+            + sum(queue.records for queue in self._active),
+            bytes=self._used,
+            limit_bytes=self._limit_bytes,
+        )
 
     @property
     def outage(self) -> FailureReason | None:

@@ -365,6 +365,11 @@ class PartitionQueue:
         return self._reason
 
     @property
+    def records(self) -> int:
+        """How many records it has."""
+        return len(self._waiting) + self.batch_records
+
+    @property
     def batch_records(self) -> int:
         """How many records the batch has that may be at a broker."""
         return 0 if self._batch is None else len(self._batch.records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.errors import BrokerStopped, OutcomeUnknown
+from sampleapp.measures import KafkaMeasures
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Producer", "ProducerSettings"]
@@ -84,6 +86,23 @@ class Producer:
     def buffered_bytes(self) -> int:
         """How much was accepted and has not left the buffer."""
         return self._accumulator.buffered_bytes
+
+    def measures(self, *, requests: Mapping[tuple[str, int], int]) -> KafkaMeasures:
+        """
+        See `sampleapp.interfaces.IMeasured.measures`.
+
+        :param requests: to all brokers, those that the producer did not make included.
+        """
+        sender = self._sender
+        return KafkaMeasures(
+            waiting=self._accumulator.waiting,
+            requests=requests,
+            retries=sender.retries,
+            batch_records=sender.batch_records,
+            batch_bytes=sender.batch_bytes,
+            throttled_s=sender.throttled_s,
+            acknowledgement_s=sender.acknowledgement_s,
+        )
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `sampleapp.interfaces.IBroker.publish`."""

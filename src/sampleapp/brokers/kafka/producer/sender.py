@@ -31,6 +31,7 @@ from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import ProduceAnswer, Produced, ProduceRequest
 from sampleapp.brokers.shared.pause import Pause
 from sampleapp.errors import OutcomeUnknown, RecordRefused
+from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution
 
 __all__ = ["Sender", "Timeouts"]
 
@@ -129,6 +130,16 @@ class Sender:
         """Whether the next turn is about to come."""
         self.requests = 0
         """How many requests were made."""
+        self.retries = 0
+        """How many batches were to be sent again because an attempt had failed."""
+        self.throttled_s = 0.0
+        """How long brokers have asked for a pause, in seconds."""
+        self.batch_records = Distribution(RECORDS)
+        """Of each batch that was sent."""
+        self.batch_bytes = Distribution(BYTES)
+        """Of each batch that was sent."""
+        self.acknowledgement_s = Distribution(SECONDS)
+        """From each request to its answer, in seconds."""
 
     def published(self) -> None:
         """
@@ -278,7 +289,10 @@ class Sender:
 
     def _send(self, node: _Node, batches: list[_Taken]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
+        add_records, add_bytes = self.batch_records.add, self.batch_bytes.add
         for queue, data in batches:
+            add_records(queue.batch_records)
+            add_bytes(len(data))
             topics.setdefault(queue.topic, []).append((queue.partition, data))
         request = ProduceRequest(
             topics=list(topics.items()),
@@ -296,15 +310,21 @@ class Sender:
         )
         # If these raise, which would be a fault of ours, the Deferred itself logs it: nobody handles it.
         answer.addCallbacks(
-            self._answered, self._failed, callbackArgs=(node, batches), errbackArgs=(node, batches)
+            self._answered,
+            self._failed,
+            callbackArgs=(node, batches, self._clock.seconds()),
+            errbackArgs=(node, batches),
         )
 
     # Answers to queues
 
-    def _answered(self, answer: ProduceAnswer, node: _Node, batches: list[_Taken]) -> None:
+    def _answered(self, answer: ProduceAnswer, node: _Node, batches: list[_Taken], sent_s: float) -> None:
         node.in_flight -= 1
+        now_s = self._clock.seconds()
+        self.acknowledgement_s.add(now_s - sent_s)
         if answer.throttle_ms > 0:
-            node.not_before_s = self._clock.seconds() + answer.throttle_ms / 1000
+            self.throttled_s += answer.throttle_ms / 1000
+            node.not_before_s = now_s + answer.throttle_ms / 1000
         by_partition = {(each.topic, each.partition): each for each in answer.partitions}
         for queue, _ in batches:
             produced = by_partition.get((queue.topic, queue.partition))
@@ -460,6 +480,7 @@ class Sender:
             leader = self._client.leader_of(queue.topic, queue.partition)
             if queue.may_retry(now_s, leader=leader):
                 queue.retry()
+                self.retries += 1
                 self._accumulator.ready(queue)
         if self._accumulator.has_work:
             self.wake()
