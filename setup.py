@@ -17,7 +17,6 @@ TEST = [
     *TESTING,
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
     "confluent-kafka >= 2.6",
-    "cryptography >= 42",
     "h11 >= 0.14",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
     "kio >= 0.6; python_version >= '3.11'",
@@ -90,6 +89,8 @@ setup(
         # In the standard library since Python 3.14. Unlike others it can be told where to stop.
         "backports.zstd >= 1.0; python_version < '3.14'",
         "click >= 8.1",
+        # Client certificates, and the names in them. Twisted and pyOpenSSL take it for TLS as well.
+        "cryptography >= 42",
         # For snappy.
         "cramjam >= 2.8",
         # llhttp, the parser of Node, for header fields.

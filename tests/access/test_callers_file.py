@@ -1,0 +1,358 @@
+"""What the file of callers says, and what is said of each mistake in it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers
+from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.rates import Rate
+from sampleapp.access.tokens import digest_of, new_token
+from sampleapp.access.toml_lines import TOMLDocument
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+WHOLE = f"""\
+# Who may call.
+[callers.thermometer]
+publish = ["readings", "sensors.*"]
+certificates = [
+    "subject:CN=thermometer,O=Example",  # as OpenSSL shows it
+    "dns:Thermometer.Example",
+    "email:t@Example.org",
+    "uri:spiffe://example.org/t",
+    "ip:2001:db8::1",
+]
+requests_per_second = 50
+bytes_per_second = 100_000
+bytes_burst = 1e6
+
+[[callers.thermometer.tokens]]
+sha256 = "{A}"
+until = 2027-01-31
+
+[[callers.thermometer.tokens]]
+sha256 = "{B.upper()}"
+until = 2027-01-31T12:00:00+01:00
+
+[callers."alice@example.org"]
+read = true
+metrics = true
+tokens = [
+    {{ sha256 = "{C}" }},
+]
+"""
+
+
+def parse(text):
+    return parse_callers(text.encode(), name="callers.toml")
+
+
+def test_it_names_callers_their_credentials_and_their_rights():
+    callers = parse(WHOLE)
+    thermometer = Caller(
+        name="thermometer",
+        publish=TopicPatterns(["readings", "sensors.*"]),
+        requests=Rate(50, 50),
+        bytes=Rate(100_000, 1_000_000),
+    )
+    alice = Caller(name="alice@example.org", read=True, metrics=True)
+    assert callers.by_name == {"thermometer": thermometer, "alice@example.org": alice}
+    assert callers.tokens == {
+        bytes.fromhex(A): (thermometer, datetime(2027, 2, 1, tzinfo=timezone.utc).timestamp()),
+        bytes.fromhex(B): (thermometer, datetime(2027, 1, 31, 11, tzinfo=timezone.utc).timestamp()),
+        bytes.fromhex(C): (alice, None),
+    }
+    names = dict([*callers.certificates])
+    assert names.pop("subject").rfc4514_string() == "CN=thermometer,O=Example"
+    assert names == {
+        "dns": "thermometer.example",
+        "email": "t@example.org",
+        "uri": "spiffe://example.org/t",
+        "ip": ip_address("2001:db8::1"),
+    }
+
+
+def mistakes(text):
+    with pytest.raises(CallersFileError) as caught:
+        parse(text)
+    return str(caught.value).split("\n")
+
+
+TOKENS = f"""
+[[callers.t.tokens]]
+sha256 = "{A}"
+"""
+
+HASHED = "as printf %s TOKEN | sha256sum gives"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        (
+            "",
+            1,
+            "names no caller, so nobody could call; begin one with a line such as [callers.thermometer].",
+        ),
+        ("callers = 3", 1, "callers has to be a table for each: [callers.NAME], not a number."),
+        (
+            "[callers]\nt = 3",
+            2,
+            "callers.t has to be a table, not a number: begin one with [callers.NAME].",
+        ),
+        (
+            f"[caller.t]{TOKENS}",
+            1,
+            "caller is not known here; did you mean callers?",
+        ),
+        (f"[callers.t]\nraed = true{TOKENS}", 2, "callers.t.raed is not known here; did you mean read?"),
+        (
+            f"[callers.t]{TOKENS}untill = 2027-01-01",
+            4,
+            "callers.t.tokens[1].untill is not known here; did you mean until?",
+        ),
+        (
+            f"[callers.t]{TOKENS}x = 1",
+            4,
+            "callers.t.tokens[1].x is not known here; there are sha256, until.",
+        ),
+        (
+            f'[callers.t]\nread = "yes"{TOKENS}',
+            2,
+            "callers.t.read has to be true or false, not a string.",
+        ),
+        (f"[callers.t]\nread = 1{TOKENS}", 2, "callers.t.read has to be true or false, not a number."),
+        (
+            f'[callers.t]\npublish = "readings"{TOKENS}',
+            2,
+            'callers.t.publish has to be an array of strings, such as ["…"], not a string.',
+        ),
+        (
+            f'[callers.t]\npublish = [\n  "a",\n  2,\n]{TOKENS}',
+            4,
+            "callers.t.publish[2] has to be a string, not a number.",
+        ),
+        (
+            f'[callers.t]\npublish = [\n  "a",  # ]\n  # none\n  "b c",\n  "d"\n]{TOKENS}',
+            5,
+            (
+                "callers.t.publish[2] fits no topic: names of topics have 1 to 249 characters of "
+                "A-Z a-z 0-9 . _ -, and in a pattern * is any run of them."
+            ),
+        ),
+        (
+            f"[callers.t]\nrequests_per_second = 0{TOKENS}",
+            2,
+            "callers.t.requests_per_second has to be a number above zero that has an end, such as 50 or 0.5.",
+        ),
+        (
+            f"[callers.t]\nbytes_per_second = inf{TOKENS}",
+            2,
+            "callers.t.bytes_per_second has to be a number above zero that has an end, such as 50 or 0.5.",
+        ),
+        (
+            f"[callers.t]\nbytes_per_second = true{TOKENS}",
+            2,
+            "callers.t.bytes_per_second has to be a number above zero, not true or false.",
+        ),
+        (
+            f"[callers.t]\nbytes_burst = 5{TOKENS}",
+            2,
+            (
+                "callers.t.bytes_burst is the most that may come at once, and needs bytes_per_second beside "
+                "it."
+            ),
+        ),
+        (
+            f"[callers.t]\nrequests_per_second = 5\nrequests_burst = 0.5{TOKENS}",
+            3,
+            "callers.t.requests_burst has to be at least 1.",
+        ),
+        (
+            "\n\n[callers.t]\nread = true",
+            3,
+            "callers.t has no credentials; add tokens with [[callers.t.tokens]], or certificates.",
+        ),
+        (
+            "[callers.t]\n[[callers.t.tokens]]\nuntil = 2027-01-01",
+            2,
+            f"callers.t.tokens[1] has no sha256: 64 hexadecimal digits, {HASHED} them.",
+        ),
+        (
+            '[[callers.t.tokens]]\nsha256 = "123"',
+            2,
+            (
+                f"callers.t.tokens[1].sha256 has to be 64 hexadecimal digits, {HASHED} them; it has 3 "
+                "characters."
+            ),
+        ),
+        (
+            f"[callers.t]{TOKENS}until = 2027-01-31T12:00:00",
+            4,
+            (
+                "callers.t.tokens[1].until is a date-time without an offset; write one such as "
+                "2027-01-31T12:00:00Z."
+            ),
+        ),
+        (
+            f'[callers.t]{TOKENS}until = "2027-01-31"',
+            4,
+            "callers.t.tokens[1].until has to be a date such as 2027-01-31, without quotes, not a string.",
+        ),
+        (
+            "[callers.t]\ntokens = [1]",
+            2,
+            "callers.t.tokens[1] has to be a table, not a number: begin one with [[callers.t.tokens]].",
+        ),
+        (
+            f'[callers.t]{TOKENS}\n[callers.u]\n[[callers.u.tokens]]\nsha256 = "{A.upper()}"',
+            7,
+            (
+                "callers.u.tokens[1].sha256 is already at callers.t.tokens[1].sha256; a credential is of one "
+                "caller, and stands once."
+            ),
+        ),
+        (
+            '[callers.t]\ncertificates = ["dns:a.example"]\n[callers.u]\ncertificates = [\n"dns:A.example"]',
+            5,
+            (
+                "callers.u.certificates[1] is already at callers.t.certificates[1]; a credential is of one "
+                "caller, and stands once."
+            ),
+        ),
+        (
+            f'[callers."a b"]\n[[callers."a b".tokens]]\nsha256 = "{A}"',
+            1,
+            'callers."a b" is no name for a caller: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @.',
+        ),
+    ],
+)
+def test_each_mistake_is_told_with_its_line_and_what_would_be_right(text, line, sentence):
+    assert mistakes(text) == [f"--callers: callers.toml, line {line}: {sentence}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[callers.t", 1),
+        ("a = 1\n\nb = \n", 3),
+        ("a = 1\na = 2", 2),
+        ("\n\na = [1,\n2,", 4),
+        ("\n\nx = " + "[" * 5000, 3),
+        ("\n\nx = " + "1" * 5000, 3),
+    ],
+)
+def test_what_is_no_toml_is_told_with_its_line(text, line):
+    # The words are those of the parser, which differ between versions.
+    (told,) = mistakes(text)
+    assert told.startswith(f"--callers: callers.toml, line {line}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("thermometer", "begins with what it names: "),
+        ("cn:thermometer", "begins with what it names: "),
+        ("subject:thermometer", "has a subject that is not written as RFC 4514 has it, "),
+        ("subject:", "has an empty subject."),
+        ("dns:", "has to have a DNS name after dns:, "),
+        ("dns:a b", "has to have a DNS name after dns:, "),
+        ("email:x", "has to have an address after email:, "),
+        ("uri:x", "has to have a whole URI after uri:, "),
+        ("ip:1.2.3", "has to have an IP address after ip:, "),
+    ],
+)
+def test_a_name_for_a_certificate_is_one_of_these_kinds(name, sentence):
+    (told,) = mistakes(f'[callers.t]\ncertificates = ["{name}"]')
+    assert told.startswith(f"--callers: callers.toml, line 2: callers.t.certificates[1] {sentence}")
+
+
+def test_all_mistakes_are_told_in_the_order_of_their_lines():
+    told = mistakes("[callers.t]\nread = 1\nmetrics = 2\n[callers.u]\nraed = true\n")
+    assert [line.partition(":")[2].split(" ")[3] for line in told] == ["1:", "2:", "3:", "4:", "5:"]
+
+
+def test_of_many_mistakes_the_first_twenty_are_told():
+    told = mistakes("\n".join(f'[callers.c{n}]\ncertificates=["x"]' for n in range(25)))
+    assert len(told) == 21
+    assert told[-1] == "--callers: callers.toml: 5 more mistakes are not shown."
+
+
+def test_a_token_in_the_place_of_its_hash_is_not_repeated():
+    token = new_token()
+    (told,) = mistakes(f'[[callers.t.tokens]]\nsha256 = "{token}"')
+    assert "seems to be a token itself, which now must not be used any more" in told
+    assert token not in told
+    for elsewhere in (f'{token} = "x"', f"[callers.t]\n{token} = 1{TOKENS}", f'"x {token}" = 2'):
+        assert token not in "\n".join(mistakes(elsewhere))
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
+    with pytest.raises(CallersFileError) as caught:
+        load_callers(tmp_path / "none.toml")
+    assert str(caught.value) == f"--callers: cannot read {tmp_path / 'none.toml'}: No such file or directory."
+
+
+def test_what_is_not_utf_8_is_told_with_its_line():
+    with pytest.raises(CallersFileError) as caught:
+        parse_callers(b"a = 1\nb = '\xff'\n", name="f")
+    assert str(caught.value) == "--callers: f, line 2: is not UTF-8."
+
+
+@given(st.binary(max_size=60) | st.text("[]{}=.\"'#\n abc1\\tokens", max_size=40).map(str.encode))
+def test_no_content_is_a_fault_of_the_service(data):
+    try:
+        parse_callers(data, name="f")
+    except CallersFileError as error:
+        lines = data.count(b"\n") + 1
+        for told in str(error).split("\n"):
+            place = told.removeprefix("--callers: f, line ").partition(":")[0]
+            assert place.isdigit(), told
+            assert 1 <= int(place) <= lines
+
+
+@st.composite
+def documents(draw):
+    """A document, and the line of each of its values: made together."""
+    lines, places = [], []
+    for table in range(draw(st.integers(0, 4))):
+        lines += draw(st.lists(st.sampled_from(["", "# [x]", "  "]), max_size=2))
+        lines.append(f"[t{table}]")
+        places.append(((f"t{table}",), len(lines)))
+        for member in range(draw(st.integers(0, 4))):
+            kind = draw(st.sampled_from(["number", "text", "array"]))
+            path = (f"t{table}", f"m{member}")
+            lines.append(f"m{member} = " + {"number": "1", "text": '"""', "array": "["}[kind])
+            places.append((path, len(lines)))
+            if kind == "text":
+                lines += [*draw(st.lists(st.sampled_from(["[t0]", "m0 = 1", "x"]), max_size=3)), '"""']
+            if kind == "array":
+                for element in range(draw(st.integers(0, 3))):
+                    lines += draw(st.lists(st.sampled_from(["# ]", ""]), max_size=1))
+                    lines.append(f'"] = {element}",')
+                    places.append(((*path, element), len(lines)))
+                lines.append("]")
+    return "\n".join(lines), places
+
+
+@given(documents())
+def test_the_line_of_each_value_is_found(document):
+    text, places = document
+    parsed = TOMLDocument(text.encode())
+    assert [(path, parsed.line_of(path)) for path, _ in places] == places
+
+
+def test_a_token_is_known_by_its_hash_only():
+    token = new_token()
+    assert token.startswith("sampleapp_")
+    assert len(token) == len("sampleapp_") + 43
+    callers = parse(f'[[callers.t.tokens]]\nsha256 = "{digest_of(token.encode()).hex()}"')
+    assert token not in repr(callers)
+    assert digest_of(token.encode()) in callers.tokens
+    assert token != new_token()
