@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getopt
 import math
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final
 
@@ -14,6 +16,7 @@ from twisted.python.usage import Options as TwistedOptions
 from twisted.python.usage import UsageError
 
 from sampleapp import __version__
+from sampleapp.environment import Arity, Declared, EnvironmentMistake, from_environment, surplus
 from sampleapp.messages import is_legal_topic
 from sampleapp.web.server import Limits
 
@@ -24,6 +27,12 @@ _DEFAULT_LISTEN: Final = "tcp:8080:interface=127.0.0.1"
 # How `getopt`, and so Twisted, says it.
 _UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
 _PORT_OPTIONS: Final = ("--port", "-p")
+_OPTION: Final = re.compile(r"--(?P<name>[a-z][a-z-]*[a-z])(?![\w-])")
+
+_ACTIONS: Final = frozenset({"help", "version", "check"})
+"""Options that say what to do now, rather than what the service is to be: no variable does."""
+_SHOWN: Final = frozenset({"help", "version"})
+"""Those that end everything where they stand."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -67,6 +76,11 @@ On Apache Kafka, with TLS and a password (the reference has all options of such 
       'kafka+tls://kafka1:9093?sasl=SCRAM-SHA-512&credentials=/etc/sampleapp/kafka-credentials'
 """
 
+_VARIABLES: Final = """\
+Each of these options may be given by a variable of the environment instead. What may be given more than once
+is separated by white space there; a flag is 1 or 0. The command line wins.
+"""
+
 
 class Options(TwistedOptions):
     """What ``twistd sampleapp --help`` shows, and what follows the command."""
@@ -79,6 +93,14 @@ class Options(TwistedOptions):
         "and read the latest values with GET. With no options it listens on port 8080 of this machine only, "
         "and keeps its records in sampleapp.sqlite3 in the working directory."
     )
+
+    optFlags: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
+        [
+            "check",
+            None,
+            "Say whether the service would start so, and exit. No port is opened; the broker is not asked.",
+        ],
+    ]
 
     # The option's name, its short form, its default as shown, its help.
     optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
@@ -150,10 +172,16 @@ class Options(TwistedOptions):
         ],
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """:param environ: where what the command line leaves out may be."""
         super().__init__()
+        self._environ = environ
         self._listen: list[str] = []
+        self._given: list[tuple[str, str]] = []
+        self._from_environment: frozenset[str] = frozenset()
 
+    # A method of this kind that takes an argument is for an option that may be given more than once; all
+    # others are in the lists above.
     def opt_listen(self, description: str) -> None:
         """:param description: one endpoint; see the help below."""
         if ":" not in description:
@@ -178,19 +206,110 @@ class Options(TwistedOptions):
 
     def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
         """Return what ``--help`` shows; the examples are kept from being wrapped."""
-        return f"{super().getUsage(width).rstrip()}\n{_EXAMPLES.format(command=self.command)}"
+        variables = "".join(f"  {option.variable}\n" for option in self.declared)
+        return (
+            f"{super().getUsage(width).rstrip()}\n{_EXAMPLES.format(command=self.command)}\n"
+            f"{_VARIABLES}\n{variables}"
+        )
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
         """
-        Parse what follows ``twistd sampleapp``.
+        Parse what follows ``twistd sampleapp``, and what the environment says to options that do not.
 
         :raise UsageError: something is wrong with it; says what would be right.
         """
+        arguments = list(sys.argv[1:] if options is None else options)
         try:
-            super().parseOptions(options)
+            # First, since options end at the first word that is none.
+            super().parseOptions([*self._look_into_environment(arguments), *arguments])
         except UsageError as error:
-            hint = self._hint(str(error))
-            raise UsageError(f"{error}{hint}") from error
+            raise UsageError(self.explained(f"{error}{self._hint(str(error))}")) from error
+
+    def _look_into_environment(self, arguments: list[str]) -> list[str]:
+        try:
+            parsed, _ = getopt.getopt(arguments, self.shortOpt, self.longOpt)
+        except getopt.error:
+            # Twisted meets it too, and knows what to say.
+            return []
+        self._given = [(self._full_name(name), value) for name, value in parsed]
+        on_command_line = {name for name, _ in self._given}
+        if on_command_line & _SHOWN:
+            return []
+        found: list[str] = []
+        for option in self.declared:
+            if option.name in on_command_line:
+                continue
+            try:
+                values = from_environment(option, self._environ)
+            except EnvironmentMistake as error:
+                raise UsageError(str(error)) from error
+            if values:
+                self._from_environment |= {option.name}
+                self._given += [(option.name, value.partition("=")[2]) for value in values]
+                found += values
+        return found
+
+    def _full_name(self, option: str) -> str:
+        name = option.lstrip("-")
+        full: str = self.synonyms[name]
+        return full
+
+    @property
+    def declared(self) -> list[Declared]:
+        """What may come from the environment, in the order of the names."""
+        found = []
+        for long_option in self.longOpt:
+            name = long_option.rstrip("=")
+            if self.synonyms[name] != name or name in _ACTIONS:
+                continue
+            if not long_option.endswith("="):
+                arity = Arity.FLAG
+            else:
+                arity = Arity.ONE if name in self.defaults else Arity.MANY
+            found.append(Declared(name, arity))
+        return sorted(found, key=lambda option: option.name)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each variable that looks as if it were an option, and is none."""
+        sentences = []
+        for variable, meant in surplus(self.declared, self._environ):
+            hint = f"; did you mean {meant}?" if meant else "."
+            if variable == "SAMPLEAPP_PORT":
+                hint = "; give the port with SAMPLEAPP_LISTEN, such as tcp:9090:interface=127.0.0.1."
+            sentences.append(f"{variable} is no variable of the service, and has no effect{hint}")
+        return sentences
+
+    def explained(self, sentence: str) -> str:
+        """Say where the options that a sentence names come from, unless that is the command line."""
+        first = _OPTION.match(sentence)
+        named = {match["name"] for match in _OPTION.finditer(sentence)} & self._from_environment
+        variables = {option.name: option.variable for option in self.declared}
+        if first is not None and first["name"] in named:
+            named.discard(first["name"])
+            sentence = variables[first["name"]] + sentence[first.end() :]
+        if not named:
+            return sentence
+        origins = "; ".join(f"--{name} comes from {variables[name]}" for name in sorted(named))
+        return f"{sentence} ({origins}.)"
+
+    @property
+    def summary(self) -> str:
+        """What was given, and where; a line for each value, as it would stand on the command line."""
+        config = self.config
+        given = {name for name, _ in self._given}
+        lines = [
+            *([] if "listen" in given else [f"--listen {_DEFAULT_LISTEN} (by default)"]),
+            *([] if "broker" in given else [f"--broker {config.broker} (by default)"]),
+        ]
+        for option in self.declared:
+            origin = f" ({option.variable})" if option.name in self._from_environment else ""
+            lines += [
+                f"--{option.name}{' ' if value else ''}{value}{origin}"
+                for name, value in self._given
+                if name == option.name
+            ]
+        return "\n".join(lines)
 
     def _hint(self, sentence: str) -> str:
         match = _UNKNOWN_OPTION.fullmatch(sentence)

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from types import FrameType
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
 from sampleapp.errors import StartUpError
@@ -20,6 +21,8 @@ from sampleapp.service import SampleApp, build
 from sampleapp.web import Descriptors
 
 __all__ = ["Options", "TwistdService", "makeService"]
+
+_log: Final = Logger()
 
 
 class Options(ServiceOptions):
@@ -132,12 +135,24 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     if reactor is None:
         from twisted.internet import reactor
     config = options.config
-    descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
     try:
+        if options["check"]:
+            build(config, reactor=reactor)
+            _tell_that_it_would_start(options)
+        descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
         service = TwistdService(build(config, reactor=reactor, descriptors=descriptors))
     except StartUpError as error:
-        raise SystemExit(f"sampleapp: {error}") from error
+        raise SystemExit(f"sampleapp: {options.explained(str(error))}") from error
     _reload_on_hangup(service, reactor)
+    for warning in options.warnings:
+        _log.warn("{warning}", warning=warning)
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service
+
+
+def _tell_that_it_would_start(options: Options) -> NoReturn:
+    sys.stdout.write(f"sampleapp would start with this configuration:\n{options.summary}\n")
+    for warning in options.warnings:
+        sys.stderr.write(f"sampleapp: {warning}\n")
+    raise SystemExit(0)
