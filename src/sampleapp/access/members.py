@@ -173,7 +173,7 @@ class Members:
 
         :return: the first moment after it, in seconds since the epoch.
         """
-        value = self._take(name, date, "a date such as 2027-01-31, without quotes")
+        value: date | None = self._take(name, date, "a date such as 2027-01-31, without quotes")
         if value is None:
             return None
         if not isinstance(value, datetime):
@@ -181,7 +181,7 @@ class Members:
         if value.tzinfo is None:
             self.fault("is a date-time without an offset; write one such as 2027-01-31T12:00:00Z", name)
             return None
-        return float(value.timestamp())
+        return value.timestamp()
 
     def end(self) -> None:
         """Note every member that was not asked for."""
