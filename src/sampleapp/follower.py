@@ -81,6 +81,20 @@ class ReadingsFollower:
         """How many readings there are."""
         return len(self._readings)
 
+    def obstacle(self) -> str | None:
+        """
+        What keeps the readings from being served.
+
+        :return: sentences that may be shown to any caller: why not all that was in the topic at the start,
+            or when it was made again, has been read. ``None`` when the readings are served.
+        """
+        if self._is_complete:
+            return None
+        obstacle = None if self._following is None else self._following.obstacle()
+        if obstacle is None:
+            return _STILL_READ
+        return f"{obstacle} The readings are served once all of them have been read."
+
     def representation(self, version: Version) -> Representation | Deferred[Representation]:
         """
         The collection as it is now, or a Deferred if encoding what has changed takes more than one turn.
@@ -91,11 +105,9 @@ class ReadingsFollower:
         :raise ReadingsNotReady: not all that was in the topic at the start, or when it was made again, has
             been read; says what keeps it from being read, if something does.
         """
-        if not self._is_complete:
-            obstacle = None if self._following is None else self._following.obstacle()
-            if obstacle is not None:
-                raise ReadingsNotReady(f"{obstacle} The readings are served once all of them have been read.")
-            raise ReadingsNotReady(_STILL_READ)
+        obstacle = None if self._is_complete else self.obstacle()
+        if obstacle is not None:
+            raise ReadingsNotReady(obstacle)
         return self._readings.made(version) or self._encodings[version].representation()
 
     def record_received(self, record: ConsumerRecord) -> None:

@@ -107,3 +107,10 @@ class Health(Struct, frozen=True, kw_only=True):
     ready: bool
     reasons: tuple[str, ...] = ()
     """One sentence a reason, for an operator; empty exactly when ready."""
+    obstacles: tuple[str, ...] = ()
+    """
+    What would keep a record from being stored if it were published now.
+
+    One sentence each that may be shown to any caller: no path, address or secret is in them. Empty also while
+    there are only reasons that keep records from being read.
+    """

@@ -224,3 +224,37 @@ def test_any_text_is_the_variable_that_was_encoded(both, text):
 )
 def test_any_path_is_answered_alike(both, method, pieces):
     both.request(method, "/" + "".join(pieces))
+
+
+class More:
+    routes = Routes()
+
+    @routes.route("/more", "GET")
+    def more(self, request):
+        return json_answer(["more"])
+
+    @routes.route("/more/<name>", "PUT")
+    def put(self, request, *, name):
+        return json_answer(["put", name])
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/more", 200),
+        ("GET", "/mor%65", 200),
+        ("PUT", "/more/x", 200),
+        ("GET", "/topics/all", 200),
+        ("POST", "/more", 405),
+        ("GET", "/more/x", 405),
+        ("PUT", "/topics/t", 405),
+        ("GET", "/less", 404),
+        ("GET", "/more/%zz", 400),
+    ],
+)
+def test_a_table_may_have_the_routes_of_several_applications(method, target, status):
+    table = RouteTable(Topics.routes, Topics(), (More.routes, More()))
+    connection = Connection(HTTPServer(table.dispatch, answer_to=answer_to_failure, reactor=Clock()))
+    connection.send(request_bytes(method, target))
+    (answer,) = connection.responses([method])
+    assert answer.status == status

@@ -104,9 +104,9 @@ class MemoryBroker:
     def health(self) -> Health:
         """See `IBroker.health`."""
         if self._stopped:
-            return Health(ready=False, reasons=("The memory broker was stopped.",))
+            return _not_ready("The memory broker was stopped.")
         if not self._started:
-            return Health(ready=False, reasons=("The memory broker was not started yet.",))
+            return _not_ready("The memory broker was not started yet.")
         return Health(ready=True)
 
     def measures(self) -> Measures:
@@ -213,3 +213,7 @@ def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:
     if isinstance(start, FromEnd):
         return max(0, end - start.count)
     return next((each.offset for each in records if each.timestamp_ms >= start.timestamp_ms), end)
+
+
+def _not_ready(reason: str) -> Health:
+    return Health(ready=False, reasons=(reason,), obstacles=(reason,))

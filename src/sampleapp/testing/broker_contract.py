@@ -32,6 +32,7 @@ from sampleapp.model import (
     FromEnd,
     FromOffset,
     FromTime,
+    Health,
     RecordMetadata,
     Start,
 )
@@ -471,7 +472,7 @@ class BrokerContract:
             self.assert_not_ready(broker)
             broker.start()
             await eventually(lambda: broker.health().ready)
-            assert broker.health().reasons == ()
+            assert broker.health() == Health(ready=True)
             await within(broker.stop(deadline_s=20))
             self.assert_not_ready(broker)
 
@@ -618,7 +619,8 @@ class BrokerContract:
         health = broker.health()
         assert not health.ready
         assert health.reasons
-        assert all(isinstance(reason, str) and reason for reason in health.reasons)
+        assert health.obstacles
+        assert all(isinstance(reason, str) and reason for reason in (*health.reasons, *health.obstacles))
 
 
 for _name, _test in vars(BrokerContract).items():

@@ -45,6 +45,10 @@ class Answer(Struct, frozen=True):
     """As one, or in pieces, which are sent as the client reads them."""
     record: RecordMetadata | None = None
     """The record that was published, for those who count and log."""
+    record_bytes: int = 0
+    """Of its key and its value."""
+    problem: str = ""
+    """What kind of problem it tells of: the last part of the type, or else the phrase of the status."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
@@ -90,9 +94,13 @@ def json_answer(value: object) -> Answer:
     return Answer(_OK, _JSON, msgspec.json.encode(value))
 
 
-def published_answer(record: RecordMetadata) -> Answer:
-    """Tell where a record is that was published."""
-    return Answer(_OK, _JSON, msgspec.json.encode(record), record)
+def published_answer(record: RecordMetadata, length: int) -> Answer:
+    """
+    Tell where a record is that was published.
+
+    :param length: of its key and its value, in bytes.
+    """
+    return Answer(_OK, _JSON, msgspec.json.encode(record), record, length)
 
 
 def set_head(request: IRequest, answer: Answer) -> None:

@@ -64,9 +64,13 @@ class FrontDoor:
         self._readings = readings_resource(get_representation)
         self._clock = clock
 
-    def table(self) -> RouteTable:
-        """What the service's own connections ask who answers."""
-        return RouteTable(self.routes, self)
+    def table(self, *others: tuple[Routes, object]) -> RouteTable:
+        """
+        What the service's own connections ask who answers.
+
+        :param others: what else is served; see `RouteTable`.
+        """
+        return RouteTable(self.routes, self, *others)
 
     def resource(self) -> Resource:
         """Make the root of a site, or a part of one, for any program with twisted.web."""
@@ -93,11 +97,8 @@ class FrontDoor:
     def publish(self, request: Request) -> Deferred[Answer]:
         """Publish one message, and answer where its record is once the broker has it."""
         message = parse_message(request.body)
+        key = None if message.key is None else message.key.encode("utf-8")
+        value = message.content.encode("utf-8")
         return self._broker.publish(
-            Record(
-                topic=message.topic,
-                key=None if message.key is None else message.key.encode("utf-8"),
-                value=message.content.encode("utf-8"),
-                timestamp_ms=int(self._clock.seconds() * 1000),
-            )
-        ).addCallback(published_answer)
+            Record(topic=message.topic, key=key, value=value, timestamp_ms=int(self._clock.seconds() * 1000))
+        ).addCallback(published_answer, len(value) if key is None else len(key) + len(value))

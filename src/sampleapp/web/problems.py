@@ -16,7 +16,7 @@ from sampleapp import errors
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, Headers
 
-__all__ = ["INTERNAL_ERROR", "problem_answer"]
+__all__ = ["INTERNAL_ERROR", "KINDS", "problem_answer"]
 
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 
@@ -27,6 +27,10 @@ class _Row(Struct, frozen=True):
     """The last part of ``type``; ``None`` where the status says it all (RFC 9457, section 4.2.1)."""
     title: str
     headers: Headers = ()
+
+    @property
+    def kind(self) -> str:
+        return self.name or self.status.phrase.lower().replace(" ", "-")
 
 
 class _Document(Struct, kw_only=True, omit_defaults=True):
@@ -122,6 +126,7 @@ def _answer(
             *headers,
         ),
         msgspec.json.encode(document),
+        problem=row.kind,
     )
 
 
@@ -130,3 +135,6 @@ INTERNAL_ERROR: Final = _answer(
     detail="The service has a fault, which is in its log. What became of the request is not known.",
 )
 """The answer when there is a fault in the service itself: it tells nothing of the inside."""
+
+KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
+"""Every kind of problem there is (`Answer.problem`)."""

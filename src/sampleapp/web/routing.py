@@ -145,18 +145,21 @@ def answer_to_failure(failure: Failure) -> Answer:
 
 
 class RouteTable:
-    """The routes of a Klein application, as the service's own connections find them."""
+    """The routes of Klein applications, as the service's own connections find them."""
 
-    def __init__(self, routes: Routes, instance: object) -> None:
-        """:param instance: whose handlers they are."""
-        self._routes = routes.by_endpoint
-        self._instance = instance
-        self._urls = routes.app.url_map.bind("")
+    def __init__(self, routes: Routes, instance: object, *others: tuple[Routes, object]) -> None:
+        """
+        :param instance: whose handlers they are.
+        :param others: more routes, each with the instance whose handlers they are. No path may be in two.
+        """
+        self._parts = ((routes, instance), *others)
+        self._urls = [part.app.url_map.bind("") for part, _ in self._parts]
         self._exact = {
-            (method.encode("ascii"), rule.rule.encode("ascii")): self._routes[rule.endpoint].bound(
-                instance, {}
+            (method.encode("ascii"), rule.rule.encode("ascii")): part.by_endpoint[rule.endpoint].bound(
+                its_instance, {}
             )
-            for rule in routes.app.url_map.iter_rules()
+            for part, its_instance in self._parts
+            for rule in part.app.url_map.iter_rules()
             # What may also be sent in another spelling is found by that of werkzeug.
             if not rule.arguments and rule.rule == quote(rule.rule)
             for method in rule.methods or ()
@@ -184,8 +187,11 @@ class RouteTable:
         return bound.handler
 
     def _find(self, method: bytes, path: bytes) -> _Bound:
-        endpoint, variables = _match(self._urls, method, path)
-        return self._routes[endpoint].bound(self._instance, variables)
+        for urls, (routes, instance) in zip(self._urls, self._parts, strict=True):
+            with suppress(PathNotFound):
+                endpoint, variables = _match(urls, method, path)
+                return routes.by_endpoint[endpoint].bound(instance, variables)
+        raise PathNotFound
 
 
 def _answer_for_whole_server(request: Request) -> Answer:

@@ -85,6 +85,20 @@ def test_what_is_expected_is_not_logged_but_known(condition):
     assert lines == ["The broker does not work: damage"]
 
 
+def test_only_what_keeps_records_from_being_stored_is_an_obstacle_and_in_words_for_everybody(condition):
+    with logged_lines():
+        condition.bad(READING, "/var/lib/file is damaged")
+        assert not condition.health().ready
+        assert condition.health().obstacles == ()
+        condition.bad(WRITING, "/var/lib/file is full", obstacle="The disk is full.")
+        assert condition.health().obstacles == ("The disk is full.",)
+        condition.bad(WRITING, "/var/lib/file is gone")
+        (obstacle,) = condition.health().obstacles
+        assert "/" not in obstacle
+        condition.good(WRITING)
+        assert condition.health().obstacles == ()
+
+
 def test_without_a_clock_it_is_the_systems():
     with logged_lines() as lines:
         condition = Condition()

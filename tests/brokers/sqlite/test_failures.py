@@ -42,6 +42,9 @@ async def unavailable(broker, error=BrokerUnavailable):
     health = broker.health()
     assert not health.ready
     assert "log.sqlite3" in health.reasons[0]
+    (obstacle,) = health.obstacles
+    assert "/" not in obstacle
+    assert "log.sqlite3" not in obstacle
     return health.reasons[0]
 
 

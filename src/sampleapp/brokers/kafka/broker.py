@@ -30,6 +30,10 @@ from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
 __all__ = ["KafkaBroker"]
 
+_NOT_STARTED: Final = "The Kafka broker was not started yet."
+_NOT_REACHED: Final = "Kafka was not reached yet."
+_STOPPED: Final = "The broker was stopped."
+
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -61,7 +65,7 @@ class KafkaBroker:
         self._environment = environment
         self._security: Security | None = None
         self._condition = Condition(reactor)
-        self._condition.expect(WRITING, "The Kafka broker was not started yet.")
+        self._condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
         self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
         self._interval_s = metadata_interval_s
         self._followings: Followings[Following] = Followings()
@@ -83,7 +87,7 @@ class KafkaBroker:
             "Records are kept in Kafka, at {addresses}",
             addresses=", ".join(address(host, port) for host, port in config.addresses),
         )
-        self._condition.expect(WRITING, "Kafka was not reached yet.")
+        self._condition.expect(WRITING, _NOT_REACHED, obstacle=_NOT_REACHED)
         self._client = self._new_client()
         self._producer = Producer(
             client=self._client,
@@ -178,7 +182,7 @@ class KafkaBroker:
         await followings
         if self._client is not None:
             await self._client.close()
-        self._condition.expect(WRITING, "The broker was stopped.")
+        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
 
     def _deadline_passed(self) -> None:
         if self._producer is not None:

@@ -187,14 +187,14 @@ class Watch:
                 return
         self._is_unreachable = True
         reason = self._last_failure or _SILENT
-        self._condition.bad(WRITING, reason.sentence)
+        self._condition.bad(WRITING, reason.sentence, obstacle=reason.public)
         listener.cluster_unreachable(reason)
 
     def _not_reached(self, reason: FailureReason) -> None:
         self._failed_looks += 1
         self._last_failure = reason
         if self._is_running:
-            self._condition.bad(WRITING, reason.sentence)
+            self._condition.bad(WRITING, reason.sentence, obstacle=reason.public)
             self._log_failing_addresses(besides=reason.sentence)
 
     def _reached(self, client: ClusterClient, listener: ClusterListener) -> None:

@@ -130,7 +130,7 @@ class SQLiteBroker:
 
     def _leave_behind(self) -> None:
         self._log.error("{path} does not answer: its thread is left behind.", path=str(self._store.path))
-        self._condition.expect(WRITING, _STOPPED)
+        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
         self._stopping.finish()
 
     async def _stop(self) -> None:
@@ -140,4 +140,4 @@ class SQLiteBroker:
         if self._started:
             await self._thread.run(self._store.close)
             self._thread.stop()
-        self._condition.expect(WRITING, _STOPPED)
+        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)

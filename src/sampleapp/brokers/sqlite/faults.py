@@ -55,6 +55,13 @@ _OBSTACLES: dict[Code | None, str] = {
     Code.NOTADB: "The stored records are damaged and cannot be read.",
 }
 
+_OBSTACLES_TO_STORING: dict[Code | None, str] = {
+    Code.BUSY: "The stored records are in use by another program, and nothing can be stored until it ends.",
+    Code.FULL: "The disk of the broker is full.",
+    Code.CORRUPT: "The stored records are damaged.",
+    Code.NOTADB: "The stored records are damaged.",
+}
+
 _MEANINGS: dict[Code, _Meaning] = {
     Code.BUSY: _Meaning(
         "is locked by another program, which did not let go of it in time; find it and end it",
@@ -140,6 +147,11 @@ class StoreError(Exception):
     def obstacle(self) -> str:
         """What keeps a following from reading on, for callers; see `IFollowing.obstacle`."""
         return _OBSTACLES.get(self.code, CANNOT_BE_READ)
+
+    @property
+    def obstacle_to_storing(self) -> str:
+        """What keeps records from being stored, for callers; see `sampleapp.model.Health.obstacles`."""
+        return _OBSTACLES_TO_STORING.get(self.code, "Records cannot be stored at the moment.")
 
     @property
     def is_lasting(self) -> bool:

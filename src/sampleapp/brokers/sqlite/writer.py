@@ -38,6 +38,8 @@ _BATCH_RECORDS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
 _PROBE_S = 1.0
 _PATIENCE_WHEN_BAD_S = 0.1
+_NOT_STARTED = "The broker was not started yet."
+_STOPPING = "The broker is stopping."
 
 RECORD_OVERHEAD_BYTES = 256
 """What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
@@ -88,11 +90,15 @@ class Writer:
         self._commit_records = Distribution(RECORDS)
         self._commit_s = Distribution(SECONDS)
         self._failed_commits = 0
-        condition.expect(WRITING, "The broker was not started yet.")
+        condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
 
     def start(self) -> None:
         """Begin with what has been published so far, and see whether the file can be opened."""
-        self._condition.expect(WRITING, f"{self._store.path} has not been opened yet.")
+        self._condition.expect(
+            WRITING,
+            f"{self._store.path} has not been opened yet.",
+            obstacle="The file with the records has not been opened yet.",
+        )
         self._running = True
         # Busy with the probe: it opens the file, which must not fail twice to be said once.
         Deferred.fromCoroutine(self._begin())
@@ -141,7 +147,7 @@ class Writer:
         if not self._running:
             self.give_up()
             return succeed(None)
-        self._condition.expect(WRITING, "The broker is stopping.")
+        self._condition.expect(WRITING, _STOPPING, obstacle=_STOPPING)
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
@@ -242,7 +248,9 @@ class Writer:
     def _not_answered(self) -> None:
         self._hanging = True
         self._condition.bad(
-            WRITING, f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds."
+            WRITING,
+            f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds.",
+            obstacle=f"The disk has not answered for {self._answer_timeout_s:g} seconds.",
         )
         self._fail_batch(PublishTimedOut, "The broker did not answer in time; the record may be stored.")
         self._fail_queue(BrokerUnavailable, "The broker does not answer; the record was not published.")
@@ -260,7 +268,7 @@ class Writer:
         if self._stopping:
             return
         self._failing = True
-        self._condition.bad(WRITING, error.reason)
+        self._condition.bad(WRITING, error.reason, obstacle=error.obstacle_to_storing)
         if self._probe is None:
             # Callers that are told that the broker does not work may send nothing more, and then no publish
             # would show that it works again.

@@ -54,6 +54,9 @@ async def test_without_any_broker_it_starts_and_says_so_and_works_once_there_is_
         host, port = mock.addresses[1]
         await eventually(lambda: f"{host}:{port}" in " ".join(broker.health().reasons))
         assert not broker.health().ready
+        (obstacle,) = broker.health().obstacles
+        assert host not in obstacle
+        assert str(port) not in obstacle
         mock.broker_up()
         await within(waiting)
         await eventually(lambda: broker.health().ready)
