@@ -6,12 +6,28 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 
 from sampleapp.cli._lines import MAX_LINE_BYTES, Line, LineSource
 from sampleapp.cli._run import START_IT
-from sampleapp.client import Client, ClientError, ServiceUnreachable
+from sampleapp.client import (
+    Client,
+    ClientError,
+    Forbidden,
+    ServiceUnreachable,
+    TooManyRequests,
+    Unauthorized,
+)
 
 __all__ = ["Report", "publish_lines"]
+
+# What to wait after a refusal that does not say it, and the longest that is believed.
+DEFAULT_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+# After so long without one published line, there is more amiss than a rate: a line may be larger than any
+# second's share.
+PATIENCE_S = 300.0
 
 
 class Report:
@@ -24,6 +40,10 @@ class Report:
         """Of the file, in lines whose outcome is known."""
         self.unreachable = False
         """Whether the service could not be reached, so that no more lines are begun."""
+        self.refused = False
+        """Whether the service does not let the caller in, so that no more lines are begun."""
+        self.waited_s = 0.0
+        """How long nothing was sent because the caller's rate did not allow it, in seconds."""
         self.unreadable: str | None = None
         """Why the file could not be read to its end; ``None`` if it could."""
         self.interrupted = False
@@ -34,7 +54,12 @@ class Report:
     @property
     def complete(self) -> bool:
         """Whether every line has been published."""
-        return not (self.failed or self.unreachable or self.unreadable or self.interrupted)
+        return not (self.failed or self.stopped)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more lines are begun, although there may be some."""
+        return bool(self.unreachable or self.refused or self.unreadable or self.interrupted)
 
     def fail(self, line: Line, reason: str) -> None:
         """Account for a line that could not be published."""
@@ -51,10 +76,17 @@ class Report:
                 f"Stopped after line {self.published + self.failed}: what follows was not sent. "
                 f"Is the service running? {START_IT}"
             )
+        elif self.refused:
+            yield (
+                f"Stopped after line {self.published + self.failed}: what follows was not sent, since the "
+                "service would refuse it as well."
+            )
         elif self.unreadable is not None:
             yield f"Stopped after line {self.published + self.failed}: reading failed ({self.unreadable})."
         elif self.interrupted:
             yield f"Interrupted after line {self.published + self.failed}: what follows was not sent."
+        if self.waited_s:
+            yield f"Nothing was sent for {self.waited_s:.0f} seconds in all: the service allows no more."
         lines = "line" if self.published == 1 else "lines"
         yield f"Published {self.published} {lines}, {self.failed} failed."
 
@@ -66,22 +98,26 @@ async def publish_lines(
     key: str | None,
     source: LineSource,
     in_flight: int,
+    clock: IReactorTime,
     progress: Callable[[Report], None],
 ) -> Report:
     """
     Publish each line as a message.
 
-    Cancelling it cancels what is in flight, and returns the report all the same.
+    A line that the service refuses because the caller has sent too much (429) is sent again when it may be,
+    and no other before. Cancelling it cancels what is in flight, and returns the report all the same.
 
     :param key: the key of every record; ``None`` for none.
     :param in_flight: how many messages may wait for their answers at one time.
+    :param clock: tells when lines may be sent again.
     :param progress: is told each time the outcome of a line is known.
     :return: what became of the lines.
     """
     report = Report()
+    pace = _Pace(clock, report)
 
     async def work() -> None:
-        while not (report.unreachable or report.unreadable or report.interrupted):
+        while not report.stopped:
             try:
                 line = await source.next()
             except CancelledError:
@@ -92,7 +128,7 @@ async def publish_lines(
                 return
             if line is None:
                 return
-            await _publish_line(line, client=client, topic=topic, key=key, report=report)
+            await _publish_line(line, client=client, topic=topic, key=key, pace=pace, report=report)
             report.finished_bytes += line.size
             progress(report)
 
@@ -100,7 +136,44 @@ async def publish_lines(
     return report
 
 
-async def _publish_line(line: Line, *, client: Client, topic: str, key: str | None, report: Report) -> None:
+class _Pace:
+    """When lines may be sent: a rate is one of the caller, so what one line is told counts for all."""
+
+    def __init__(self, clock: IReactorTime, report: Report) -> None:
+        self._clock = clock
+        self._report = report
+        self._since_s = clock.seconds()
+        self._until_s = 0.0
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing but refusals has come for a long time."""
+        return self._clock.seconds() - self._since_s > PATIENCE_S
+
+    def publishes(self) -> None:
+        """Take note that a line was published."""
+        self._since_s = self._clock.seconds()
+
+    def hold(self, retry_after_s: float | None) -> None:
+        """
+        Let nobody send anything.
+
+        :param retry_after_s: for so many seconds; ``None`` if the service does not say.
+        """
+        pause_s = DEFAULT_PAUSE_S if retry_after_s is None else min(retry_after_s, LONGEST_PAUSE_S)
+        now_s = self._clock.seconds()
+        begins_s, self._until_s = max(now_s, self._until_s), max(now_s + pause_s, self._until_s)
+        self._report.waited_s += self._until_s - begins_s
+
+    async def wait(self) -> None:
+        """Wait until it is allowed to send."""
+        while (pause_s := self._until_s - self._clock.seconds()) > 0:
+            await deferLater(self._clock, pause_s)
+
+
+async def _publish_line(
+    line: Line, *, client: Client, topic: str, key: str | None, pace: _Pace, report: Report
+) -> None:
     if line.content is None:
         report.fail(line, f"longer than {MAX_LINE_BYTES} bytes.")
         return
@@ -110,16 +183,34 @@ async def _publish_line(line: Line, *, client: Client, topic: str, key: str | No
         # Where in the line would make a reason of each line; the number of the line finds it.
         report.fail(line, "not UTF-8.")
         return
-    try:
-        await client.publish(topic=topic, content=content, key=key)
-    except ClientError as error:
-        report.unreachable = report.unreachable or isinstance(error, ServiceUnreachable)
-        report.fail(line, f"{error} May have been published." if error.possibly_published else str(error))
-    except CancelledError:
-        report.interrupted = True
-        report.fail(line, "interrupted before the answer. May have been published.")
-    else:
-        report.published += 1
+    refusal: TooManyRequests | None = None
+    while refusal is None or not pace.is_hopeless:
+        try:
+            await pace.wait()
+        except CancelledError:
+            report.interrupted = True
+            report.fail(line, "interrupted before it was sent.")
+            return
+        try:
+            await client.publish(topic=topic, content=content, key=key)
+        except TooManyRequests as error:
+            pace.hold(error.retry_after_s)
+            refusal = error
+            continue
+        except ClientError as error:
+            report.unreachable = report.unreachable or isinstance(error, ServiceUnreachable)
+            # The other lines are of the same caller, for the same topic.
+            report.refused = report.refused or isinstance(error, Unauthorized | Forbidden)
+            report.fail(line, f"{error} May have been published." if error.possibly_published else str(error))
+        except CancelledError:
+            report.interrupted = True
+            report.fail(line, "interrupted before the answer. May have been published.")
+        else:
+            report.published += 1
+            pace.publishes()
+        return
+    report.refused = True
+    report.fail(line, str(refusal))
 
 
 def _ranges(numbers: array[int]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 from sampleapp.cli._options import url_option
 from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, note, print_result
 from sampleapp.cli._run import explained, run
+from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
 
 __all__ = ["publish"]
 
@@ -93,8 +94,16 @@ class _TakesNegativeNumbers(click.Command):
     "records with one key matters]",
 )
 @url_option
+@token_option
 def publish(
-    *, topic: str, content: str | None, key: str | None, path: str | None, in_flight: int | None, url: str
+    *,
+    topic: str,
+    content: str | None,
+    key: str | None,
+    path: str | None,
+    in_flight: int | None,
+    url: str,
+    token: str | None,
 ) -> None:
     """
     Publish to TOPIC: one message with CONTENT, or each line of a file.
@@ -103,16 +112,19 @@ def publish(
     where the record is.
 
     With --lines, the numbers of the lines that could not be published, and why, are on stderr. Should the
-    service become unreachable, what is left of the file is not sent.
+    service become unreachable, or not let the caller in, what is left of the file is not sent. If the caller
+    has a rate, the lines are sent as it allows.
     """
     if (content is None) == (path is None):
         raise click.UsageError("Say what to publish: either CONTENT (- for stdin), or --lines FILE.")
+    warn_of_a_token_in_the_clear(url=url, token=token)
     if path is not None:
         if in_flight is None:
             in_flight = IN_FLIGHT if key is None else 1
-        _publish_lines(topic=topic, key=key, path=path, in_flight=in_flight, url=url)
+        _publish_lines(topic=topic, key=key, path=path, in_flight=in_flight, url=url, token=token)
     elif content is not None:
-        _publish_one(topic=topic, key=key, content=_stdin() if content == "-" else content, url=url)
+        text = _stdin() if content == "-" else content
+        _publish_one(topic=topic, key=key, content=text, url=url, token=token)
 
 
 def _stdin() -> str:
@@ -127,13 +139,13 @@ def _stdin() -> str:
         raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
 
-def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None:
+def _publish_one(*, topic: str, key: str | None, content: str, url: str, token: str | None) -> None:
     async def command(reactor: Any) -> None:
         from twisted.internet.defer import CancelledError
 
         from sampleapp.client import Client, ClientError
 
-        client = Client(base_url=url, reactor=reactor)
+        client = Client(base_url=url, reactor=reactor, token=token)
         try:
             metadata = await client.publish(topic=topic, content=content, key=key)
         except ClientError as error:
@@ -153,7 +165,9 @@ def _publish_one(*, topic: str, key: str | None, content: str, url: str) -> None
     run(command)
 
 
-def _publish_lines(*, topic: str, key: str | None, path: str, in_flight: int, url: str) -> None:
+def _publish_lines(
+    *, topic: str, key: str | None, path: str, in_flight: int, url: str, token: str | None
+) -> None:
     async def command(reactor: Any) -> None:
         from sampleapp.cli._chunks import ChunkReader
         from sampleapp.cli._file_publisher import publish_lines
@@ -161,7 +175,7 @@ def _publish_lines(*, topic: str, key: str | None, path: str, in_flight: int, ur
         from sampleapp.cli._progress import progress_of
         from sampleapp.client import Client
 
-        client = Client(base_url=url, reactor=reactor, max_idle_connections=in_flight)
+        client = Client(base_url=url, reactor=reactor, token=token, max_idle_connections=in_flight)
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
             report = await publish_lines(
                 client=client,
@@ -169,6 +183,7 @@ def _publish_lines(*, topic: str, key: str | None, path: str, in_flight: int, ur
                 key=key,
                 source=LineSource(ChunkReader(file=file, reactor=reactor).read),
                 in_flight=in_flight,
+                clock=reactor,
                 progress=progress,
             )
         for sentence in report.sentences():

@@ -9,6 +9,7 @@ import click
 from sampleapp.cli._options import url_option
 from sampleapp.cli._output import note, print_result
 from sampleapp.cli._run import explained, run
+from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
 
 if TYPE_CHECKING:
     from sampleapp.client import Client, Snapshot, Version
@@ -45,14 +46,16 @@ Examples:
     "while is asked again until it is back.",
 )
 @url_option
-def readings(*, version_name: str, watching: bool, url: str) -> None:
+@token_option
+def readings(*, version_name: str, watching: bool, url: str, token: str | None) -> None:
     """Print the readings as one line of JSON."""
+    warn_of_a_token_in_the_clear(url=url, token=token)
     version: Version = 2 if version_name == "2" else 1
 
     async def command(reactor: Any) -> None:
         from sampleapp.client import Client, ClientError
 
-        client = Client(base_url=url, reactor=reactor)
+        client = Client(base_url=url, reactor=reactor, token=token)
         try:
             if watching:
                 await watch(client=client, version=version, reactor=reactor)

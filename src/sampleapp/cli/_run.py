@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["START_IT", "explained", "run"]
 
 START_IT = "Start it with: sampleapp serve"
+GIVE_A_TOKEN = "Put one into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token
+OTHER_TOKEN = (
+    "It may be over, or replaced, or for another service: ask whoever runs the service for another one."  # noqa: S105 -- no token
+)
+ASK_FOR_RIGHTS = "Whoever runs the service can grant it."
 
 
 def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
@@ -78,9 +83,13 @@ def explained(error: ClientError, *, outcome: str = "") -> CommandFailed:
 
     :param outcome: a sentence about what the request may have done in spite of the error.
     """
-    from sampleapp.client import ServiceUnreachable, TLSFailed
+    from sampleapp.client import Forbidden, ServiceUnreachable, TLSFailed, Unauthorized
 
     sentences = [str(error), *([outcome] if outcome else [])]
     if isinstance(error, ServiceUnreachable) and not isinstance(error, TLSFailed):
         sentences.append(f"Is the service running? {START_IT}")
+    elif isinstance(error, Unauthorized):
+        sentences.append(OTHER_TOKEN if error.has_token else GIVE_A_TOKEN)
+    elif isinstance(error, Forbidden):
+        sentences.append(ASK_FOR_RIGHTS)
     return CommandFailed(" ".join(sentences))

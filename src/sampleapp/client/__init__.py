@@ -13,13 +13,17 @@ from sampleapp.client._client import Client, Snapshot
 from sampleapp.client._errors import (
     AnswerLost,
     ClientError,
+    Forbidden,
     Problem,
     ProblemError,
     RequestTimedOut,
     ServiceUnreachable,
     TLSFailed,
+    TooManyRequests,
+    Unauthorized,
     UnexpectedAnswer,
 )
+from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
 from sampleapp.negotiation import Version
 
@@ -27,13 +31,17 @@ __all__ = [
     "AnswerLost",
     "Client",
     "ClientError",
+    "Forbidden",
     "Problem",
     "ProblemError",
     "RequestTimedOut",
     "ServiceUnreachable",
     "Snapshot",
     "TLSFailed",
+    "TooManyRequests",
+    "Unauthorized",
     "UnexpectedAnswer",
     "Version",
+    "check_token",
     "parse_base_url",
 ]

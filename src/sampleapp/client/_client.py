@@ -12,9 +12,17 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from sampleapp.client._errors import Problem, ProblemError, UnexpectedAnswer
+from sampleapp.client._errors import (
+    Forbidden,
+    Problem,
+    ProblemError,
+    TooManyRequests,
+    Unauthorized,
+    UnexpectedAnswer,
+)
 from sampleapp.client._exchange import Answer, Exchanger
 from sampleapp.client._tls import TLSPolicy
+from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
 from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import Reading, RecordMetadata
@@ -25,6 +33,11 @@ __all__ = ["Client", "Snapshot"]
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 OK = 200
 NOT_MODIFIED = 304
+UNAUTHORIZED = 401
+FORBIDDEN = 403
+TOO_MANY_REQUESTS = 429
+
+SHORTEST_SECRET = 16
 
 # Shorter than servers keep idle connections, ours (60 s) included: a message written to a connection
 # that is just being closed would be neither published nor known not to be.
@@ -65,6 +78,7 @@ class Client:
         *,
         base_url: str,
         reactor: IReactorTime,
+        token: str | None = None,
         agent: IAgent | None = None,
         timeout_s: float = 30.0,
         max_idle_connections: int = 64,
@@ -74,13 +88,17 @@ class Client:
 
         :param base_url: where the service is, such as ``http://127.0.0.1:8080/``.
         :param reactor: for the time and, without an agent, for connections.
+        :param token: says who calls: a token of the service's own, or a JSON Web Token. It goes with each
+            request (RFC 6750), to nobody but the service, and is in no error and no ``repr()``. Over plain
+            HTTP everybody on the way can read it.
         :param agent: makes the requests in place of an agent of the client's own.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
         :param max_idle_connections: how many connections to keep for later requests. There is no bound on
             the requests, and so on the connections, at one time.
-        :raise ValueError: the base URL is not one.
+        :raise ValueError: the base URL is not one, or the token cannot be one.
         """
         self._base_url = parse_base_url(base_url)
+        self._token = None if token is None else check_token(token)
         self._pool: HTTPConnectionPool | None = None
         if agent is None:
             pool = HTTPConnectionPool(reactor)
@@ -94,7 +112,7 @@ class Client:
                 pool=pool,
             )
             self._pool = pool
-        self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s)
+        self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=self._token)
 
     def publish(self, *, topic: str, content: str, key: str | None = None) -> Deferred[RecordMetadata]:
         """
@@ -185,7 +203,7 @@ class Client:
             body=_encode(message),
         )
         if answer.status != OK:
-            raise _refusal(answer)
+            raise self._refusal(answer)
         return _decode(answer, RecordMetadata)
 
     async def _poll(
@@ -197,9 +215,42 @@ class Client:
         if answer.status == NOT_MODIFIED and after is not None:
             return after
         if answer.status != OK:
-            raise _refusal(answer)
+            raise self._refusal(answer)
         etags = answer.headers.getRawHeaders(b"etag")
         return Snapshot(_decode(answer, shape), etags[0] if etags else None)
+
+    def _refusal(self, answer: Answer) -> ProblemError | UnexpectedAnswer:
+        """Make an error of an answer that is none of the expected ones."""
+        if answer.media_type == PROBLEM_MEDIA_TYPE:
+            try:
+                problem = _decode(
+                    msgspec.structs.replace(answer, body=self._without_token(answer.body)), Problem
+                )
+            except UnexpectedAnswer as error:
+                return error
+            if problem.status == answer.status:
+                return self._problem_error(problem, retry_after_s=_retry_after_s(answer.headers))
+        locations = answer.headers.getRawHeaders(b"location") or []
+        place = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
+        elsewhere = f" and refers to {place}" if locations else ""
+        return UnexpectedAnswer(
+            f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}){elsewhere}, "
+            "which is not an answer of the service: is there a proxy in between, or something else there?",
+            status=answer.status,
+        )
+
+    def _problem_error(self, problem: Problem, *, retry_after_s: int | None) -> ProblemError:
+        if problem.status == UNAUTHORIZED:
+            return Unauthorized(problem, has_token=self._token is not None, retry_after_s=retry_after_s)
+        kind = {FORBIDDEN: Forbidden, TOO_MANY_REQUESTS: TooManyRequests}.get(problem.status, ProblemError)
+        return kind(problem, retry_after_s=retry_after_s)
+
+    def _without_token(self, text: bytes) -> bytes:
+        """Take the token out of what is to be shown: some servers, not this one, repeat what they refuse."""
+        # What is shorter is no secret, and may be a part of any word.
+        if self._token is None or len(self._token) < SHORTEST_SECRET:
+            return text
+        return text.replace(self._token.encode("ascii"), b"[token]")
 
 
 def _encode(message: dict[str, str]) -> bytes:
@@ -227,24 +278,6 @@ def _decode(answer: Answer, shape: type[_T]) -> _T:
             "request?",
             status=answer.status,
         ) from error
-
-
-def _refusal(answer: Answer) -> ProblemError | UnexpectedAnswer:
-    """Make an error of an answer that is none of the expected ones."""
-    if answer.media_type == PROBLEM_MEDIA_TYPE:
-        try:
-            problem = _decode(answer, Problem)
-        except UnexpectedAnswer as error:
-            return error
-        if problem.status == answer.status:
-            return ProblemError(problem, retry_after_s=_retry_after_s(answer.headers))
-    locations = answer.headers.getRawHeaders(b"location") or []
-    elsewhere = f" and refers to {locations[0].decode('ascii', 'backslashreplace')}" if locations else ""
-    return UnexpectedAnswer(
-        f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}){elsewhere}, "
-        "which is not an answer of the service: is there a proxy in between, or something else there?",
-        status=answer.status,
-    )
 
 
 def _retry_after_s(headers: Headers) -> int | None:

@@ -9,11 +9,14 @@ from sampleapp.errors import Fault, SampleAppError
 __all__ = [
     "AnswerLost",
     "ClientError",
+    "Forbidden",
     "Problem",
     "ProblemError",
     "RequestTimedOut",
     "ServiceUnreachable",
     "TLSFailed",
+    "TooManyRequests",
+    "Unauthorized",
     "UnexpectedAnswer",
 ]
 
@@ -110,3 +113,29 @@ class ProblemError(ClientError):
         self.possibly_published = (
             problem.status >= INTERNAL_SERVER_ERROR and problem.status != SERVICE_UNAVAILABLE
         )
+
+
+class Unauthorized(ProblemError):
+    """The service does not know who calls, or not any more (401). Nothing was done."""
+
+    def __init__(self, problem: Problem, *, has_token: bool, retry_after_s: int | None = None) -> None:
+        """:param has_token: whether the client has sent one."""
+        super().__init__(problem, retry_after_s=retry_after_s)
+        said = "The token that was sent is not valid there." if has_token else "No token was sent."
+        self.args = (f"{self} {said}",)
+        self.has_token = has_token
+
+
+class Forbidden(ProblemError):
+    """The service knows who calls, and does not grant it (403). Nothing was done."""
+
+
+class TooManyRequests(ProblemError):
+    """The caller has asked for more than its rate allows (429). Nothing was done."""
+
+    def __init__(self, problem: Problem, *, retry_after_s: int | None = None) -> None:
+        """:param retry_after_s: the seconds after which there is room again."""
+        super().__init__(problem, retry_after_s=retry_after_s)
+        if retry_after_s is not None:
+            seconds = "second" if retry_after_s == 1 else "seconds"
+            self.args = (f"{self} There is room again in {retry_after_s} {seconds}.",)

@@ -61,12 +61,16 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Exchanger:
     """Makes requests through an agent."""
 
-    def __init__(self, *, agent: IAgent, reactor: IReactorTime, timeout_s: float) -> None:
+    def __init__(
+        self, *, agent: IAgent, reactor: IReactorTime, timeout_s: float, token: str | None = None
+    ) -> None:
         """
         :param agent: makes the connections.
         :param reactor: tells the time for the deadline.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
+        :param token: goes with each request.
         """
+        self._authorization = None if token is None else b"Bearer " + token.encode("ascii")
         # FileBodyProducer, the default for bytes, is driven by the global reactor.
         self._http = HTTPClient(agent, data_to_body_producer=_Bytes)
         self._reactor = reactor
@@ -81,6 +85,8 @@ class Exchanger:
         :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
             `RequestTimedOut`, `AnswerLost`, or, for what is not HTTP, `UnexpectedAnswer`.
         """
+        if self._authorization is not None:
+            headers.setRawHeaders(b"Authorization", [self._authorization])
         exchange = Deferred.fromCoroutine(self._exchange(method=method, url=url, headers=headers, body=body))
         given_up = False
 
@@ -113,7 +119,8 @@ class Exchanger:
                 _ASCIIURL.from_text(url),
                 headers=headers,
                 data=body,
-                # The interface has no redirects: to follow one would be to publish somewhere else.
+                # The interface has no redirects: to follow one would be to publish, and to send the token,
+                # somewhere else.
                 allow_redirects=False,
                 unbuffered=True,
                 # Given no reactor, treq imports the global one, although it has no use for it here.

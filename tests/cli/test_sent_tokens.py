@@ -1,0 +1,152 @@
+"""The token that a command sends: where it comes from, and what is said when it does not help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from os import environ
+
+import pytest
+from click.testing import CliRunner
+
+from sampleapp.cli import main
+from tests.support.command import COMMAND
+
+TOKEN = "sampleapp_another-token-of-the-tests-that-nobody-may-see"
+OTHER = "sampleapp_a-third-token-of-the-tests-that-nobody-may-see"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers with what the server has been told, and keeps what it was asked."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self):
+        self.server.authorizations.append(self.headers["Authorization"])
+        status = self.server.status
+        body = b'{"topic":"t","partition":0,"offset":0}' if self.command == "POST" else b"[21.5]"
+        if status != 200:
+            body = json.dumps({"title": "Title", "status": status, "detail": "Detail."}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if status == 200 else "application/problem+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.status, server.authorizations = 200, []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run(server, *arguments, token=None, code=0):
+    """Run a command as a process; returns stderr."""
+    ended = subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        check=False,
+        env={k: v for k, v in environ.items() if k != "SAMPLEAPP_TOKEN"}
+        | {"SAMPLEAPP_URL": f"http://127.0.0.1:{server.server_port}/"}
+        | ({} if token is None else {"SAMPLEAPP_TOKEN": token}),
+        timeout=30,
+        encoding="utf-8",
+    )
+    assert ended.returncode == code, ended
+    assert TOKEN not in ended.stdout + ended.stderr
+    assert OTHER not in ended.stdout + ended.stderr
+    return ended.stderr
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+def test_a_token_comes_from_the_environment_or_from_a_file_which_counts_more(server, file):
+    run(server, "readings")
+    run(server, "readings", token="")
+    run(server, "readings", token=OTHER)
+    run(server, "publish", "t", "c", "--token-file", str(file), token=OTHER)
+    run(server, "publish", "t", "--lines", str(file), "--token-file", str(file))
+    sent = [None, None, f"Bearer {OTHER}", f"Bearer {TOKEN}", f"Bearer {TOKEN}"]
+    assert server.authorizations == sent
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "arguments", "advice"),
+    [
+        (401, None, ["publish", "t", "c"], "No token was sent. Put one into the environment variable"),
+        (
+            401,
+            TOKEN,
+            ["readings"],
+            "The token that was sent is not valid there. It may be over, or replaced,",
+        ),
+        (403, TOKEN, ["readings", "--watch"], "Detail. Whoever runs the service can grant it."),
+    ],
+)
+def test_who_is_not_let_in_is_told_what_to_do(server, status, token, arguments, advice):
+    server.status = status
+    assert advice in run(server, *arguments, token=token, code=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "holds is no token"),
+        (b"two words", "holds is no token"),
+        (b"\xff", "holds is no token"),
+        (b"two\nlines\n", "holds is no token"),
+        (b"x" * 20_000, "holds more than a token: over 16384 bytes"),
+    ],
+)
+def test_a_file_without_a_token_is_refused_and_not_repeated(tmp_path, content, reason):
+    (tmp_path / "token").write_bytes(content)
+    result = CliRunner().invoke(main, ["readings", "--token-file", str(tmp_path / "token")])
+    assert result.exit_code == 2
+    shown = " ".join(result.output.split())
+    assert reason in shown
+    assert "two" not in shown
+
+
+def test_a_variable_without_a_token_is_refused_and_not_repeated():
+    result = CliRunner(env={"SAMPLEAPP_TOKEN": "pass word"}).invoke(main, ["readings"])
+    assert result.exit_code == 2
+    shown = " ".join(result.output.split())
+    assert "what the environment variable SAMPLEAPP_TOKEN holds is no token" in shown
+    assert "pass word" not in shown
+
+
+@pytest.mark.parametrize(
+    ("url", "is_told"),
+    [
+        ("http://192.0.2.1/", True),
+        ("http://service.example:8080/", True),
+        ("https://service.example/", False),
+        ("http://127.0.0.2:8080/", False),
+        ("http://[::1]:8080/", False),
+        ("http://localhost:8080/", False),
+    ],
+)
+def test_who_sends_a_token_without_encryption_is_told_so(url, is_told, capsys):
+    from sampleapp.cli._tokens import warn_of_a_token_in_the_clear
+
+    warn_of_a_token_in_the_clear(url=url, token=TOKEN)
+    assert ("without encryption" in capsys.readouterr().err) == is_told
+    warn_of_a_token_in_the_clear(url=url, token=None)
+    assert capsys.readouterr().err == ""
