@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sampleapp.access import parse_callers
 from sampleapp.cli import main
 from tests.support.command import COMMAND
 
@@ -27,7 +28,9 @@ else:
 A_TOKEN = re.compile(r"sampleapp_[A-Za-z0-9_-]{43}\n")
 # None of them is the name of the other caller.
 NAMES = st.text("azAZ09._-@", min_size=1, max_size=100)
-PATTERNS = st.lists(st.text("azAZ09._-*", min_size=1, max_size=249), max_size=4)
+# "." and ".." are names of no topic.
+PATTERN = st.text("azAZ09._-*", min_size=1, max_size=249).filter(lambda text: text not in {".", ".."})
+PATTERNS = st.lists(PATTERN, max_size=4)
 DAYS = st.integers(0, 10_000).map(lambda days: (datetime.now(timezone.utc) + timedelta(days)).date())
 OTHER = f'[callers.other]\nread = true\n[[callers.other.tokens]]\nsha256 = "{"0" * 64}"\n'
 
@@ -63,6 +66,7 @@ def test_what_is_on_stderr_is_toml_that_can_stand_below_other_callers(name, patt
     assert code == 0
     token = {"sha256": digest(stdout)} | ({"until": until} if until else {})
     rights = dict.fromkeys(flags, True) | ({"publish": list(dict.fromkeys(patterns))} if patterns else {})
+    assert name in parse_callers((OTHER + stderr).encode(), name="callers.toml").by_name
     assert callers(OTHER + stderr) == callers(OTHER) | {name: rights | {"tokens": [token]}}
 
 
@@ -142,10 +146,11 @@ def test_rights_of_a_caller_who_is_there_already_are_not_changed(file):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[callers.one\n", "has a mistake already"),
+        (b"[callers.one\n", "line 1: is no TOML"),
+        (b"[callers.two]\nraed = true\n", "line 2: callers.two.raed is not known here; did you mean read?"),
         (b"\xff", "is not UTF-8"),
         # A table that is written in one line cannot grow by lines below.
-        (b"[callers]\none = {read = true}\n", "add it by hand"),
+        (b"[callers]\none = {read = true}\n", "add the token by hand"),
     ],
 )
 def test_a_file_to_which_nothing_can_be_added_is_left_alone(file, content, reason):

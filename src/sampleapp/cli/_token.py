@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 import sys
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -15,18 +13,7 @@ from sampleapp.cli._callers_file import caller_lines, replace_file, token_lines
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._streams import discard_stdout
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 __all__ = ["token"]
-
-PREFIX = "sampleapp_"
-RANDOM_BYTES = 32
-
-_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
-_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
 EPILOG = """
 \b
@@ -41,7 +28,9 @@ caller reads it.
 
 
 def _name(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if _NAME.fullmatch(value) is None:
+    from sampleapp.access.caller import is_legal_name
+
+    if not is_legal_name(value):
         raise click.BadParameter(
             f"{value!r} is no name of a caller: 1 to 100 characters out of A-Z, a-z, 0-9, '.', '_', '-' "
             "and '@'.",
@@ -51,8 +40,10 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
 
 def _patterns(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    from sampleapp.access.patterns import is_legal_pattern
+
     for pattern in value:
-        if _PATTERN.fullmatch(pattern) is None:
+        if not is_legal_pattern(pattern):
             raise click.BadParameter(
                 f"{pattern!r} is no topic, and no pattern of topics: 1 to 249 characters out of A-Z, a-z, "
                 "0-9, '.', '_', '-' and '*', which stands for any run of characters.",
@@ -114,9 +105,11 @@ def token(
     The token is on stdout, alone, once. What the service has to know of it is on stderr: the lines for the
     file that its option --callers names. --append FILE adds them there instead.
     """
-    made = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    from sampleapp.access.tokens import digest_of, new_token
+
+    made = new_token()
     caller = caller_lines(name, publish=publish, read=read, metrics=metrics)
-    new = token_lines(name, sha256=hashlib.sha256(made.encode("ascii")).hexdigest(), until=until)
+    new = token_lines(name, sha256=digest_of(made.encode("ascii")).hex(), until=until)
     has_rights = bool(publish or read or metrics)
     if path is None:
         note(_for_the_file(name, caller, new, has_rights=has_rights))
@@ -127,14 +120,14 @@ def token(
 
     def added_to(old: str) -> str:
         nonlocal known
-        known = name in _callers(old, f"{path} has a mistake already")
+        known = _names(name, old, path)
         if known and has_rights:
             raise CommandFailed(
                 f"The caller {name} is in {path} already, with rights of its own. Change those there; leave "
                 "out --publish, --read and --metrics to add a token."
             )
         result = f"{_ended(old)}{new}" if known else f"{_ended(old)}{caller}\n{new}"
-        _callers(result, f"The token cannot be added to {path} in this way; add it by hand")
+        _check(result, path)
         return result
 
     try:
@@ -169,17 +162,34 @@ def _ended(old: str) -> str:
     return f"{old}\n" if old.endswith("\n") else f"{old}\n\n"
 
 
-def _callers(text: str, what: str) -> dict[str, object]:
+def _names(name: str, text: str, path: Path) -> bool:
     """
-    Return the callers in a file.
+    Whether a file of callers has this one.
 
-    :raise CommandFailed: it has a mistake.
+    :raise CommandFailed: it cannot be read.
     """
+    from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
+
     try:
-        callers = tomllib.loads(text).get("callers", {})
-    except tomllib.TOMLDecodeError as error:
-        raise CommandFailed(f"{what}: {error}.") from error
-    return callers if isinstance(callers, dict) else {}
+        callers = TOMLDocument(text.encode("utf-8")).value.get("callers", {})
+    except TOMLMistake as mistake:
+        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is as it was.") from mistake
+    return isinstance(callers, dict) and name in callers
+
+
+def _check(text: str, path: Path) -> None:
+    """:raise CommandFailed: the service would not take this for a file of callers."""
+    from sampleapp.access import CallersFileError, parse_callers
+
+    try:
+        parse_callers(text.encode("utf-8"), name=str(path))
+    except CallersFileError as error:
+        mistakes = str(error).replace("--callers: ", "")
+        raise CommandFailed(
+            f"With the token, the file would not be one of callers:\n{mistakes}\n"
+            f"{path} is as it was. Correct it first, or add the token by hand: without --append, its lines "
+            "are shown."
+        ) from error
 
 
 def _print_once(token: str, otherwise: str) -> None:
