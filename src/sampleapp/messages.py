@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
-from sampleapp.model import Message
+from sampleapp.model import TOPIC_PATTERN, Message
 
 __all__ = ["is_legal_topic", "parse_message"]
 
@@ -37,7 +37,7 @@ _LONGEST_NAME: Final = 40
 _WITH_KEY: Final = (12,)
 _WITHOUT_KEY: Final = (8, 10)
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC = re.compile(TOPIC_PATTERN)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

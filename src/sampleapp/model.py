@@ -7,12 +7,13 @@ encoding. Every value is immutable, and every time is an integer of milliseconds
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 __all__ = [
     "EARLIEST",
+    "TOPIC_PATTERN",
     "ConsumerRecord",
     "FromEnd",
     "FromOffset",
@@ -26,12 +27,38 @@ __all__ = [
 ]
 
 
+TOPIC_PATTERN: Final = r"[A-Za-z0-9._-]{1,249}"
+"""What the whole of a topic's name matches, which is also neither ``.`` nor ``..``."""
+
+# These describe, and do not check: the decoder is quicker without, and the parser says more of what is wrong.
+_Topic: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="The topic that gets the record.",
+        examples=["readings"],
+        extra_json_schema={"pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
+    ),
+]
+
+
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a caller asks to have published: plain strings, each of which has a UTF-8 form."""
 
-    topic: str
-    content: str
-    key: str | None = None
+    topic: _Topic
+    content: Annotated[
+        str,
+        Meta(
+            description="The record's value: a string also when it looks like a number. It may be empty.",
+            examples=["21.5"],
+        ),
+    ]
+    key: Annotated[
+        str | None,
+        Meta(
+            description="The record's key. Absent or null: the record has none. The empty string is one.",
+            examples=["kitchen"],
+        ),
+    ] = None
     """The record's key; ``None`` for none, which is not the same as the empty key."""
 
 
@@ -49,9 +76,16 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
     """Where an acknowledged record is: the topic, the partition, and that record's own offset."""
 
-    topic: str
-    partition: int
-    offset: int
+    topic: Annotated[str, Meta(examples=["readings"])]
+    partition: Annotated[int, Meta(examples=[0], extra_json_schema={"format": "int32"})]
+    offset: Annotated[
+        int,
+        Meta(
+            description="Of this very record, in its partition.",
+            examples=[42],
+            extra_json_schema={"format": "int64"},
+        ),
+    ]
 
 
 class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
@@ -96,8 +130,8 @@ EARLIEST: Final = FromOffset(0)
 class Reading(Struct, frozen=True, gc=False):
     """One entry of the readings collection."""
 
-    id: str
-    value: float
+    id: Annotated[str, Meta(description="The key of its records.", examples=["kitchen"])]
+    value: Annotated[float, Meta(description="The latest value.", examples=[21.5])]
     """A finite number: JSON has no form for NaN and the infinities (RFC 8259, section 6)."""
 
 

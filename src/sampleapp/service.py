@@ -16,7 +16,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.listener import Listener
 from sampleapp.options import Config
 from sampleapp.reloads import Reloads
-from sampleapp.web import Descriptors, FrontDoor, HTTPServer, answer_to_failure
+from sampleapp.web import Descriptors, Documentation, FrontDoor, HTTPServer, answer_to_failure
 
 __all__ = ["SampleApp", "build"]
 
@@ -160,12 +160,13 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         limits = limits.within(descriptors.for_connections)
     reloads = Reloads(reactor)
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
+    documentation = Documentation([front_door.routes])
     return SampleApp(
         config=config,
         broker=broker,
         follower=follower,
         server=HTTPServer(
-            front_door.table().dispatch,
+            front_door.table((documentation.routes, documentation)).dispatch,
             answer_to=answer_to_failure,
             reactor=reactor,
             limits=limits,

@@ -18,7 +18,7 @@ from zope.interface import implementer
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
-from sampleapp.web import FrontDoor, HTTPServer, Limits, answer_to_failure
+from sampleapp.web import Documentation, FrontDoor, HTTPServer, Limits, answer_to_failure
 from tests.support.readings import apply_next
 
 
@@ -178,8 +178,9 @@ class InMemoryService:
         self.front_door = FrontDoor(
             broker=self.broker, get_representation=self._representation, clock=self.clock
         )
+        self.documentation = Documentation([self.front_door.routes])
         self.site = HTTPServer(
-            self.front_door.table().dispatch,
+            self.front_door.table((self.documentation.routes, self.documentation)).dispatch,
             answer_to=answer_to_failure,
             reactor=self.clock,
             limits=Limits(**limits),
@@ -193,6 +194,15 @@ class InMemoryService:
         if self.not_ready is not None:
             raise self.not_ready
         return self.readings.representation(version)
+
+    def operations(self) -> set[tuple[str, str]]:
+        """Every method and path that is served, as the routes declare them; without ``OPTIONS``."""
+        return {
+            (method, rule.rule)
+            for routes in (self.front_door.routes, self.documentation.routes)
+            for rule in routes.app.url_map.iter_rules()
+            for method in rule.methods or ()
+        }
 
     def give_same_request_ids(self) -> None:
         """Let answers be compared byte by byte with those of another service."""

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from http import HTTPStatus
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
+from sampleapp import errors
 from sampleapp.access import Right
 from sampleapp.conditional import match_fails
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
-from sampleapp.model import Record
+from sampleapp.model import Message, Reading, Record, RecordMetadata
+from sampleapp.negotiation import MEDIA_TYPES
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, published_answer
+from sampleapp.web.descriptions import (
+    CACHE_CONTROL,
+    ETAG,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    VARY,
+    Content,
+    Description,
+    Success,
+)
+from sampleapp.web.problems import ROWS
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Request
@@ -47,6 +62,80 @@ def _require_match(answer: Answer, tags: bytes) -> Answer:
     return answer
 
 
+_READINGS: Final = Description(
+    tag="Readings",
+    summary="The latest value of each key",
+    text=(
+        "One collection, in the version that `Accept` names; version 1 without one. Both versions list the "
+        "same readings in the same order."
+    ),
+    parameters=(IF_NONE_MATCH, IF_MATCH),
+    successes=(
+        Success(
+            meaning="All readings. Media types are negotiated by `Accept`; anything else gets version 1.",
+            contents=(
+                Content(
+                    media_type=MEDIA_TYPES[1],
+                    kind=list[float],
+                    summary="Version 1: the values",
+                    example=[21.5, 19.0],
+                ),
+                Content(
+                    media_type=MEDIA_TYPES[2],
+                    kind=list[Reading],
+                    summary="Version 2: each value with its id",
+                    example=[{"id": "kitchen", "value": 21.5}, {"id": "hall", "value": 19.0}],
+                ),
+            ),
+            fields=(ETAG, VARY, CACHE_CONTROL),
+        ),
+        Success(
+            meaning="`If-None-Match` has the tag of the current representation: you have it already.",
+            status=HTTPStatus.NOT_MODIFIED,
+            fields=(ETAG, VARY, CACHE_CONTROL),
+        ),
+    ),
+    refusals=(request_errors.PreconditionFailed, errors.ReadingsNotReady),
+)
+
+_MESSAGES: Final = Description(
+    tag="Messages",
+    summary="Publish one message",
+    text=(
+        "Makes exactly one record, and answers once the broker has acknowledged it. After 503 nothing was "
+        "published; after 504 that is not known."
+    ),
+    bodies=(
+        Content(
+            media_type="application/json",
+            kind=Message,
+            summary="One message",
+            example={"topic": "readings", "key": "kitchen", "content": "21.5"},
+        ),
+    ),
+    successes=(
+        Success(
+            meaning="The record is stored, and where.",
+            contents=(
+                Content(
+                    media_type="application/json",
+                    kind=RecordMetadata,
+                    summary="Where the record is",
+                    example={"topic": "readings", "partition": 0, "offset": 42},
+                ),
+            ),
+        ),
+    ),
+    refusals=(
+        request_errors.UnsupportedContentType,
+        errors.MalformedMessage,
+        errors.InvalidMessage,
+        # Whatever a broker may refuse a record for.
+        *(kind for kind in ROWS if issubclass(kind, errors.PublishError)),
+    ),
+)
+
+
 class FrontDoor:
     """The HTTP interface of the service."""
 
@@ -76,7 +165,7 @@ class FrontDoor:
         """Make the root of a site, or a part of one, for any program with twisted.web."""
         return self.routes.resource(self)
 
-    @routes.route("/", "GET", "HEAD", right=Right.READ)
+    @routes.route("/", "GET", "HEAD", right=Right.READ, description=_READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:
         """
         Serve the readings in the version that is asked for.
@@ -93,7 +182,7 @@ class FrontDoor:
             return answer.addCallback(_require_match, tags)
         return _require_match(answer, tags)
 
-    @routes.route("/messages", "POST", admit=_require_json)
+    @routes.route("/messages", "POST", admit=_require_json, description=_MESSAGES)
     def publish(self, request: Request) -> Deferred[Answer]:
         """Publish one message, and answer where its record is once the broker has it."""
         message = parse_message(request.body)

@@ -7,21 +7,23 @@ Nowhere else do errors have HTTP status numbers.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from sampleapp import errors
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, Headers
 
-__all__ = ["INTERNAL_ERROR", "KINDS", "problem_answer"]
+__all__ = ["FAULT", "INTERNAL_ERROR", "KINDS", "ROWS", "Problem", "Row", "problem_answer"]
 
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 
 
-class _Row(Struct, frozen=True):
+class Row(Struct, frozen=True):
+    """What all answers to one kind of error have in common."""
+
     status: HTTPStatus
     name: str | None
     """The last part of ``type``; ``None`` where the status says it all (RFC 9457, section 4.2.1)."""
@@ -30,61 +32,80 @@ class _Row(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
+        """The problem in one word, for those who count."""
         return self.name or self.status.phrase.lower().replace(" ", "-")
 
-
-class _Document(Struct, kw_only=True, omit_defaults=True):
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: tuple[errors.Fault, ...] = ()
+    @property
+    def type(self) -> str:
+        """The URI that names the problem (RFC 9457, section 3.1.1)."""
+        return "about:blank" if self.name is None else f"urn:sampleapp:problem:{self.name}"
 
 
-def _plain(status: HTTPStatus, *, headers: Headers = ()) -> _Row:
-    return _Row(status, None, status.phrase, headers)
+class Problem(Struct, kw_only=True, omit_defaults=True):
+    """What went wrong, as RFC 9457 has it."""
+
+    type: Annotated[
+        str,
+        Meta(
+            description="What went wrong, for programs: `about:blank` where the status says it all.",
+            extra_json_schema={"format": "uri-reference"},
+        ),
+    ]
+    title: Annotated[str, Meta(description="The same for people; always the same for one type.")]
+    status: Annotated[int, Meta(description="The status of the answer.")]
+    detail: Annotated[
+        str, Meta(description="What was wrong this time, and what would be right. The wording may change.")
+    ]
+    errors: Annotated[
+        tuple[errors.Fault, ...],
+        Meta(description="All that is wrong with a message, where it was read and is not one."),
+    ] = ()
+
+
+def _plain(status: HTTPStatus, *, headers: Headers = ()) -> Row:
+    return Row(status, None, status.phrase, headers)
 
 
 _S = HTTPStatus
-ROWS: Final[dict[type[errors.SampleAppError], _Row]] = {
+ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.MalformedRequest: _plain(_S.BAD_REQUEST),
     request_errors.PathNotFound: _plain(_S.NOT_FOUND),
     request_errors.MethodNotAllowed: _plain(_S.METHOD_NOT_ALLOWED),
     request_errors.PreconditionFailed: _plain(_S.PRECONDITION_FAILED),
-    request_errors.BodyTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
+    request_errors.BodyTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
     request_errors.RequestTooSlow: _plain(_S.REQUEST_TIMEOUT),
-    request_errors.TooManyConnections: _Row(
+    request_errors.TooManyConnections: Row(
         _S.SERVICE_UNAVAILABLE, "too-many-connections", "Too many connections", _RETRY_AFTER
     ),
-    request_errors.TooManyRequests: _Row(
+    request_errors.TooManyRequests: Row(
         _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
     ),
-    errors.MalformedMessage: _Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
-    errors.InvalidMessage: _Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
-    errors.ReadingsNotReady: _Row(
+    errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
+    errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
+    errors.ReadingsNotReady: Row(
         _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
     ),
-    errors.RecordRefused: _Row(_S.UNPROCESSABLE_ENTITY, "record-refused", "Record refused"),
-    errors.IllegalTopic: _Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
-    errors.RecordTooLarge: _Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
-    errors.TopicNotAuthorized: _Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
-    errors.UnknownTopic: _Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
-    errors.BufferFull: _Row(
+    errors.RecordRefused: Row(_S.UNPROCESSABLE_ENTITY, "record-refused", "Record refused"),
+    errors.IllegalTopic: Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
+    errors.RecordTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
+    errors.TopicNotAuthorized: Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
+    errors.UnknownTopic: Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
+    errors.BufferFull: Row(
         _S.SERVICE_UNAVAILABLE, "buffer-full", "Too much is waiting for the broker", _RETRY_AFTER
     ),
-    errors.BrokerUnavailable: _Row(
+    errors.BrokerUnavailable: Row(
         _S.SERVICE_UNAVAILABLE, "broker-unavailable", "Broker unavailable", _RETRY_AFTER
     ),
-    errors.BrokerStopped: _Row(_S.SERVICE_UNAVAILABLE, "stopping", "Service is stopping", _RETRY_AFTER),
-    errors.BrokerIncompatible: _Row(
+    errors.BrokerStopped: Row(_S.SERVICE_UNAVAILABLE, "stopping", "Service is stopping", _RETRY_AFTER),
+    errors.BrokerIncompatible: Row(
         _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
     ),
-    errors.OutcomeUnknown: _Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
-    errors.PublishTimedOut: _Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
+    errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
+    errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
 }
 
 
@@ -106,11 +127,9 @@ def problem_answer(error: errors.SampleAppError) -> Answer:
     )
 
 
-def _answer(
-    row: _Row, *, detail: str, headers: Headers = (), faults: tuple[errors.Fault, ...] = ()
-) -> Answer:
-    document = _Document(
-        type="about:blank" if row.name is None else f"urn:sampleapp:problem:{row.name}",
+def _answer(row: Row, *, detail: str, headers: Headers = (), faults: tuple[errors.Fault, ...] = ()) -> Answer:
+    document = Problem(
+        type=row.type,
         title=row.title,
         status=row.status,
         detail=detail,
@@ -130,11 +149,14 @@ def _answer(
     )
 
 
+FAULT: Final = _plain(_S.INTERNAL_SERVER_ERROR)
+"""The row of what is no error for callers: there is a fault in the service itself."""
+
 INTERNAL_ERROR: Final = _answer(
-    _plain(_S.INTERNAL_SERVER_ERROR),
+    FAULT,
     detail="The service has a fault, which is in its log. What became of the request is not known.",
 )
-"""The answer when there is a fault in the service itself: it tells nothing of the inside."""
+"""The answer then: it tells nothing of the inside."""
 
 KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
 """Every kind of problem there is (`Answer.problem`)."""

@@ -30,6 +30,7 @@ from werkzeug.routing import MapAdapter
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
+from sampleapp.web.descriptions import Description
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Request
@@ -64,6 +65,7 @@ class _Route(Struct, frozen=True):
     endpoint: Endpoint
     admit: Admit | None
     right: Right
+    description: Description | None
 
     def bound(self, instance: object, variables: Mapping[str, Any]) -> _Bound:
         return _Bound(
@@ -95,7 +97,12 @@ class Routes:
         self.app.handle_errors(Exception)(_refuse)
 
     def route(
-        self, path: str, *methods: str, admit: Admit | None = None, right: Right = Right.ANY
+        self,
+        path: str,
+        *methods: str,
+        admit: Admit | None = None,
+        right: Right = Right.ANY,
+        description: Description | None = None,
     ) -> Callable[[Endpoint], Callable[..., Any]]:
         """
         Declare what answers the requests for a path.
@@ -110,10 +117,11 @@ class Routes:
         :param admit: looks at the request before its body is taken, and raises what is wrong with it. It is
             given the variables, too.
         :param right: what a caller has to have for it.
+        :param description: what ``/openapi.json`` says of it. Each route of the service has one.
         """
 
         def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
-            route = _Route(path, handler, admit, right)
+            route = _Route(path, handler, admit, right, description)
 
             @wraps(handler)
             def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:

@@ -37,7 +37,7 @@ from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
 from sampleapp.web.server.request import Dispatch, Handler, Request
 
-__all__ = ["HTTPConnection", "Server", "State", "is_plain_socket"]
+__all__ = ["SAFE", "HTTPConnection", "Server", "State", "is_plain_socket"]
 
 
 class State:
@@ -93,8 +93,8 @@ _LINGER_S: Final = 30.0
 _CLOSE_IDLE_S: Final = 1.0
 """How long a connection may take to end on which there is nothing to read; over TLS the end is answered."""
 
-_SAFE: Final = (b"GET", b"HEAD")
-"""What reads only waits for nothing (RFC 9110, section 9.2.1)."""
+SAFE: Final = (b"GET", b"HEAD")
+"""Methods that only read, and so wait for nothing (RFC 9110, section 9.2.1)."""
 
 _LARGEST_PIECE: Final = 64 * 1024
 """So many bytes are handed to a transport at once."""
@@ -350,7 +350,7 @@ class HTTPConnection(TwistedProtocol):
         if (
             server.waiting >= server.limits.max_waiting
             and not isinstance(handler, Answer)
-            and request.method not in _SAFE
+            and request.method not in SAFE
         ):
             server.refused("max-waiting")
             return problem_answer(TooManyRequests(server.limits.max_waiting))

@@ -1,0 +1,324 @@
+"""
+The description of the interface for programs: OpenAPI 3.1, made from what the routes declare.
+
+It is made when it is asked for first, and no module that is needed at the start imports this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from werkzeug.routing import Rule
+
+from sampleapp.errors import SampleAppError
+from sampleapp.web import request_errors
+from sampleapp.web.descriptions import (
+    ALLOW,
+    FIELDS_OF_REFUSALS,
+    REQUEST_ID,
+    Content,
+    Description,
+    Field,
+    Parameter,
+    Success,
+)
+from sampleapp.web.problems import FAULT, ROWS, Problem, Row
+from sampleapp.web.routing import Routes
+from sampleapp.web.server import SAFE
+
+__all__ = ["ABOUT", "OF_EVERY_REQUEST", "openapi_document"]
+
+OF_EVERY_REQUEST: Final[tuple[type[SampleAppError], ...]] = (
+    request_errors.MalformedRequest,
+    request_errors.RequestTooSlow,
+    request_errors.BodyTooLarge,
+    request_errors.UnsupportedContentCoding,
+    request_errors.ExpectationNotMet,
+    request_errors.HeaderTooLarge,
+    request_errors.TooManyConnections,
+)
+"""What the server refuses whatever is asked for, as soon as it has the header, or before."""
+
+_OF_OPTIONS: Final = tuple(kind for kind in OF_EVERY_REQUEST if kind is not request_errors.BodyTooLarge)
+"""Of what the table of routes answers by itself: the body does not matter."""
+
+_ELSEWHERE: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
+"""What is answered where no operation is."""
+
+ABOUT: Final = """\
+Publish messages to Apache Kafka with `POST`, and read the latest values with `GET`.
+
+Every refusal is a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) that says what was
+wrong and what would be right. A path that is not listed here gets `404`, and a method that a path does not
+take `405` with `Allow`. Queries are ignored where none are listed.
+"""
+
+_OPTIONS: Final = Success(
+    meaning="`Allow` has the methods that the path takes.", status=HTTPStatus.NO_CONTENT, fields=(ALLOW,)
+)
+_VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
+_SCHEMAS: Final = "#/components/schemas/{name}"
+_RESPONSES: Final = "#/components/responses/"
+_PROBLEM_TYPE: Final = "application/problem+json"
+
+
+def openapi_document(parts: Sequence[Routes], *, version: str) -> dict[str, Any]:
+    """
+    Describe an interface.
+
+    :param parts: the routes that it is made of.
+    :param version: of the service.
+    :return: an OpenAPI document (version 3.1.1), as what JSON is made of.
+    :raise ValueError: a route has no description, or names a variable in it that it does not have.
+    """
+    return _Builder(parts).document(version=version)
+
+
+class _Builder:
+    """Collects what several operations have in common."""
+
+    def __init__(self, parts: Sequence[Routes]) -> None:
+        self._parts = parts
+        self._responses: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        kinds = [Problem, *_kinds(route.description for part in parts for route in part.by_endpoint.values())]
+        schemas, self._schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
+        self._schema_of = dict(zip(map(repr, kinds), schemas, strict=True))
+
+    def document(self, *, version: str) -> dict[str, Any]:
+        paths: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        tags: dict[str, None] = {}
+        rules = [(part, rule) for part in self._parts for rule in part.app.url_map.iter_rules()]
+        for part, rule in rules:
+            description = part.by_endpoint[rule.endpoint].description
+            if description is None:
+                raise ValueError(f"The route {rule.rule} has no description.")
+            tags[description.tag] = None
+            path = _template(rule, description)
+            for method in _methods(rule):
+                # What is there twice has two names.
+                name = rule.endpoint if not paths[path] else f"{rule.endpoint}_{method.lower()}"
+                paths[path][method.lower()] = self._operation(method, name, description)
+        for item in paths.values():
+            # Every path takes it, and whoever asks needs to know no more.
+            first = next(iter(item.values()))
+            item["options"] = {
+                "tags": first["tags"],
+                "summary": "The methods of this path",
+                "operationId": f"{first['operationId']}_options",
+                **({"parameters": variables} if (variables := _of_path(first)) else {}),
+                "responses": self._answers("OPTIONS", (_OPTIONS,), _OF_OPTIONS),
+            }
+        for kind in _ELSEWHERE:
+            self._refusal([kind])
+        return {
+            "openapi": "3.1.1",
+            "info": {
+                "title": "sampleapp",
+                "version": version,
+                "description": ABOUT,
+                "license": {"name": "MIT", "identifier": "MIT"},
+            },
+            "servers": [{"url": "/"}],
+            "tags": [{"name": tag} for tag in tags],
+            "paths": dict(paths),
+            "components": {
+                "schemas": self._schemas,
+                "responses": self._responses,
+                "headers": {REQUEST_ID.name: {**_field(REQUEST_ID), "required": True}},
+            },
+        }
+
+    def _operation(self, method: str, name: str, description: Description) -> dict[str, Any]:
+        refusals = (*OF_EVERY_REQUEST, *description.refusals)
+        if method.encode("ascii") not in SAFE:
+            refusals = (*refusals, request_errors.TooManyRequests)
+        operation: dict[str, Any] = {
+            "tags": [description.tag],
+            "summary": description.summary,
+            "operationId": name,
+        }
+        if description.text:
+            operation["description"] = description.text
+        if description.parameters:
+            operation["parameters"] = [self._parameter(parameter) for parameter in description.parameters]
+        if description.bodies and method not in {"GET", "HEAD"}:
+            operation["requestBody"] = {"required": True, "content": self._content(description.bodies)}
+        operation["responses"] = self._answers(method, description.successes, refusals)
+        return operation
+
+    def _parameter(self, parameter: Parameter) -> dict[str, Any]:
+        return {
+            "name": parameter.name,
+            "in": parameter.place,
+            "description": parameter.meaning,
+            **({"required": True} if parameter.is_required or parameter.place == "path" else {}),
+            "schema": self._schema(parameter.kind),
+        }
+
+    def _answers(
+        self, method: str, successes: Sequence[Success], refusals: Iterable[type[SampleAppError]]
+    ) -> dict[str, Any]:
+        answers = {f"{success.status:d}": self._success(method, success) for success in successes}
+        by_status: defaultdict[int, list[type[SampleAppError] | None]] = defaultdict(list)
+        by_status[FAULT.status].append(None)
+        for kind in dict.fromkeys(refusals):
+            by_status[_row(kind).status].append(kind)
+        for status, kinds in sorted(by_status.items()):
+            answers[str(int(status))] = self._refusal(kinds, has_body=method != "HEAD")
+        return answers
+
+    def _success(self, method: str, success: Success) -> dict[str, Any]:
+        answer: dict[str, Any] = {"description": success.meaning, "headers": _headers(success.fields)}
+        if success.contents and method != "HEAD":
+            answer["content"] = self._content(success.contents)
+        return answer
+
+    def _content(self, contents: Iterable[Content]) -> dict[str, Any]:
+        return {
+            content.media_type: {
+                "schema": self._schema(content.kind),
+                **(
+                    {"examples": {"example": {"summary": content.summary, "value": content.example}}}
+                    if content.example is not None
+                    else {}
+                ),
+            }
+            for content in contents
+        }
+
+    def _schema(self, kind: Any) -> dict[str, Any]:
+        return kind if isinstance(kind, dict) else self._schema_of[repr(kind)]
+
+    def _refusal(
+        self, kinds: Sequence[type[SampleAppError] | None], *, has_body: bool = True
+    ) -> dict[str, str]:
+        """All refusals with one status: one component, to which each operation that has it refers."""
+        rows = [_row(kind) for kind in kinds]
+        types: dict[str, tuple[Row, list[str]]] = {}
+        for kind, row in zip(kinds, rows, strict=True):
+            types.setdefault(row.type, (row, []))[1].append(_meaning(kind))
+        always = set.intersection(*(_field_names(kind, row) for kind, row in zip(kinds, rows, strict=True)))
+        fields = sorted(set.union(*(_field_names(kind, row) for kind, row in zip(kinds, rows, strict=True))))
+        response = {
+            "description": "\n".join(
+                f"- {row.title} (`{uri}`): {' '.join(meanings)}" for uri, (row, meanings) in types.items()
+            ),
+            "headers": _headers([FIELDS_OF_REFUSALS[name] for name in fields], always),
+        }
+        if has_body:
+            response["content"] = {
+                _PROBLEM_TYPE: {
+                    "schema": {
+                        "allOf": [
+                            {"$ref": _SCHEMAS.format(name=Problem.__name__)},
+                            {
+                                "type": "object",
+                                "properties": {
+                                    "type": {"enum": list(types)},
+                                    "status": {"const": int(rows[0].status)},
+                                },
+                            },
+                        ]
+                    },
+                    "examples": {
+                        row.name or "plain": {
+                            "summary": row.title,
+                            "value": {
+                                "type": uri,
+                                "title": row.title,
+                                "status": int(row.status),
+                                "detail": meanings[0],
+                            },
+                        }
+                        for uri, (row, meanings) in types.items()
+                    },
+                }
+            }
+        return self._shared(rows[0].status, response)
+
+    def _shared(self, status: HTTPStatus, response: dict[str, Any]) -> dict[str, str]:
+        text = json.dumps(response)
+        if text not in self._names:
+            name = "".join(word.capitalize() for word in status.name.split("_"))
+            count = sum(1 for other in self._responses if other.rstrip("0123456789") == name)
+            self._names[text] = name if not count else f"{name}{count + 1}"
+            self._responses[self._names[text]] = response
+        return {"$ref": f"{_RESPONSES}{self._names[text]}"}
+
+
+def _kinds(descriptions: Iterable[Description | None]) -> Iterator[Any]:
+    for description in descriptions:
+        if description is not None:
+            yield from (parameter.kind for parameter in description.parameters)
+            for contents in (description.bodies, *(success.contents for success in description.successes)):
+                yield from (content.kind for content in contents if not isinstance(content.kind, dict))
+
+
+def _methods(rule: Rule) -> list[str]:
+    """Those of a route; the one that others are like comes first."""
+    return sorted(rule.methods or (), key=lambda method: (method == "HEAD", method))
+
+
+def _template(rule: Rule, description: Description) -> str:
+    """
+    The path as OpenAPI has it: ``/topics/{topic}``.
+
+    :raise ValueError: its variables are not the parameters that are described.
+    """
+    named = {parameter.name for parameter in description.parameters if parameter.place == "path"}
+    if rule.arguments != named:
+        raise ValueError(f"The variables of {rule.rule} are {rule.arguments}, not {named}.")
+    return _VARIABLE.sub(r"{\1}", rule.rule)
+
+
+def _of_path(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    return [parameter for parameter in operation.get("parameters", ()) if parameter["in"] == "path"]
+
+
+def _row(kind: type[SampleAppError] | None) -> Row:
+    return FAULT if kind is None else ROWS[kind]
+
+
+def _meaning(kind: type[SampleAppError] | None) -> str:
+    """The first paragraph of what an error says of itself."""
+    if kind is None:
+        return "There is a fault in the service, which is in its log."
+    # Python leaves docstrings out if it is told to.
+    paragraph = (inspect.getdoc(kind) or ROWS[kind].title).partition("\n\n")[0]
+    return " ".join(paragraph.replace("``", "`").split())
+
+
+def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
+    own = kind.headers if kind is not None and issubclass(kind, request_errors.RequestError) else ()
+    names = {name.decode("ascii") for name, _ in (*row.headers, *own)}
+    if kind is request_errors.MethodNotAllowed:
+        names.add(ALLOW.name)
+    return {"Cache-Control", *names}
+
+
+def _headers(fields: Iterable[Field], always: Iterable[str] | None = None) -> dict[str, Any]:
+    """
+    The header fields of an answer, with the one that every answer has.
+
+    :param always: the names of those that are there whatever the reason is; by default, of all.
+    """
+    described = {
+        field.name: {
+            **_field(field),
+            **({"required": True} if always is None or field.name in always else {}),
+        }
+        for field in fields
+    }
+    return {**described, REQUEST_ID.name: {"$ref": f"#/components/headers/{REQUEST_ID.name}"}}
+
+
+def _field(field: Field) -> dict[str, Any]:
+    return {"description": field.meaning, "schema": {"type": "string"}, "example": field.example}

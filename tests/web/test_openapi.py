@@ -1,0 +1,267 @@
+"""``/openapi.json`` says what the service does, and nothing else: both are walked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from sampleapp import errors
+from sampleapp.access import Right
+from sampleapp.errors import InvalidMessage
+from sampleapp.messages import is_legal_topic, parse_message
+from sampleapp.web.descriptions import Description
+from sampleapp.web.openapi import openapi_document
+from sampleapp.web.problems import ROWS
+from sampleapp.web.routing import Routes
+from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
+from tests.support.openapi import Described
+from tests.web.http import JSON, MESSAGE, chunked, raw
+
+
+def described_by(service):
+    return Described(json.loads(service.request("GET", "/openapi.json").body))
+
+
+@pytest.fixture
+def described(service):
+    return described_by(service)
+
+
+def test_the_document_is_openapi_3_1(described):
+    assert described.document["openapi"].startswith("3.1.")
+    OpenAPIV31SpecValidator(described.document).validate()
+
+
+def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other(service, described):
+    served = {(method, path.replace("<", "{").replace(">", "}")) for method, path in service.operations()}
+    assert described.operations() == served | {("OPTIONS", path) for _, path in served}
+
+
+def test_every_example_is_what_its_schema_says(described):
+    contents = [
+        content
+        for item in described.document["paths"].values()
+        for operation in item.values()
+        for part in (operation.get("requestBody", {}), *operation["responses"].values())
+        for content in described.resolved(part).get("content", {}).values()
+    ]
+    examples = [
+        (example["value"], content["schema"])
+        for content in contents
+        for example in content.get("examples", {}).values()
+    ]
+    assert len(examples) > 20
+    for value, schema in examples:
+        assert described.is_valid(value, schema), (value, schema)
+
+
+def test_no_two_operations_have_the_same_id(described):
+    ids = [
+        operation["operationId"]
+        for item in described.document["paths"].values()
+        for operation in item.values()
+    ]
+    assert len(ids) == len(set(ids))
+
+
+# What provokes each answer that is declared. Each of these gives the answers to one operation.
+
+
+def answers_of_every_operation(method, target, headers=(), body=None):
+    """What the server itself may answer, whatever is asked for."""
+
+    def ask(more=(), **limits):
+        service = InMemoryService(broker=ManualBroker(), **limits)
+        connection = raw(service, request_bytes(method, target, [*headers, *more], body))
+        return service, connection
+
+    def answer(connection):
+        return connection.responses([method])[0]
+
+    yield answer(ask([(b"Host", b"again")])[1])
+    yield answer(ask([(b"Expect", b"a wonder")])[1])
+    yield answer(ask([(b"Content-Encoding", b"gzip")])[1])
+    yield answer(ask([(b"X-Long", b"x" * 17_000)])[1])
+
+    service = InMemoryService(broker=ManualBroker(), max_body=10)
+    chunks = request_bytes(method, target, [*headers, (b"Transfer-Encoding", b"chunked")]) + chunked(
+        b"x" * 11, 11
+    )
+    connection = raw(service, chunks)
+    yield answer(connection)
+
+    connection = raw(service, request_bytes(method, target, [*headers, (b"Content-Length", b"9")])[:-2])
+    service.clock.pump([1] * 12)
+    yield answer(connection)
+
+    service = InMemoryService(broker=ManualBroker(), max_connections=1, kept_for_loopback=0)
+    _first, second = service.connect(), service.connect()
+    second.send(request_bytes(method, target, headers, body))
+    # It is told before it has said what it wants, and so with a body.
+    (turned_away,) = second.responses(["GET"])
+    yield turned_away._replace(body=b"") if method == "HEAD" else turned_away
+
+    service = InMemoryService(broker=ManualBroker())
+    service.site.dispatch = faulty
+    yield answer(raw(service, request_bytes(method, target, headers, body)))
+
+
+def faulty(request):
+    raise ZeroDivisionError
+
+
+def answers_with_validators(method, target, **headers):
+    service = InMemoryService(broker=ManualBroker())
+    first = service.request(method, target)
+    yield first
+    yield service.request(method, target, [(b"If-None-Match", first.headers[b"etag"])])
+
+
+def answers_of_readings(method):
+    yield from answers_with_validators(method, "/")
+    service = InMemoryService(broker=ManualBroker())
+    service.read(b"kitchen", b"21.5")
+    for accept in (b"text/html", b"application/vnd.sampleApp.v2+json"):
+        yield service.request(method, "/", [(b"Accept", accept)])
+    yield service.request(method, "/", [(b"If-Match", b'"other"')])
+    service.not_ready = errors.ReadingsNotReady("Not yet.")
+    yield service.request(method, "/")
+
+
+def answers_to_messages():
+    service = InMemoryService(broker=ManualBroker())
+
+    def publish(result):
+        connection = raw(service, request_bytes("POST", "/messages", JSON, MESSAGE))
+        if result is None:
+            service.broker.acknowledge()
+        else:
+            service.broker.waiting.pop().errback(result)
+        return connection.responses(["POST"])[0]
+
+    yield publish(None)
+    for kind in ROWS:
+        if issubclass(kind, errors.PublishError):
+            yield publish(kind("It failed."))
+    yield service.request("POST", "/messages", (), MESSAGE)
+    yield service.request("POST", "/messages", JSON, b"{")
+    yield service.request("POST", "/messages", JSON, b"{}")
+    full = InMemoryService(broker=ManualBroker(), max_waiting=1)
+    raw(full, request_bytes("POST", "/messages", JSON, MESSAGE))
+    yield full.request("POST", "/messages", JSON, MESSAGE)
+
+
+ANSWERS = {
+    ("GET", "/"): lambda: answers_of_readings("GET"),
+    ("HEAD", "/"): lambda: answers_of_readings("HEAD"),
+    ("POST", "/messages"): answers_to_messages,
+    ("GET", "/openapi.json"): lambda: answers_with_validators("GET", "/openapi.json"),
+    ("HEAD", "/openapi.json"): lambda: answers_with_validators("HEAD", "/openapi.json"),
+}
+"""
+By the method and the path of each operation.
+
+What the server may answer to every request is not among them, nor is ``OPTIONS``.
+"""
+TARGETS = {}
+"""Of paths with variables: one that is served."""
+
+
+def test_every_declared_answer_is_given_and_every_given_answer_is_declared(described, no_failure_is_lost):
+    given_answers = set()
+    for method, path in described.operations():
+        target = TARGETS.get(path, path)
+        answers = list(answers_of_every_operation(method, target, JSON if method == "POST" else ()))
+        if method == "OPTIONS":
+            answers.append(InMemoryService().request("OPTIONS", target))
+        else:
+            answers += ANSWERS[method, path]()
+        given_answers |= {described.outcome(method, path, answer) for answer in answers}
+    assert given_answers == described.outcomes()
+    assert {failure.type for failure in no_failure_is_lost} == {ZeroDivisionError}
+    no_failure_is_lost.clear()
+
+
+def test_what_is_answered_elsewhere_is_described_too(service, described):
+    responses = described.document["components"]["responses"]
+    for response, name in [
+        (service.request("GET", "/nothing"), "NotFound"),
+        (service.request("PUT", "/messages"), "MethodNotAllowed"),
+    ]:
+        named = [value for key, value in responses.items() if key.rstrip("0123456789") == name]
+        body = json.loads(response.body)
+        assert any(
+            described.is_valid(body, value["content"]["application/problem+json"]["schema"])
+            for value in named
+        )
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(),
+    st.sampled_from([".", "..", "...", "t" * 249, "t" * 250]),
+)
+TOPICS = st.one_of(VALUES, st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True))
+DOCUMENTS = st.one_of(
+    VALUES,
+    st.lists(VALUES, max_size=2),
+    st.fixed_dictionaries({}, optional={"topic": TOPICS, "content": VALUES, "key": VALUES, "Key": VALUES}),
+    st.fixed_dictionaries({"topic": TOPICS, "content": st.text()}, optional={"key": st.none() | st.text()}),
+)
+
+
+@pytest.fixture(scope="module")
+def message_schema():
+    described = described_by(InMemoryService())
+    return lambda value: described.is_valid(value, {"$ref": "#/components/schemas/Message"})
+
+
+@given(DOCUMENTS)
+def test_the_schema_of_a_message_takes_what_the_parser_takes(message_schema, value):
+    try:
+        parse_message(json.dumps(value).encode())
+    except InvalidMessage:
+        assert not message_schema(value)
+    else:
+        assert message_schema(value)
+
+
+@given(TOPICS.filter(lambda topic: isinstance(topic, str)))
+def test_the_schema_of_a_topic_is_the_rule_for_topics(message_schema, topic):
+    assert message_schema({"topic": topic, "content": ""}) == is_legal_topic(topic)
+
+
+def test_the_document_is_public_and_has_a_tag(service):
+    first = service.request("GET", "/openapi.json")
+    assert first.headers[b"cache-control"] == b"no-cache"
+    again = service.request("GET", "/openapi.json", [(b"If-None-Match", first.headers[b"etag"])])
+    assert (again.status, again.body, again.headers[b"etag"]) == (304, b"", first.headers[b"etag"])
+    assert service.documentation.routes.by_endpoint["openapi"].right is Right.NONE
+
+
+def test_a_route_without_a_description_is_no_part_of_a_document():
+    routes = Routes()
+
+    @routes.route("/secret", "GET")
+    def secret(self, request):
+        raise NotImplementedError
+
+    with pytest.raises(ValueError, match="/secret has no description"):
+        openapi_document([routes], version="1")
+
+
+def test_a_description_names_the_variables_of_its_path():
+    routes = Routes()
+
+    @routes.route("/topics/<topic>", "GET", description=Description(tag="t", summary="s", successes=()))
+    def topic(self, request, *, topic):
+        raise NotImplementedError
+
+    with pytest.raises(ValueError, match="topic"):
+        openapi_document([routes], version="1")
