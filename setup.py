@@ -20,6 +20,9 @@ TEST = [
     "h11 >= 0.14",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
     "kio >= 0.6; python_version >= '3.11'",
+    # The description of the interface, held against its own specification and against the service.
+    "jsonschema >= 4.23",
+    "openapi-spec-validator >= 0.7.2",
     "pytest-timeout >= 2.3",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 77",

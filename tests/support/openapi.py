@@ -20,6 +20,7 @@ class Described:
 
     def __init__(self, document):
         self.document = document
+        self._validators = {}
         self._registry = Registry().with_resource(
             URI, Resource.from_contents(document, default_specification=DRAFT202012)
         )
@@ -57,8 +58,10 @@ class Described:
 
     def is_valid(self, value, schema):
         """Whether a value is what a schema of the document says."""
-        rooted = json.loads(json.dumps(schema).replace('"#/', f'"{URI}#/'))
-        return Draft202012Validator(rooted, registry=self._registry).is_valid(value)
+        text = json.dumps(schema).replace('"#/', f'"{URI}#/')
+        if text not in self._validators:
+            self._validators[text] = Draft202012Validator(json.loads(text), registry=self._registry)
+        return self._validators[text].is_valid(value)
 
     def outcome(self, method, path, response):
         """
