@@ -110,7 +110,7 @@ def test_which_files_there_are_may_change(reloads, clock, tmp_path):
 
 def test_what_cannot_be_used_is_said_once_and_the_others_are_read_all_the_same(reloads, clock, path):
     wrong, right = Source(), Source()
-    wrong.problem = StartUpError("there is a mistake in line 3.")
+    wrong.problem = StartUpError("a mistake in line 3.")
     reloads.add("the wrong source", wrong.reload, [str(path)])
     reloads.add("the right source", right.reload, [str(path)])
     replace(path)
@@ -118,7 +118,7 @@ def test_what_cannot_be_used_is_said_once_and_the_others_are_read_all_the_same(r
         clock.pump([1, 1, 1])
     assert (wrong.count, right.count) == (1, 1)
     assert lines == [
-        "Could not read the wrong source again, so it stays as it was: there is a mistake in line 3.",
+        "Could not read the wrong source again; what was read before stays in use: a mistake in line 3.",
         "Read the right source again.",
     ]
     assert not reloads.reload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.testing import MemoryReactorClock
 from zope.interface import implementer
 
 from sampleapp.errors import BrokerStopped
@@ -12,8 +13,9 @@ from sampleapp.interfaces import IFollowing
 from sampleapp.listener import Listener
 from sampleapp.options import Config
 from sampleapp.reloads import Reloads
-from sampleapp.service import SampleApp
+from sampleapp.service import SampleApp, build
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
+from tests.support.logs import logged_lines
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)
@@ -149,3 +151,27 @@ def test_a_port_that_cannot_be_closed_does_not_keep_the_broker_from_being_stoppe
     (failure,) = no_failure_is_lost
     assert failure.check(OSError)
     no_failure_is_lost.clear()
+
+
+def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_changes_nothing(tmp_path):
+    credentials = tmp_path / "credentials"
+    credentials.write_text("username=somebody\npassword=s3cr3t-Xyzzy\n")
+    credentials.chmod(0o600)
+    url = f"kafka+tls://127.0.0.1:1?sasl=SCRAM-SHA-512&credentials={credentials}"
+    clock = MemoryReactorClock()
+    service = build(Config(broker=url), reactor=clock)
+    with logged_lines() as lines:
+        assert service.reload()
+        credentials.write_text("s3cr3t-Xyzzy\n")
+        assert not service.reload()
+    read, refused = lines
+    assert read == "Read the broker's certificates and credentials again."
+    assert f"what was read before stays in use: The file {credentials}, given with credentials=," in refused
+    assert "s3cr3t" not in refused
+
+
+def test_a_broker_without_files_has_nothing_to_read_again():
+    for broker in ("kafka://127.0.0.1:1", "memory:"):
+        with logged_lines() as lines:
+            assert build(Config(broker=broker), reactor=MemoryReactorClock()).reload()
+        assert lines == []

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred
-from zope.interface import Interface
+from zope.interface import Attribute, Interface
 
 from sampleapp.measures import Measures
 from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
 
-__all__ = ["IBroker", "IFollowing", "IMeasured", "IRecordBatchObserver", "IRecordObserver"]
+__all__ = ["IBroker", "IFollowing", "IMeasured", "IRecordBatchObserver", "IRecordObserver", "IReloadable"]
 
 
 class IRecordObserver(Interface):
@@ -187,4 +187,24 @@ class IMeasured(Interface):
         What it has counted since it was made, and how things stand now.
 
         Answers at once from what is known. What is returned may go on to count, and is not to be changed.
+        """
+
+
+class IReloadable(Interface):
+    """
+    Reads files that others replace while it works: certificates, passwords.
+
+    A broker may provide it; one that does not has nothing to read again.
+    """
+
+    reloaded_paths = Attribute("The files, as a sequence of `pathlib.Path`. They do not change.")
+
+    def reload() -> None:
+        """
+        Read the files again, and use what is in them from now on.
+
+        Blocks on them for a moment, but never on a network.
+
+        :raise StartUpError: one is not what it has to be; nothing has changed then. The message names it, and
+            repeats nothing of what is in it.
         """

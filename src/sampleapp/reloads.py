@@ -109,12 +109,14 @@ class Reloads:
             source.reload()
         except StartUpError as error:
             self._log.error(
-                "Could not read {name} again, so it stays as it was: {reason}",
+                "Could not read {name} again; what was read before stays in use: {reason}",
                 name=source.name,
                 reason=str(error),
             )
         except Exception:  # noqa: BLE001 -- whatever it is, the service goes on with what it has
-            self._log.failure("Could not read {name} again, so it stays as it was.", name=source.name)
+            self._log.failure(
+                "Could not read {name} again; what was read before stays in use.", name=source.name
+            )
         else:
             self._log.info("Read {name} again.", name=source.name)
             return True

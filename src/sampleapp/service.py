@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from sampleapp import brokers
 from sampleapp.errors import StartUpError
 from sampleapp.follower import ReadingsFollower
-from sampleapp.interfaces import IBroker
+from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.listener import Listener
 from sampleapp.options import Config
 from sampleapp.reloads import Reloads
@@ -159,6 +159,10 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     if descriptors is not None:
         limits = limits.within(descriptors.for_connections)
     reloads = Reloads(reactor)
+    if IReloadable.providedBy(broker) and broker.reloaded_paths:
+        reloads.add(
+            "the broker's certificates and credentials", broker.reload, map(str, broker.reloaded_paths)
+        )
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
     documentation = Documentation([front_door.routes])
     return SampleApp(

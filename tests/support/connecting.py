@@ -13,9 +13,9 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, providedBy
 
 from sampleapp.brokers.kafka.config import parse
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, address
-from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
 from tests.support.brokers import eventually, within
 
@@ -78,11 +78,12 @@ class WithNames:
 class Connecting:
     """One way to connect to a port."""
 
-    def __init__(self, port, url="kafka://", *, host="127.0.0.1", timeout_s=20, names=None):
+    def __init__(self, port, url="kafka://", *, host="127.0.0.1", timeout_s=20, names=None, clock=None):
         options = url.partition("://")
-        security = Security.load(parse(f"{options[0]}://{address(host, port)}{options[2]}"), environ=ENVIRON)
+        config = parse(f"{options[0]}://{address(host, port)}{options[2]}")
+        self.security = CurrentSecurity(config, environ=ENVIRON, clock=clock or reactor)
         make = make_endpoint_factory(
-            security=security,
+            security=self.security,
             client_id="sampleapp-test",
             timeout_s=timeout_s,
         )

@@ -124,13 +124,28 @@ class Broker(Protocol):
             _, username, password = token.decode().split("\0")
             good = self.factory.users.get(username) == password
             error, answer = (0, b"") if good else (58, b"")
+        elif self.mechanism == "OAUTHBEARER":
+            error, answer = self.bearer(token)
         else:
             if self.scram is None:
                 self.scram = ScramServer(self.factory, self.mechanism)
             error, answer = self.scram.next(token)
+        if not error and not answer:
+            self.factory.authenticated.append(token)
         message = string(self.factory.refusal) if error else struct.pack(">h", -1)
         lifetime = struct.pack(">q", self.factory.lifetime_ms) if version else b""
         return struct.pack(">h", error) + message + struct.pack(">i", len(answer)) + answer + lifetime
+
+    def bearer(self, token):
+        """OAUTHBEARER (RFC 7628, section 3), as `OAuthBearerSaslServer` of Kafka does it."""
+        if token == b"\x01":
+            return 58, b""
+        header, *pairs, end, nothing = token.split(b"\x01")
+        assert (header, end, nothing) == (b"n,,", b"", b""), token
+        said = dict(pair.split(b"=", 1) for pair in pairs)
+        if said[b"auth"].removeprefix(b"Bearer ").decode() in self.factory.tokens:
+            return 0, b""
+        return 0, self.factory.challenge
 
 
 class ScramServer:
@@ -183,6 +198,8 @@ class FakeBroker(ServerFactory):
         says_known_versions=True,
         mechanisms=None,
         users=None,
+        tokens=(),
+        challenge=b'{"status":"invalid_token"}',
         refusal="Authentication failed: Invalid username or password",
         iterations=4096,
         nonce="server",
@@ -196,6 +213,7 @@ class FakeBroker(ServerFactory):
         """
         :param says_known_versions: whether, asked in a version that it does not know, it says which it knows.
         :param mechanisms: of SASL; ``None`` for a listener without.
+        :param tokens: those that OAUTHBEARER takes; `challenge` is the error answer for others.
         :param final: said as SCRAM's last message, whatever is right.
         :param behind: bytes that come right behind the answer, by API key.
         :param silent_on: API keys that it does not answer.
@@ -208,6 +226,9 @@ class FakeBroker(ServerFactory):
         self.software = None
         self.mechanisms = mechanisms
         self.users = users or {}
+        self.tokens = tokens
+        self.challenge = challenge
+        self.authenticated = []
         self.refusal = refusal
         self.iterations = iterations
         self.nonce = nonce

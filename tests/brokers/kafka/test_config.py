@@ -43,6 +43,8 @@ def test_an_address_alone_is_enough_and_everything_else_has_a_default():
         "key": None,
         "sasl": None,
         "credentials": None,
+        "token_file": None,
+        "extensions": (),
     }
 
 
@@ -124,6 +126,14 @@ OPTIONS = st.fixed_dictionaries(
         "certificate": PATHS,
         "sasl": st.sampled_from(MECHANISMS),
         "credentials": PATHS,
+        "token_file": PATHS,
+        "extensions": st.dictionaries(
+            st.from_regex("[A-Za-z]{1,9}", fullmatch=True).filter(lambda name: name != "auth"),
+            st.text(
+                st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters=","), min_size=1
+            ),
+            min_size=1,
+        ),
     },
 )
 
@@ -132,19 +142,30 @@ OPTIONS = st.fixed_dictionaries(
 def test_what_is_written_into_a_url_is_read_out_of_it(options, order):
     if "certificate" in options:
         options["key"] = options["certificate"] + ".key"
+    if options.get("sasl") == "OAUTHBEARER":
+        options.pop("credentials", None)
+        options.setdefault("token_file", "token")
+    else:
+        options.pop("token_file", None)
+        options.pop("extensions", None)
     if "sasl" not in options:
         options.pop("credentials", None)
     pairs = [f"{name}={quote(_written(value), safe='/')}" for name, value in options.items()]
     order.shuffle(pairs)
     config = parse("kafka+tls://a?" + "&".join(pairs) if pairs else "kafka+tls://a")
     for name, value in options.items():
-        expected = Path(value) if name in {"ca", "certificate", "key", "credentials"} else value
+        files = {"ca", "certificate", "key", "credentials", "token_file"}
+        expected = Path(value) if name in files else value
+        if name == "extensions":
+            expected = tuple(value.items())
         assert getattr(config, {"delivery_timeout": "delivery_timeout_s"}.get(name, name)) == expected
 
 
 def _written(value):
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return ",".join(f"{name}={text}" for name, text in value.items())
     return f"{value:f}" if isinstance(value, float) else str(value)
 
 
@@ -171,8 +192,18 @@ def test_a_plus_sign_in_a_path_is_a_plus_sign():
         ("delivery_timeout=86401", "delivery_timeout= and seconds, more than 0"),
         ("compression=brotli", "compression= and none, gzip, snappy, lz4 or zstd"),
         ("client_id=a/b", "client_id= and 1 to 249 letters"),
-        ("sasl=GSSAPI", "sasl= and PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
-        ("sasl=plain", "sasl= and PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+        ("sasl=GSSAPI", "sasl= and PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"),
+        ("sasl=plain", "sasl= and PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"),
+        ("token_file=", "token_file= and the path of a file"),
+        ("token_file=eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.", "token_file= and the path of a file"),
+        ("extensions=", "extensions= and NAME=VALUE[,NAME=VALUE]"),
+        ("extensions=a", "extensions= and NAME=VALUE"),
+        ("extensions=a=", "extensions= and NAME=VALUE"),
+        ("extensions=a=1,", "extensions= and NAME=VALUE"),
+        ("extensions=a=1,a=2", "each name of letters only, once"),
+        ("extensions=a1=x", "each name of letters only"),
+        ("extensions=auth=Bearer", "and not auth"),
+        ("extensions=a=%01", "extensions= and NAME=VALUE"),
         ("ca=", "ca= and the path of a file"),
         ("ca=a%00b", "ca= and the path of a file"),
         ("ca=a%0Ab", "ca= and the path of a file"),
@@ -195,6 +226,8 @@ def test_a_wrong_value_is_refused_with_the_option_and_what_is_allowed(option, ri
         ("", "the options are auto_create,"),
         ("password=x", "Credentials do not belong in the URL"),
         ("sasl.username=x", "Credentials do not belong in the URL"),
+        ("token=x", "A token does not belong in the URL: use sasl=OAUTHBEARER with token_file=FILE."),
+        ("token-file=x", "did you mean token_file?"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_one_or_all(option, hint):
@@ -210,6 +243,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_one_or_all(option, hint):
         ("kafka+tls://a?certificate=x", "certificate needs the option key"),
         ("kafka+tls://a?key=x", "key needs the option certificate"),
         ("kafka://a?credentials=x", "credentials needs the option sasl"),
+        ("kafka://a?token_file=x", "The option token_file is for OAUTHBEARER: use sasl=OAUTHBEARER with it."),
+        ("kafka://a?sasl=PLAIN&extensions=a=b", "The option extensions is for OAUTHBEARER"),
+        ("kafka://a?sasl=OAUTHBEARER", "OAUTHBEARER takes a token from a file: add token_file="),
+        (
+            "kafka://a?sasl=OAUTHBEARER&token_file=x&credentials=y",
+            "OAUTHBEARER takes a token, not a password: give token_file=, not credentials=.",
+        ),
     ],
 )
 def test_options_that_need_one_another_are_refused_alone(url, what):
@@ -239,6 +279,9 @@ def test_options_that_need_one_another_are_refused_alone(url, what):
         "kafka+tls://a?password={}",
         "kafka+tls://a?sasl_password={}",
         "kafka+tls://a?sasl=PLAIN&{}&x",
+        "kafka+tls://a?sasl=OAUTHBEARER&token={}",
+        "kafka+tls://a?sasl=OAUTHBEARER&token_file=eyJx.{}.",
+        "kafka+tls://a?sasl=OAUTHBEARER&extensions={}",
         "kafka+tls://a?sasl={}",
         "kafka+tls://a?client_id=/{}",
         "kafka+tls://a?ca={}%ff",

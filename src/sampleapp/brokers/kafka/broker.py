@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import environ
+from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail
@@ -14,9 +15,9 @@ from zope.interface import implementer
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.config import KafkaConfig
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
-from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
@@ -24,7 +25,7 @@ from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.errors import BrokerStopped, BrokerUnavailable
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
 
@@ -37,7 +38,7 @@ _STOPPED: Final = "The broker was stopped."
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
-@implementer(IBroker, IMeasured)
+@implementer(IBroker, IMeasured, IReloadable)
 class KafkaBroker:
     """
     The topics of a Kafka cluster.
@@ -63,7 +64,7 @@ class KafkaBroker:
         self._config = config
         self._reactor = reactor
         self._environment = environment
-        self._security: Security | None = None
+        self._security: CurrentSecurity | None = None
         self._condition = Condition(reactor)
         self._condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
         self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
@@ -76,7 +77,7 @@ class KafkaBroker:
 
     def check(self) -> None:
         """See `IBroker.check`. Reads the files with certificates and credentials."""
-        self._security = Security.load(self._config, environ=self._environment)
+        self._secured()
 
     def start(self) -> None:
         """See `IBroker.start`."""
@@ -135,6 +136,15 @@ class KafkaBroker:
         self._followings.add(following)
         return following
 
+    @property
+    def reloaded_paths(self) -> Sequence[Path]:
+        """See `IReloadable.reloaded_paths`."""
+        return self._secured().paths
+
+    def reload(self) -> None:
+        """See `IReloadable.reload`. Connections that are open keep what they were made with."""
+        self._secured().reload()
+
     def health(self) -> Health:
         """See `IBroker.health`."""
         return self._condition.health()
@@ -157,14 +167,17 @@ class KafkaBroker:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         return self._stopping.request(deadline_s=deadline_s)
 
-    def _new_client(self) -> Client:
+    def _secured(self) -> CurrentSecurity:
         if self._security is None:
-            self._security = Security.load(self._config, environ=self._environment)
+            self._security = CurrentSecurity(self._config, environ=self._environment, clock=self._reactor)
+        return self._security
+
+    def _new_client(self) -> Client:
         return Client(
             addresses=self._config.addresses,
             client_id=self._config.client_id,
             endpoint_factory=make_endpoint_factory(
-                security=self._security,
+                security=self._secured(),
                 client_id=self._config.client_id,
                 timeout_s=min(CONNECT_TIMEOUT_S, self._config.delivery_timeout_s),
             ),

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 __all__ = ["COMPRESSIONS", "DEFAULT_PORT", "MECHANISMS", "KafkaConfig", "Mechanism", "parse"]
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_PORT: Final = 9092
 
@@ -26,6 +26,7 @@ _MAX_BUFFER_BYTES: Final = 2**40
 _MAX_DELIVERY_TIMEOUT_S: Final = 86_400.0
 # What somebody would call an option for what must not be in a URL.
 _CREDENTIALS: Final = frozenset({"user", "username", "password", "sasl_username", "sasl_password"})
+_TOKENS: Final = frozenset({"token", "bearer", "access_token", "sasl_token"})
 
 
 class KafkaConfig(Struct, frozen=True, kw_only=True):
@@ -56,6 +57,10 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     sasl: Mechanism | None = None
     credentials: Path | None = None
     """File with the user name and the password for SASL."""
+    token_file: Path | None = None
+    """File with the token for OAUTHBEARER."""
+    extensions: tuple[tuple[str, str], ...] = ()
+    """Names and values that OAUTHBEARER says beside the token (KIP-342)."""
 
 
 def parse(url: str) -> KafkaConfig:
@@ -150,6 +155,23 @@ def _path(value: str) -> Path | None:
     return Path(value) if value.isprintable() and value else None
 
 
+def _token_path(value: str) -> Path | None:
+    # Somebody may give the token itself, which is refused before it can be named as a file that is missing.
+    return None if re.match(r"eyJ[A-Za-z0-9_-]*\.", value) else _path(value)
+
+
+def _extensions(value: str) -> tuple[tuple[str, str], ...] | None:
+    """The grammar is that of RFC 7628, section 3.1, less what is not printable; a comma separates them."""
+    found = {}
+    for each in value.split(","):
+        match = re.fullmatch(r"(?P<name>[A-Za-z]+)=(?P<value>[ -~]+)", each)
+        # That one is the token.
+        if match is None or match["name"] == "auth" or match["name"] in found:
+            return None
+        found[match["name"]] = match["value"]
+    return tuple(found.items())
+
+
 def _one_of(*values: str) -> tuple[str, Callable[[str], str | None]]:
     return f"{', '.join(values[:-1])} or {values[-1]}", lambda value: value if value in values else None
 
@@ -175,6 +197,10 @@ _OPTIONS: Mapping[str, _Option] = {
     "key": _Option("key", "the path of a file", _path),
     "sasl": _Option("sasl", *_one_of(*MECHANISMS)),
     "credentials": _Option("credentials", "the path of a file", _path),
+    "token_file": _Option("token_file", "the path of a file", _token_path),
+    "extensions": _Option(
+        "extensions", "NAME=VALUE[,NAME=VALUE]…, each name of letters only, once, and not auth", _extensions
+    ),
 }
 
 
@@ -199,6 +225,8 @@ def _unknown(name: str, which: int) -> str:
         return (
             f"Credentials do not belong in the URL: use sasl= with credentials=FILE, or with {_ENVIRONMENT}."
         )
+    if name.lower().replace(".", "_") in _TOKENS:
+        return "A token does not belong in the URL: use sasl=OAUTHBEARER with token_file=FILE."
     # The name itself is not repeated: with an & in it, half of a password looks like one.
     near = get_close_matches(name.lower(), _OPTIONS, n=1)
     right = f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}."
@@ -222,7 +250,20 @@ def _require_consistent(config: KafkaConfig) -> None:
     for one, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(config, one) is not None and getattr(config, other) is None:
             raise ValueError(f"The option {one} needs the option {other}: give both, or neither.")
+    _require_consistent_sasl(config)
+
+
+def _require_consistent_sasl(config: KafkaConfig) -> None:
     if config.credentials is not None and config.sasl is None:
         raise ValueError(
-            f"The option credentials needs the option sasl: add sasl= and one of {', '.join(MECHANISMS)}."
+            "The option credentials needs the option sasl: add sasl= and one of "
+            f"{', '.join(each for each in MECHANISMS if each != 'OAUTHBEARER')}."
         )
+    if config.sasl != "OAUTHBEARER":
+        for name, given in (("token_file", config.token_file), ("extensions", config.extensions)):
+            if given:
+                raise ValueError(f"The option {name} is for OAUTHBEARER: use sasl=OAUTHBEARER with it.")
+    elif config.token_file is None:
+        raise ValueError("OAUTHBEARER takes a token from a file: add token_file= and its path.")
+    elif config.credentials is not None:
+        raise ValueError("OAUTHBEARER takes a token, not a password: give token_file=, not credentials=.")

@@ -24,8 +24,8 @@ from twisted.internet.testing import StringTransport
 from sampleapp.brokers.kafka.client import Client, RequestFailed
 from sampleapp.brokers.kafka.client.connection import Connection
 from sampleapp.brokers.kafka.config import parse
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.support.brokers import eventually, outcomes, within
@@ -44,7 +44,7 @@ async def client_of(bootstrap, *, reactor=reactor, environ=None, listener=None):
         addresses=config.addresses,
         client_id="tests",
         endpoint_factory=make_endpoint_factory(
-            security=Security.load(config, environ=environ or {}),
+            security=CurrentSecurity(config, environ=environ or {}, clock=reactor),
             client_id="tests",
             timeout_s=5,
         ),
@@ -383,6 +383,36 @@ async def test_a_connection_is_renewed_before_its_authentication_expires():
         assert not (await failure_of(again)).sent
         await within(client.when_connected(-1))
         assert len(factory.connections) == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_asked_while_a_connection_is_about_to_expire_goes_to_the_next_one():
+    factory = FakeBroker(
+        mechanisms=["PLAIN"],
+        users={"user": "password"},
+        lifetime_ms=500,
+        silent_on=(METADATA,),
+    )
+    environ = {"SAMPLEAPP_KAFKA_USERNAME": "user", "SAMPLEAPP_KAFKA_PASSWORD": "password"}
+    request = MetadataRequest(topics=[], auto_create=False)
+    async with (
+        listening(factory) as port,
+        client_of(f"127.0.0.1:{port}?sasl=PLAIN", environ=environ) as client,
+    ):
+        await within(client.when_connected(-1))
+        under_way = client.request(-1, request, timeout_s=30)
+        await eventually(lambda: not client.is_connected(-1))
+        later = [client.request(-1, request, timeout_s=30) for _ in range(3)]
+        await eventually(lambda: [key for key, _, _ in factory.requests].count(METADATA) == 1)
+        # Nobody waits any more for what is under way: the connection has nothing left to be kept for.
+        under_way.addErrback(lambda _: None)
+        under_way.cancel()
+        client.request(-1, request, timeout_s=30).addErrback(lambda _: None).cancel()
+        await eventually(lambda: len(factory.connections) == 2)
+        await eventually(lambda: [key for key, _, _ in factory.requests].count(METADATA) == 4)
+        assert not any(each.called for each in later)
+        for each in later:
+            each.addErrback(lambda _: None)
 
 
 @pytest_twisted.ensureDeferred

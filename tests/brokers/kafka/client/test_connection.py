@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
+import pytest
 import pytest_twisted
 from afkak.common import BrokerMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint, connectProtocol
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
@@ -173,6 +174,66 @@ def failure_of(answer):
     failures = []
     answer.addErrback(failures.append)
     return failures[0].value
+
+
+class Connected:
+    """Connects at once, and the connection may be used for so long."""
+
+    def __init__(self, lifetime_ms):
+        self.lifetime_ms = lifetime_ms
+        self.transports = []
+
+    def connect(self, factory):
+        protocol = FrameProtocol()
+        protocol.factory = factory
+        protocol.api_versions = {3: (0, 12)}
+        protocol.session_lifetime_ms = self.lifetime_ms
+        self.transports.append(StringTransport())
+        protocol.makeConnection(self.transports[-1])
+        return succeed(protocol)
+
+
+def test_a_connection_that_expired_without_being_used_is_made_again_without_a_pause():
+    clock, endpoint = Clock(), Connected(1000)
+    broker = connection(clock, endpoint)
+    for number in range(1, 4):
+        assert broker.when_connected().called
+        assert len(endpoint.transports) == number
+        clock.advance(0.8)
+        assert not broker.connected()
+        assert endpoint.transports[-1].disconnecting
+    broker.close()
+
+
+def test_nothing_is_asked_on_a_connection_that_is_about_to_expire():
+    clock, endpoint = Clock(), Connected(1000)
+    broker = connection(clock, endpoint)
+    under_way = broker.ask(REQUEST, timeout_s=60)
+    clock.advance(0.8)
+    [expiring] = endpoint.transports
+    expiring.clear()
+    later = broker.ask(REQUEST, timeout_s=60)
+    clock.advance(10)
+    assert expiring.value() == b""
+    # It would be cut off by the broker with what comes later: nobody waits for the rest any more.
+    under_way.addErrback(lambda _: None)
+    under_way.cancel()
+    assert expiring.disconnecting
+    assert len(endpoint.transports) == 2
+    assert endpoint.transports[1].value() != b""
+    later.addErrback(lambda _: None)
+    broker.close()
+    assert clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("lifetime_ms", [-1, 0])
+def test_a_lifetime_that_is_none_ends_nothing(lifetime_ms):
+    clock, endpoint = Clock(), Connected(lifetime_ms)
+    broker = connection(clock, endpoint)
+    broker.when_connected()
+    clock.advance(10)
+    assert broker.connected()
+    broker.close()
 
 
 def test_nothing_is_left_running_when_a_connection_is_closed():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 import pytest_twisted
 
@@ -15,6 +17,7 @@ from tests.support.connecting import (
     connected,
     trusting,
 )
+from tests.support.files import written
 from tests.support.kafka_server import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -56,6 +59,7 @@ async def test_wrong_credentials(mechanism, users):
         f"and that the broker has them for {mechanism}.",
         "Kafka does not let this service in.",
         lasting=True,
+        is_refusal=True,
     )
 
 
@@ -151,3 +155,54 @@ async def test_tls_with_a_client_certificate_and_sasl_at_once(authority):
     url = trusting(authority, *as_client(authority.client()), "sasl=SCRAM-SHA-512")
     async with listening(broker, tls=tls) as port, connected(port, url) as inner:
         assert inner.known == TODAY
+
+
+def with_token(path, *more):
+    return "&".join(["kafka://?sasl=OAUTHBEARER", f"token_file={quote(str(path))}", *more])
+
+
+@pytest.mark.parametrize("newest", [0, 1])
+@pytest_twisted.ensureDeferred
+async def test_a_token_that_the_broker_takes(tmp_path, newest):
+    broker = FakeBroker(
+        ranges=TODAY | {36: (0, newest)}, mechanisms=["OAUTHBEARER"], tokens=[SECRET], lifetime_ms=60_000
+    )
+    url = with_token(written(tmp_path / "token", f"{SECRET}\n"), "extensions=logicalCluster=lkc-1")
+    async with listening(broker) as port, connected(port, url) as inner:
+        assert inner.session_lifetime_ms == (60_000 if newest else 0)
+    assert broker.authenticated == [f"n,,\x01auth=Bearer {SECRET}\x01logicalCluster=lkc-1\x01\x01".encode()]
+
+
+@pytest.mark.parametrize(
+    ("challenge", "why"),
+    [
+        (b'{"status":"invalid_token"}', " (invalid_token)"),
+        (b'{"status":"%s"}' % SECRET.encode(), ""),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_token_that_the_broker_refuses(tmp_path, challenge, why):
+    broker = FakeBroker(mechanisms=["OAUTHBEARER"], challenge=challenge, refusal=f"{SECRET} is not right")
+    async with listening(broker) as port:
+        reason = await Connecting(port, with_token(written(tmp_path / "token", SECRET))).reason()
+        await eventually(lambda: broker.lost)
+    assert reason == FailureReason(
+        f"127.0.0.1:{port} refused the token for OAUTHBEARER{why}: check that the file given with token_file="
+        " has one that has not expired, and whose issuer, audience and scope are what the broker asks for.",
+        "Kafka does not let this service in.",
+        lasting=True,
+        is_refusal=True,
+    )
+    # It was told that the error has arrived (RFC 7628, section 3.2.3), and had its last word.
+    assert [key for key, _, _ in broker.requests].count(SASL_AUTHENTICATE) == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_that_is_no_error_of_oauthbearer(tmp_path):
+    broker = FakeBroker(mechanisms=["OAUTHBEARER"], challenge=SECRET.encode())
+    async with listening(broker) as port:
+        reason = await Connecting(port, with_token(written(tmp_path / "token", SECRET))).reason()
+    assert reason.sentence == (
+        f"127.0.0.1:{port} does not keep to OAUTHBEARER (its answer is not an error of OAUTHBEARER): check "
+        "what answers there."
+    )

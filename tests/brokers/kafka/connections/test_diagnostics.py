@@ -12,10 +12,10 @@ from twisted.internet import reactor
 from twisted.internet.error import ConnectError, NoRouteError
 
 from sampleapp.brokers.kafka.config import parse
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.diagnostics import not_connected
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, Peer
-from sampleapp.brokers.kafka.connections.security import Security
 from tests.support.connecting import (
     Connecting,
     Names,
@@ -58,7 +58,7 @@ async def test_a_name_that_does_not_resolve():
 async def test_a_name_that_cannot_be_one_as_a_broker_may_advertise_it():
     connecting = Connecting(9092)
     make = make_endpoint_factory(
-        security=Security.load(parse("kafka://a"), environ={}),
+        security=CurrentSecurity(parse("kafka://a"), environ={}, clock=reactor),
         client_id="me",
         timeout_s=20,
     )

@@ -1,4 +1,4 @@
-"""The credentials for SASL, from a file or the environment."""
+"""The credentials for SASL, from a file or the environment, and a token from a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.files import load_credentials
+from sampleapp.brokers.kafka.connections.files import FileReader, load_credentials, load_token
 from sampleapp.brokers.kafka.connections.sasl import Credentials
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
@@ -17,7 +17,7 @@ SECRET = "s3cr3t-Xyzzy"
 
 
 def loaded(path):
-    found = load_credentials(path, environ={})
+    found = load_credentials(path, environ={}, files=FileReader())
     return found.username, found.password
 
 
@@ -54,7 +54,7 @@ def test_a_file_has_a_user_name_and_a_password_which_are_taken_as_they_are(tmp_p
 def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repeated(tmp_path, content, what):
     path = written(tmp_path / "c", content)
     with pytest.raises(StartUpError) as caught:
-        load_credentials(path, environ={})
+        load_credentials(path, environ={}, files=FileReader())
     assert what in str(caught.value)
     assert str(path) in str(caught.value)
     assert SECRET not in repr(caught.value)
@@ -63,14 +63,14 @@ def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repe
 
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     with pytest.raises(StartUpError, match="does not exist"):
-        load_credentials(tmp_path / "none", environ={})
+        load_credentials(tmp_path / "none", environ={}, files=FileReader())
     with pytest.raises(StartUpError, match="is not a regular file"):
-        load_credentials(tmp_path, environ={})
+        load_credentials(tmp_path, environ={}, files=FileReader())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StartUpError, match="is not a regular file"):
-        load_credentials(tmp_path / "pipe", environ={})
+        load_credentials(tmp_path / "pipe", environ={}, files=FileReader())
     with pytest.raises(StartUpError, match="File name too long"):
-        load_credentials(tmp_path / ("x" * 300), environ={})
+        load_credentials(tmp_path / ("x" * 300), environ={}, files=FileReader())
 
 
 def test_a_file_that_everybody_may_read_is_worth_a_warning_without_the_secret(tmp_path, warnings):
@@ -84,10 +84,10 @@ def test_a_file_that_everybody_may_read_is_worth_a_warning_without_the_secret(tm
 
 def test_the_environment_has_the_credentials_unless_a_file_is_given(tmp_path):
     environ = {"SAMPLEAPP_KAFKA_USERNAME": "env", "SAMPLEAPP_KAFKA_PASSWORD": "pw"}
-    found = load_credentials(None, environ=environ)
+    found = load_credentials(None, environ=environ, files=FileReader())
     assert (found.username, found.password) == ("env", "pw")
     path = written(tmp_path / "c", "username=file\npassword=other")
-    assert load_credentials(path, environ=environ).username == "file"
+    assert load_credentials(path, environ=environ, files=FileReader()).username == "file"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_environment_has_the_credentials_unless_a_file_is_given(tmp_path):
 )
 def test_credentials_that_are_nowhere_are_missed_by_the_names_of_the_variables(environ):
     with pytest.raises(StartUpError, match="SAMPLEAPP_KAFKA_PASSWORD") as caught:
-        load_credentials(None, environ=environ)
+        load_credentials(None, environ=environ, files=FileReader())
     assert SECRET not in repr(caught.value)
 
 
@@ -110,7 +110,9 @@ def test_credentials_show_in_no_representation(tmp_path):
     found = Credentials(username="somebody", password=SECRET)
     config = parse("kafka+tls://a?sasl=SCRAM-SHA-512")
     security = Security.load(
-        config, environ={"SAMPLEAPP_KAFKA_USERNAME": "somebody", "SAMPLEAPP_KAFKA_PASSWORD": SECRET}
+        config,
+        environ={"SAMPLEAPP_KAFKA_USERNAME": "somebody", "SAMPLEAPP_KAFKA_PASSWORD": SECRET},
+        files=FileReader(),
     )
     steps = security.sasl_steps()
     next(steps)
@@ -118,3 +120,52 @@ def test_credentials_show_in_no_representation(tmp_path):
         for shown in (repr(each), str(each), format(each)):
             assert SECRET not in shown
             assert "somebody" not in shown
+
+
+def token_in(path, content):
+    return load_token(written(path / "token", content), files=FileReader())
+
+
+@pytest.mark.parametrize("content", ["eyJhbGciOiJub25lIn0.e30.", " a-._~+/9==\n", "a\r\n"])
+def test_a_token_is_what_is_in_its_file_but_for_the_white_space_around_it(tmp_path, content):
+    assert token_in(tmp_path, content).text == content.strip()
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("", "is empty: it has one token"),
+        ("\n \n", "is empty"),
+        (f"{SECRET}\n{SECRET}", "has no token: it has one token and nothing else"),
+        (f"Bearer {SECRET}", "has no token"),
+        (f'"{SECRET}"', "has no token"),
+        (f"{SECRET}\x01", "has no token"),
+        (f"{SECRET}\u00fc", "has no token"),
+        (b"\xff" + SECRET.encode(), "has no token"),
+    ],
+)
+def test_what_is_no_token_is_refused_and_not_repeated(tmp_path, content, what):
+    with pytest.raises(StartUpError, match=what) as caught:
+        token_in(tmp_path, content)
+    assert SECRET not in repr(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_token_shows_in_no_representation(tmp_path):
+    path = written(tmp_path / "token", SECRET)
+    config = parse(f"kafka+tls://a?sasl=OAUTHBEARER&token_file={path}")
+    security = Security.load(config, environ={}, files=FileReader())
+    steps = security.sasl_steps()
+    assert SECRET in next(steps).decode()
+    for each in (load_token(path, files=FileReader()), config, security, steps, vars(security)):
+        for shown in (repr(each), str(each), format(each)):
+            assert SECRET not in shown
+
+
+def test_a_file_is_warned_of_once_and_again_when_it_was_right_in_between(tmp_path, warnings):
+    files = FileReader()
+    path = written(tmp_path / "c", f"username=me\npassword={SECRET}", mode=0o644)
+    for mode in (0o644, 0o644, 0o600, 0o644):
+        path.chmod(mode)
+        load_credentials(path, environ={}, files=files)
+    assert len(warnings) == 2

@@ -1,4 +1,4 @@
-"""SASL's PLAIN and SCRAM, as pure steps: against the RFCs' own examples, and against a server that lies."""
+"""SASL's PLAIN, SCRAM and OAUTHBEARER, as pure steps: against the RFCs' examples, and a server that lies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.connections import sasl
-from sampleapp.brokers.kafka.connections.sasl import Credentials, SaslError, SaslRefused, ServerUnproven
+from sampleapp.brokers.kafka.connections.sasl import (
+    Credentials,
+    SaslError,
+    SaslRefused,
+    ServerUnproven,
+    Token,
+)
 from tests.support.kafka_server import FakeBroker, ScramServer
 
 ME = Credentials(username="user", password="pencil")
@@ -177,3 +183,71 @@ def test_credentials_are_in_no_error_of_the_steps():
         steps.send(b"r=x,s=AAAA,i=4096")
     assert "somebody" not in repr(caught.value)
     assert "hidden" not in repr(caught.value)
+
+
+def bearer(*extensions):
+    steps = sasl.oauthbearer(Token("vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg=="), extensions)
+    return steps, next(steps)
+
+
+def test_oauthbearer_says_all_in_one_message_as_the_rfc_has_it():
+    # RFC 7628, section 4.1, without a user name, a host and a port, which Kafka does not take.
+    steps, first = bearer()
+    assert first == b"n,,\x01auth=Bearer vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg==\x01\x01"
+    finish(steps, b"")
+
+
+def test_extensions_follow_the_token():
+    steps, first = bearer(("logicalCluster", "lkc-1"), ("identityPoolId", "pool = 2"))
+    assert first.endswith(b"==\x01logicalCluster=lkc-1\x01identityPoolId=pool = 2\x01\x01")
+    finish(steps, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b'{"status":"invalid_token"}', "invalid_token"),
+        (b'{"status": "insufficient_scope", "scope": "kafka"}', "insufficient_scope"),
+        # RFC 7628, section 4.3.
+        (
+            b'{"status":"invalid_token","scope":"example_scope","openid-configuration":"https://x/.well"}',
+            "invalid_token",
+        ),
+        (b'{"status":"vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg=="}', None),
+        (b'{"status":["invalid_token"]}', None),
+        (b"{}", None),
+    ],
+)
+def test_an_error_answer_is_answered_before_the_refusal_comes_and_only_a_known_reason_is_told(answer, status):
+    steps, _ = bearer()
+    assert steps.send(answer) == b"\x01"
+    with pytest.raises(SaslRefused) as caught:
+        steps.throw(SaslRefused("it said no"))
+    assert caught.value.status == status
+    assert "vF9" not in repr(caught.value)
+
+
+def test_a_server_that_goes_on_after_an_error_is_not_trusted():
+    steps, _ = bearer()
+    steps.send(b'{"status":"invalid_token"}')
+    with pytest.raises(SaslError, match="it goes on after an error"):
+        steps.send(b"")
+
+
+@given(st.binary(min_size=1) | st.sampled_from([b"[" * 100_000, b"null", b'"invalid_token"', b"\xff{}"]))
+def test_whatever_else_a_server_answers_is_an_error_that_repeats_nothing(answer):
+    steps, _ = bearer()
+    with pytest.raises(SaslError) as caught:
+        # What happens to be an object in JSON is one, without a reason that is known.
+        steps.throw(SaslRefused("it said no")) if steps.send(answer) == b"\x01" else None
+    assert str(caught.value) in {"its answer is not an error of OAUTHBEARER", "it refused the token"}
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("begin", [bearer, lambda: (example_steps(),)])
+def test_a_refusal_outside_of_the_mechanism_is_one_of_the_mechanism(begin):
+    steps = begin()[0]
+    if begin is not bearer:
+        next(steps)
+    with pytest.raises(SaslRefused, match="it said no"):
+        steps.throw(SaslRefused("it said no"))

@@ -8,8 +8,11 @@ from urllib.parse import quote
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import KafkaConfig, parse
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
+from sampleapp.brokers.kafka.connections.files import FileReader
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
@@ -21,15 +24,15 @@ SECRET = "s3cr3t-Xyzzy"
 def test_plain_without_tls_is_worth_a_warning(warnings):
     environ = {"SAMPLEAPP_KAFKA_USERNAME": "me", "SAMPLEAPP_KAFKA_PASSWORD": SECRET}
     for url in ("kafka://a", "kafka://a?sasl=SCRAM-SHA-256", "kafka+tls://a?sasl=PLAIN"):
-        Security.load(parse(url), environ=environ)
+        CurrentSecurity(parse(url), environ=environ, clock=Clock())
     assert warnings == []
-    Security.load(parse("kafka://a?sasl=PLAIN"), environ=environ)
+    CurrentSecurity(parse("kafka://a?sasl=PLAIN"), environ=environ, clock=Clock())
     assert len(warnings) == 1
     assert SECRET not in warnings[0]
 
 
 def test_without_sasl_there_is_no_mechanism_and_nothing_to_authenticate_with():
-    security = Security.load(parse("kafka://a"), environ={})
+    security = Security.load(parse("kafka://a"), environ={}, files=FileReader())
     assert security.mechanism() is None
     assert security.tls_for("a") is None
     with pytest.raises(RuntimeError):
@@ -38,7 +41,7 @@ def test_without_sasl_there_is_no_mechanism_and_nothing_to_authenticate_with():
 
 def load(**options):
     query = "&".join(f"{name}={quote(str(path))}" for name, path in options.items())
-    return Security.load(parse(f"kafka+tls://a?{query}"), environ={})
+    return Security.load(parse(f"kafka+tls://a?{query}"), environ={}, files=FileReader())
 
 
 def why_not(**options):
@@ -129,7 +132,7 @@ def test_paths_are_taken_that_are_not_utf_8(tmp_path, authority):
     strange = tmp_path / os.fsdecode(b"\xff.pem")
     strange.write_bytes(authority.certificate.read_bytes())
     config = KafkaConfig(addresses=(("a", 9092),), tls=True, ca=strange)
-    assert Security.load(config, environ={}).tls_for("a") is not None
+    assert Security.load(config, environ={}, files=FileReader()).tls_for("a") is not None
 
 
 def test_a_key_that_everybody_may_read_is_worth_a_warning(authority, warnings):

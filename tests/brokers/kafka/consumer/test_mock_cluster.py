@@ -10,8 +10,8 @@ from twisted.internet import reactor
 
 from sampleapp.brokers.kafka.client import Client
 from sampleapp.brokers.kafka.config import parse
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.consumer import Following
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.shared.condition import Condition
@@ -35,7 +35,7 @@ async def following(cluster, topic, *, reactor=reactor):
     """A recorder that follows over real connections, and the condition."""
     config = parse(f"kafka://{cluster.bootstrap}")
     endpoint_factory = make_endpoint_factory(
-        security=Security.load(config, environ={}),
+        security=CurrentSecurity(config, environ={}, clock=reactor),
         client_id="tests",
         timeout_s=5.0,
     )

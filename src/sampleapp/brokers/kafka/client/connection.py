@@ -83,9 +83,9 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         call = self.requests[correlation_id] = Call(request, deadline_s, answer)
         if deadline_s < self._timer_s:
             self._look_at(deadline_s)
-        if self.proto is not None:
+        if self.connected():
             self._send(correlation_id, call)
-        elif self.connector is None:
+        elif self.proto is None and self.connector is None:
             self._connect()
         return answer
 
@@ -142,6 +142,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         """
         # First, since what fails now may ask again at once.
         self._is_closed = True
+        self._is_expiring = False
         self._fail_all(self._closed())
         proto = self.proto
         for timer in (self._expiry, self._timer):
@@ -180,7 +181,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
             proto.transport.abortConnection()
             return
         self.proto = proto
-        if proto.session_lifetime_ms:
+        if proto.session_lifetime_ms > 0:
             self._expiry = self._reactor.callLater(
                 _SHARE_OF_LIFETIME * proto.session_lifetime_ms / 1000, self._expire
             )
@@ -197,10 +198,14 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         self._listener.answered(self.host, self.port)
 
     def renew_if_idle(self) -> None:
-        """Drop a connection that is about to expire, once everything on it has been answered."""
-        if self._is_expiring and not self.requests:
+        """
+        Replace a connection that is about to expire, once everything on it has been answered.
+
+        What was asked meanwhile waits for the new one: there would always be something to wait for otherwise.
+        """
+        if self._is_expiring and not any(call.sent for call in self.requests.values()):
             self._drop_connection()
-            if self._connecting:
+            if self._connecting or self.requests:
                 self._connect()
 
     def _expire(self) -> None:
@@ -208,7 +213,7 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
         self.renew_if_idle()
 
     def _forget_protocol(self) -> None:
-        if not self.proto.has_answered:
+        if not self.proto.has_answered and not self._is_expiring:
             # Somebody who accepts every connection, and then drops it, is not to be asked all the time.
             self._failures += 1
         self.proto = None
@@ -267,7 +272,8 @@ class Connection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no types
 
     def _give_up(self, correlation_id: int, _: Deferred[Any]) -> None:
         """Its maker has cancelled a request."""
-        self.requests.pop(correlation_id, None)
+        if self.requests.pop(correlation_id, None) is not None:
+            self.renew_if_idle()
 
     def _look_at(self, deadline_s: float) -> None:
         """See at this time whether there is a request that was not answered."""

@@ -44,7 +44,7 @@ async def authenticate(
     while token is not None:
         answer = await gate.ask(SaslAuthenticateRequest(token=token), version=version)
         if answer.error:
-            raise ConnectionFailed(_refused(peer, mechanism, answer.error))
+            raise ConnectionFailed(_refused(peer, mechanism, answer.error, status=_status(steps)))
         lifetime_ms = answer.session_lifetime_ms
         token = _next(steps, answer.token, peer, mechanism)
     return lifetime_ms
@@ -81,12 +81,14 @@ def _next(steps: SaslSteps, answer: bytes | None, peer: Peer, mechanism: str) ->
     except StopIteration:
         return None
     except SaslRefused as error:
-        raise ConnectionFailed(_refused(peer, mechanism, ErrorCode.SASL_AUTHENTICATION_FAILED)) from error
+        refused = _refused(peer, mechanism, ErrorCode.SASL_AUTHENTICATION_FAILED, status=error.status)
+        raise ConnectionFailed(refused) from error
     except ServerUnproven as error:
         raise ConnectionFailed(
             _lasting(
                 f"{peer.at} does not know the password for {mechanism} itself: it may only pretend to be "
-                "the broker; check the address, and what stands between."
+                "the broker; check the address, and what stands between.",
+                is_refusal=True,
             )
         ) from error
     except SaslError as error:
@@ -95,8 +97,19 @@ def _next(steps: SaslSteps, answer: bytes | None, peer: Peer, mechanism: str) ->
         ) from error
 
 
-def _lasting(sentence: str) -> FailureReason:
-    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True)
+def _status(steps: SaslSteps) -> str | None:
+    """What the server had said of why it refuses, in words that are known."""
+    try:
+        steps.throw(SaslRefused("it refused them"))
+    except SaslRefused as error:
+        return error.status
+    except (SaslError, StopIteration):
+        return None
+    return None
+
+
+def _lasting(sentence: str, *, is_refusal: bool = False) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True, is_refusal=is_refusal)
 
 
 def _too_old(peer: Peer) -> FailureReason:
@@ -124,13 +137,19 @@ def _not_offered(peer: Peer, mechanism: str, offered: SaslMechanisms) -> Failure
     return _refused(peer, mechanism, offered.error)
 
 
-def _refused(peer: Peer, mechanism: str, error: int) -> FailureReason:
+def _refused(peer: Peer, mechanism: str, error: int, *, status: str | None = None) -> FailureReason:
     # What the broker says of it is not repeated: a broker's own callback may have put anything there.
-    if error == ErrorCode.SASL_AUTHENTICATION_FAILED:
-        return _lasting(
-            f"{peer.at} refused the credentials for {mechanism}: check the user name and the password, and "
-            f"that the broker has them for {mechanism}."
+    if error != ErrorCode.SASL_AUTHENTICATION_FAILED:
+        sentence = f"refused SASL with {mechanism} ({ErrorCode.name_of(error)}): check the log of the broker."
+    elif mechanism == "OAUTHBEARER":
+        why = f" ({status})" if status else ""
+        sentence = (
+            f"refused the token for {mechanism}{why}: check that the file given with token_file= has one "
+            "that has not expired, and whose issuer, audience and scope are what the broker asks for."
         )
-    return _lasting(
-        f"{peer.at} refused SASL with {mechanism} ({ErrorCode.name_of(error)}): check the log of the broker."
-    )
+    else:
+        sentence = (
+            f"refused the credentials for {mechanism}: check the user name and the password, and that the "
+            f"broker has them for {mechanism}."
+        )
+    return _lasting(f"{peer.at} {sentence}", is_refusal=True)

@@ -157,6 +157,7 @@ def closed(peer: Peer, received: bytes) -> FailureReason:
         sentence=f"{peer.at} closed the connection without an answer: {check}.",
         public=NO_ANSWER,
         lasting=False,
+        is_refusal=peer.client_certificate,
     )
 
 
@@ -219,7 +220,8 @@ def tls_failed(peer: Peer, reason: BaseException | None) -> FailureReason | None
     if isinstance(reason, CertificateRejected):
         return _tls_failure(_rejected_certificate(peer, reason))
     if isinstance(reason, WrongHost):
-        return _tls_failure(_wrong_host(peer, reason))
+        # Nothing that we have would make a difference.
+        return _tls_failure(_wrong_host(peer, reason), is_refusal=False)
     if not isinstance(reason, SSL.Error):
         return None
     words = _words(reason)
@@ -279,8 +281,8 @@ def _lacks(api: Api, spoken: tuple[int, int] | None) -> str:
     return f"speaks {api.name} only from version {lowest} on: a newer version of this service is needed"
 
 
-def _tls_failure(sentence: str) -> FailureReason:
-    return FailureReason(sentence=sentence, public=_INSECURE, lasting=True)
+def _tls_failure(sentence: str, *, is_refusal: bool = True) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_INSECURE, lasting=True, is_refusal=is_refusal)
 
 
 def _rejected_certificate(peer: Peer, rejected: CertificateRejected) -> str:

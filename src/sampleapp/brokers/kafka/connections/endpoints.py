@@ -20,6 +20,7 @@ from sampleapp.brokers.kafka.connections.authentication import (
     closed_while_authenticating,
     silent_while_authenticating,
 )
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
 from sampleapp.brokers.kafka.connections.handshake import ConnectionClosed, Gate, GateFactory, NotKafka
 from sampleapp.brokers.kafka.connections.security import Security
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 def make_endpoint_factory(
     *,
-    security: Security,
+    security: CurrentSecurity,
     client_id: str,
     timeout_s: float,
 ) -> Callable[[Any, str, int], IStreamClientEndpoint]:
@@ -55,6 +56,8 @@ def make_endpoint_factory(
     ``api_versions`` (lowest and highest version by API key) and ``session_lifetime_ms`` (after which the
     broker closes the connection, KIP-368; 0 for never).
 
+    :param security: asked anew for each connection. When a broker refuses what it gave, and there is
+        something else by then, the connection is tried once more with that.
     :param timeout_s: seconds for all of it, from looking up the name on.
     """
     questions = _VersionsQuestions()
@@ -79,23 +82,21 @@ class _KafkaEndpoint:
         *,
         questions: _VersionsQuestions,
         reactor: Any,
-        security: Security,
+        security: CurrentSecurity,
         peer: Peer,
         client_id: bytes,
         timeout_s: float,
     ) -> None:
         self._questions = questions
+        self._reactor = reactor
         self._clock = cast(IReactorTime, reactor)
         self._peer = peer
         self._security = security
         self._gates = GateFactory(client_id)
         self._timeout_s = timeout_s
-        self._endpoint: IStreamClientEndpoint = HostnameEndpoint(
+        self._tcp = HostnameEndpoint(
             reactor, peer.host, peer.port, timeout=timeout_s, attemptDelay=_ATTEMPT_DELAY_S
         )
-        tls = security.tls_for(peer.host)
-        if tls is not None:
-            self._endpoint = wrapClientTLS(tls, self._endpoint, clock=reactor)
 
     def __repr__(self) -> str:
         return f"<Kafka endpoint {self._peer.at}>"
@@ -107,18 +108,30 @@ class _KafkaEndpoint:
         :return: fires with the protocol that the factory built, or fails with `ConnectionFailed`.
             Cancelling it closes the connection at once.
         """
-        return Deferred.fromCoroutine(self._connect(protocolFactory))
+        stages = _Stages(self._peer)
+        return Deferred.fromCoroutine(self._connect(protocolFactory, stages)).addTimeout(
+            self._timeout_s, self._clock, stages.timed_out
+        )
 
-    async def _connect(self, factory: IProtocolFactory) -> IProtocol:
-        attempt = _Attempt(
+    async def _connect(self, factory: IProtocolFactory, stages: _Stages) -> IProtocol:
+        security = self._security.for_new_connection()
+        try:
+            return await self._attempt(security, stages).run(factory)
+        except ConnectionFailed as error:
+            if not error.reason.is_refusal or not self._security.has_changed_since(security):
+                raise
+        # At once: whoever waits for the connection would be told that waiting is of no use.
+        return await self._attempt(self._security.for_new_connection(), stages).run(factory)
+
+    def _attempt(self, security: Security, stages: _Stages) -> _Attempt:
+        tls = security.tls_for(self._peer.host)
+        return _Attempt(
             peer=self._peer,
-            security=self._security,
-            endpoint=self._endpoint,
+            security=security,
+            endpoint=self._tcp if tls is None else wrapClientTLS(tls, self._tcp, clock=self._reactor),
             gates=self._gates,
             questions=self._questions,
-        )
-        return await Deferred.fromCoroutine(attempt.run(factory)).addTimeout(
-            self._timeout_s, self._clock, attempt.timed_out
+            stages=stages,
         )
 
 
@@ -159,8 +172,28 @@ class _Stage(Enum):
     AUTHENTICATING = auto()
 
 
+class _Stages:
+    """How far an attempt to connect has come, for whoever has no more time for it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.now = _Stage.CONNECTING
+
+    def timed_out(self, result: IProtocol | Failure, _: float) -> IProtocol:
+        """Say why there was no time left; for `Deferred.addTimeout`."""
+        if not isinstance(result, Failure):
+            return result
+        silent = {
+            _Stage.CONNECTING: diagnostics.slow_to_connect,
+            _Stage.SECURING: diagnostics.silent_while_securing,
+            _Stage.ASKING: diagnostics.silent,
+            _Stage.AUTHENTICATING: silent_while_authenticating,
+        }
+        raise ConnectionFailed(silent[self.now](self._peer))
+
+
 class _Attempt:
-    """One attempt to connect, which knows how far it has come."""
+    """One attempt to connect."""
 
     def __init__(
         self,
@@ -170,13 +203,14 @@ class _Attempt:
         endpoint: IStreamClientEndpoint,
         gates: GateFactory,
         questions: _VersionsQuestions,
+        stages: _Stages,
     ) -> None:
         self._peer = peer
         self._security = security
         self._endpoint = endpoint
         self._gates = gates
         self._questions = questions
-        self._stage = _Stage.CONNECTING
+        self._stages = stages
 
     async def run(self, factory: IProtocolFactory) -> IProtocol:
         """
@@ -198,19 +232,8 @@ class _Attempt:
             if not handed_over:
                 gate.abort()
 
-    def timed_out(self, result: IProtocol | Failure, _: float) -> IProtocol:
-        """Say why there was no time left; for `Deferred.addTimeout`."""
-        if not isinstance(result, Failure):
-            return result
-        silent = {
-            _Stage.CONNECTING: diagnostics.slow_to_connect,
-            _Stage.SECURING: diagnostics.silent_while_securing,
-            _Stage.ASKING: diagnostics.silent,
-            _Stage.AUTHENTICATING: silent_while_authenticating,
-        }
-        raise ConnectionFailed(silent[self._stage](self._peer))
-
     async def _connected(self) -> Gate:
+        self._stages.now = _Stage.CONNECTING
         try:
             return cast(Gate, await _cancellable(self._endpoint.connect(self._gates)))
         except (ConnectError, DNSLookupError, ValueError) as error:
@@ -219,13 +242,13 @@ class _Attempt:
     async def _handshake(self, gate: Gate) -> tuple[dict[int, tuple[int, int]], int]:
         try:
             if self._peer.tls:
-                self._stage = _Stage.SECURING
+                self._stages.now = _Stage.SECURING
                 await gate.secured()
-            self._stage = _Stage.ASKING
+            self._stages.now = _Stage.ASKING
             ranges = await self._versions(gate)
             if self._peer.mechanism is None:
                 return ranges, 0
-            self._stage = _Stage.AUTHENTICATING
+            self._stages.now = _Stage.AUTHENTICATING
             return ranges, await authenticate(
                 gate,
                 peer=self._peer,
@@ -260,9 +283,9 @@ class _Attempt:
         reason = diagnostics.tls_failed(self._peer, closed.reason)
         if reason is not None:
             return reason
-        if self._stage is _Stage.SECURING:
+        if self._stages.now is _Stage.SECURING:
             return diagnostics.closed_while_securing(self._peer)
-        if self._stage is _Stage.AUTHENTICATING:
+        if self._stages.now is _Stage.AUTHENTICATING:
             return closed_while_authenticating(self._peer)
         return diagnostics.closed(self._peer, closed.received)
 

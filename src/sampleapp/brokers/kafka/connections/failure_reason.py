@@ -18,6 +18,9 @@ class FailureReason(Struct, frozen=True):
     """Whether trying the same again cannot help: somebody has to change something first."""
     incompatible: bool = False
     """Whether the broker is too old, or too new, for this service."""
+    is_refusal: bool = False
+    """Whether one side did not accept what the other has to show: other credentials, another certificate, or
+    another authority may make the difference."""
 
 
 class ConnectionFailed(Exception):

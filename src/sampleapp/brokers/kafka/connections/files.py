@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +12,10 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.connections.sasl import Credentials
+from sampleapp.brokers.kafka.connections.sasl import Credentials, Token
 from sampleapp.errors import StartUpError
 
-__all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "load_credentials", "read_file"]
+__all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "FileReader", "load_credentials", "load_token"]
 
 _MAX_BYTES: Final = 1024 * 1024
 
@@ -22,40 +24,82 @@ PASSWORD_VARIABLE: Final = "SAMPLEAPP_KAFKA_PASSWORD"  # noqa: S105 -- its name,
 
 _FORM: Final = "it has the two lines username=NAME and password=PASSWORD"
 
-_log = Logger()
+
+# RFC 6750, section 2.1.
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 
 
-def read_file(path: Path, *, option: str, secret: bool) -> bytes:
+class FileReader:
     """
-    Read the file that an option of the broker's URL names.
+    Reads the files that the options of the broker's URL name, and remembers what it needs of the last time.
 
-    :param secret: whether it holds a secret; a file that everybody may read is then worth a warning.
-    :raise StartUpError: it cannot be read, or cannot be such a file; the message names it and says why.
+    That is what there is to say about a file only once, and how to tell whether its content is another one.
     """
-    named = f"The file {path}, given with {option}="
-    try:
-        # Not a device or a pipe, which could be read for ever, and opening would wait for.
-        if not path.is_file():
-            what = "is not a regular file" if path.exists() else "does not exist"
-            raise StartUpError(f"{named}, {what}: give the path of one.")
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise StartUpError(f"{named}, cannot be read: {error.strerror}.") from error
-    if len(content) > _MAX_BYTES:
-        raise StartUpError(f"{named}, has more than {_MAX_BYTES} bytes: it cannot be the right one.")
-    if secret and mode & stat.S_IROTH:
-        _log.warn(
-            "The file {path}, given with {option}=, holds a secret, and every user of this machine may "
-            "read it: take that right away (chmod o= {path}).",
-            path=str(path),
-            option=option,
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self._warned: set[Path] = set()
+        self._digests: dict[Path, bytes] = {}
+
+    def read(self, path: Path, *, option: str, secret: bool) -> bytes:
+        """
+        Read one file.
+
+        :param secret: whether it holds a secret; a file that everybody may read is then worth a warning.
+        :raise StartUpError: it cannot be read, or cannot be such a file; the message names it and says why.
+        """
+        named = f"The file {path}, given with {option}="
+        try:
+            # Not a device or a pipe, which could be read for ever, and opening would wait for.
+            if not path.is_file():
+                what = "is not a regular file" if path.exists() else "does not exist"
+                raise StartUpError(f"{named}, {what}: give the path of one.")
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                content = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise StartUpError(f"{named}, cannot be read: {error.strerror}.") from error
+        if len(content) > _MAX_BYTES:
+            raise StartUpError(f"{named}, has more than {_MAX_BYTES} bytes: it cannot be the right one.")
+        if secret:
+            self._warn_if_open_to_all(path, option=option, mode=mode)
+        self._digests[path] = hashlib.sha256(content).digest()
+        return content
+
+    def contents(self) -> Mapping[Path, bytes]:
+        """Return a digest of what each file had in it when it was last read."""
+        return dict(self._digests)
+
+    def _warn_if_open_to_all(self, path: Path, *, option: str, mode: int) -> None:
+        if not mode & stat.S_IROTH:
+            self._warned.discard(path)
+        elif path not in self._warned:
+            self._warned.add(path)
+            self._log.warn(
+                "The file {path}, given with {option}=, holds a secret, and every user of this machine may "
+                "read it: take that right away (chmod o= {path}).",
+                path=str(path),
+                option=option,
+            )
+
+
+def load_token(path: Path, *, files: FileReader) -> Token:
+    """
+    Read the token for OAUTHBEARER.
+
+    :raise StartUpError: it is not there, or cannot be one; nothing of it is repeated.
+    """
+    content = files.read(path, option="token_file", secret=True).strip()
+    if _TOKEN.fullmatch(content) is None:
+        raise StartUpError(
+            f"The file {path}, given with token_file=, {'has no token' if content else 'is empty'}: it has "
+            "one token and nothing else, of letters, digits and the characters - . _ ~ + / =."
         )
-    return content
+    return Token(content.decode())
 
 
-def load_credentials(path: Path | None, *, environ: Mapping[str, str]) -> Credentials:
+def load_credentials(path: Path | None, *, environ: Mapping[str, str], files: FileReader) -> Credentials:
     """
     Read the credentials.
 
@@ -63,7 +107,7 @@ def load_credentials(path: Path | None, *, environ: Mapping[str, str]) -> Creden
     :raise StartUpError: they are not there, or not in the right form; nothing of them is repeated.
     """
     if path is not None:
-        return _from_file(path)
+        return _from_file(path, files)
     username, password = environ.get(USERNAME_VARIABLE), environ.get(PASSWORD_VARIABLE)
     if not username or not password:
         raise StartUpError(
@@ -76,8 +120,8 @@ def load_credentials(path: Path | None, *, environ: Mapping[str, str]) -> Creden
     return Credentials(username=username, password=password)
 
 
-def _from_file(path: Path) -> Credentials:
-    content = read_file(path, option="credentials", secret=True)
+def _from_file(path: Path, files: FileReader) -> Credentials:
+    content = files.read(path, option="credentials", secret=True)
     named = f"The file {path}, given with credentials=,"
     try:
         text = content.decode("utf-8-sig")

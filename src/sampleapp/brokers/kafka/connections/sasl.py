@@ -1,8 +1,11 @@
 """
-The client's side of SASL's PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), as pure steps.
+The client's side of SASL's PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628), as pure
+steps.
 
 Steps are a generator: it yields what to send, is sent what the server answered, and returns once the
-server is satisfied, and the client with the server. It raises `SaslError` where that cannot be.
+server is satisfied, and the client with the server. It raises `SaslError` where that cannot be. If the server
+ends it, outside of the mechanism, `SaslRefused` is thrown into the generator, which raises one that may say
+more.
 
 Names and passwords are their UTF-8 bytes, without SASLprep (RFC 4013): Kafka's brokers and clients do
 the same (``ScramFormatter.normalize``), and a prepared password would not match what the broker stored.
@@ -12,10 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -29,7 +33,9 @@ __all__ = [
     "SaslRefused",
     "SaslSteps",
     "ServerUnproven",
+    "Token",
     "mechanism_steps",
+    "oauthbearer",
     "plain",
     "scram",
 ]
@@ -51,6 +57,9 @@ _CACHED: Final = 8
 _SERVER_FIRST = re.compile(
     r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9/+]+={0,2}),i=(?P<iterations>[1-9][0-9]{0,9})(?:,.*)?"
 )
+# What the error answer of OAUTHBEARER says, as far as that has been agreed upon (RFC 6750, section 3.1, which
+# RFC 7628, section 3.2.2, refers to). Nothing else is shown: a server may repeat the token there.
+_OAUTH_ERRORS: Final = frozenset({"invalid_request", "invalid_token", "insufficient_scope"})
 _SERVER_FINAL = re.compile(r"(?:v=(?P<signature>[A-Za-z0-9/+]+={0,2})|e=(?P<error>[^,]*))(?:,.*)?")
 
 
@@ -71,12 +80,30 @@ class Credentials:
         return "<Credentials>"
 
 
+class Token:
+    """A bearer token, which is in no representation of it; why it is a class is said above."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        """:param text: of the characters that a bearer token may have (RFC 6750, section 2.1)."""
+        self.text = text
+
+    def __repr__(self) -> str:
+        return "<Token>"
+
+
 class SaslError(Exception):
     """The server does not keep to the mechanism. The message never holds a credential."""
 
 
 class SaslRefused(SaslError):
     """The server does not accept the credentials."""
+
+    def __init__(self, message: str, *, status: str | None = None) -> None:
+        """:param status: the name that OAuth has for the reason, if the server gave one that is known."""
+        super().__init__(message)
+        self.status = status
 
 
 class ServerUnproven(SaslError):
@@ -85,7 +112,7 @@ class ServerUnproven(SaslError):
 
 def mechanism_steps(mechanism: Mechanism, credentials: Credentials) -> Callable[[], SaslSteps]:
     """
-    What begins the steps of a mechanism, for one connection after another.
+    What begins the steps of a mechanism with a password, for one connection after another.
 
     What SCRAM computes for a salt is kept between them, so that only the first connection costs it.
     """
@@ -103,6 +130,44 @@ def mechanism_steps(mechanism: Mechanism, credentials: Credentials) -> Callable[
 def plain(credentials: Credentials) -> SaslSteps:
     """PLAIN: one message with all of it (RFC 4616, section 2). Only TLS keeps it from being read."""
     yield b"\0".join((b"", credentials.username.encode(), credentials.password.encode()))
+
+
+def oauthbearer(token: Token, extensions: Sequence[tuple[str, str]] = ()) -> SaslSteps:
+    """
+    OAUTHBEARER: one message with the token (RFC 7628, section 3.1), and another one to hear of an error.
+
+    :param extensions: names and values that go with the token (KIP-342).
+    :raise SaslRefused: the server refuses the token.
+    :raise SaslError: the server does not keep to the RFC.
+    """
+    pairs = [("auth", f"Bearer {token.text}"), *extensions]
+    answer = yield "\x01".join(("n,,", *(f"{name}={value}" for name, value in pairs), "", "")).encode()
+    if not answer:
+        return
+    status = _oauth_error(answer)
+    # The server is waiting for this before it says that it has refused (section 3.2.3).
+    try:
+        yield b"\x01"
+    except SaslRefused:
+        raise SaslRefused("it refused the token", status=status) from None
+    raise SaslError("it goes on after an error")
+
+
+def _oauth_error(answer: bytes) -> str | None:
+    """
+    The name of the error, if it is known (RFC 7628, section 3.2.2).
+
+    :raise SaslError: it is no error of OAUTHBEARER.
+    """
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError):
+        # Not chained: that error holds the answer.
+        said = None
+    if not isinstance(said, dict):
+        raise SaslError("its answer is not an error of OAUTHBEARER")
+    status = said.get("status")
+    return status if isinstance(status, str) and status in _OAUTH_ERRORS else None
 
 
 def scram(

@@ -24,8 +24,8 @@ from zope.interface import implementer
 
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.failure_reason import Peer
-from sampleapp.brokers.kafka.connections.files import load_credentials, read_file
-from sampleapp.brokers.kafka.connections.sasl import SaslSteps, mechanism_steps
+from sampleapp.brokers.kafka.connections.files import FileReader, load_credentials, load_token
+from sampleapp.brokers.kafka.connections.sasl import SaslSteps, Token, mechanism_steps, oauthbearer
 from sampleapp.errors import StartUpError
 
 if TYPE_CHECKING:
@@ -35,13 +35,7 @@ __all__ = ["CertificateRejected", "Security", "VerifiedConnections", "WrongHost"
 
 
 class Security:
-    """
-    TLS and SASL, as they are configured. Nothing secret shows in any representation of it.
-
-    Files and the environment are read once: a new certificate or password needs a restart.
-    """
-
-    _log = Logger()
+    """TLS and SASL, as the files have it that were read. Nothing secret shows in any representation of it."""
 
     def __init__(
         self,
@@ -56,23 +50,28 @@ class Security:
         self._begin_sasl = begin_sasl
 
     @classmethod
-    def load(cls, config: KafkaConfig, *, environ: Mapping[str, str]) -> Security:
+    def load(cls, config: KafkaConfig, *, environ: Mapping[str, str], files: FileReader) -> Security:
         """
         Read the files that the configuration names, and the credentials.
 
         :param environ: the environment, where credentials may be.
+        :param files: reads them.
         :raise StartUpError: one is missing or not what it has to be; the message names it and says why.
         """
-        context = _context(config) if config.tls else None
+        context = _context(config, files) if config.tls else None
         begin_sasl = None
-        if config.sasl is not None:
-            begin_sasl = mechanism_steps(config.sasl, load_credentials(config.credentials, environ=environ))
-            if config.sasl == "PLAIN" and not config.tls:
-                cls._log.warn(
-                    "The password for Kafka goes over the network as it is: use kafka+tls://, or one of the "
-                    "SCRAM mechanisms."
-                )
+        if config.sasl == "OAUTHBEARER" and config.token_file is not None:
+            begin_sasl = _with_token(config, load_token(config.token_file, files=files))
+        elif config.sasl is not None:
+            credentials = load_credentials(config.credentials, environ=environ, files=files)
+            begin_sasl = mechanism_steps(config.sasl, credentials)
         return cls(config=config, context=context, begin_sasl=begin_sasl)
+
+    def with_token(self, token: Token) -> Security:
+        """Return the same, but for the token."""
+        return Security(
+            config=self._config, context=self._context, begin_sasl=_with_token(self._config, token)
+        )
 
     def tls_for(self, host: str) -> IOpenSSLClientConnectionCreator | None:
         """
@@ -106,6 +105,10 @@ class Security:
             client_certificate=self._config.certificate is not None,
             mechanism=self._config.sasl,
         )
+
+
+def _with_token(config: KafkaConfig, token: Token) -> Callable[[], SaslSteps]:
+    return lambda: oauthbearer(token, config.extensions)
 
 
 class CertificateRejected(Exception):
@@ -204,7 +207,7 @@ class VerifiedConnections:
         return None
 
 
-def _context(config: KafkaConfig) -> SSL.Context:
+def _context(config: KafkaConfig, files: FileReader) -> SSL.Context:
     """
     What all connections share. OpenSSL reads the files itself, after it was seen that they are right.
 
@@ -219,10 +222,10 @@ def _context(config: KafkaConfig) -> SSL.Context:
         if config.ca is None:
             context.set_default_verify_paths()
         else:
-            _certificates(config.ca, option="ca")
+            _certificates(config.ca, option="ca", files=files)
             context.load_verify_locations(os.fsencode(config.ca))
         if config.certificate is not None and config.key is not None:
-            _require_usable(config.certificate, config.key)
+            _require_usable(config.certificate, config.key, files)
             context.use_certificate_chain_file(os.fsencode(config.certificate))
             context.use_privatekey_file(os.fsencode(config.key))
             context.check_privatekey()
@@ -251,10 +254,10 @@ def _require_callbacks(context: SSL.Context) -> None:
         ) from error
 
 
-def _require_usable(certificate: Path, key: Path) -> None:
-    own = _certificates(certificate, option="certificate")[0]
+def _require_usable(certificate: Path, key: Path, files: FileReader) -> None:
+    own = _certificates(certificate, option="certificate", files=files)[0]
     named = f"The file {key}, given with key="
-    pem = read_file(key, option="key", secret=True)
+    pem = files.read(key, option="key", secret=True)
     # Nothing here is chained: what is said about a key is as little for a log as the key.
     try:
         public = load_pem_private_key(pem, password=None).public_key()
@@ -271,8 +274,8 @@ def _require_usable(certificate: Path, key: Path) -> None:
         )
 
 
-def _certificates(path: Path, *, option: str) -> Sequence[x509.Certificate]:
-    pem = read_file(path, option=option, secret=False)
+def _certificates(path: Path, *, option: str, files: FileReader) -> Sequence[x509.Certificate]:
+    pem = files.read(path, option=option, secret=False)
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as error:
