@@ -103,6 +103,8 @@ setup(
         "klein >= 24.8, < 25",
         "lz4 >= 4.4.3",
         "msgspec >= 0.19",
+        # Only its formats; what is counted is counted in plain numbers.
+        "prometheus-client >= 0.21",
         # In the standard library since Python 3.11.
         "tomli >= 2.0.1; python_version < '3.11'",
         "treq >= 24.9",

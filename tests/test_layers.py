@@ -33,6 +33,7 @@ OWNERS = {
     "aiokafka": "brokers/kafka/",
     "cramjam": "brokers/kafka/",
     "hypothesis": "testing/",
+    "prometheus_client": "metrics/",
     "pytest": "testing/",
     "pytest_twisted": "testing/",
 }

@@ -77,6 +77,11 @@ class ReadingsFollower:
         return None if self._following is None else self._following.lag()
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all that was in the topic at the start, or when it was made again, has been read."""
+        return self._is_complete
+
+    @property
     def count(self) -> int:
         """How many readings there are."""
         return len(self._readings)

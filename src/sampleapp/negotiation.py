@@ -12,11 +12,11 @@ werkzeug, which Klein brings, has a parser as well. It matches no media type tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["MEDIA_TYPES", "Version", "choose_version"]
+__all__ = ["MEDIA_TYPES", "Version", "choose_version", "is_preferred"]
 
 Version: TypeAlias = Literal[1, 2]
 
@@ -66,18 +66,29 @@ def choose_version(accept: bytes | None) -> Version:
 
     :param accept: the value of the header, its lines joined with commas; ``None`` when there is none.
     """
+    return 2 if is_preferred(_VERSION_2, to=_VERSION_1_RANGES, accept=accept) else 1
+
+
+def is_preferred(media_type: bytes, *, to: Iterable[bytes], accept: bytes | None) -> bool:
+    """
+    Whether a header asks for a media type by its name, and for no other one more.
+
+    :param media_type: in lower case.
+    :param to: the ranges that the other one is in, in lower case, the most specific first.
+    :param accept: as for `choose_version`. One that does not follow the grammar asks for nothing.
+    """
     if accept is None:
-        return 1
+        return False
     try:
         ranges = list(_parse(accept))
     except _MalformedError:
-        return 1
+        return False
     qualities: dict[bytes, int] = {}
     for name, quality in ranges:
         qualities[name] = max(quality, qualities.get(name, 0))
-    version_2 = qualities.get(_VERSION_2, 0)
-    version_1 = next((qualities[name] for name in _VERSION_1_RANGES if name in qualities), 0)
-    return 2 if version_2 > 0 and version_2 >= version_1 else 1
+    wanted = qualities.get(media_type, 0)
+    other = next((qualities[name] for name in to if name in qualities), 0)
+    return wanted > 0 and wanted >= other
 
 
 def _parse(accept: bytes) -> Iterator[_MediaRange]:

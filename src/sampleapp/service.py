@@ -14,6 +14,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.listener import Listener
+from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.options import Config
 from sampleapp.reloads import Reloads
 from sampleapp.web import Descriptors, Documentation, FrontDoor, HTTPServer, answer_to_failure
@@ -164,18 +165,23 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
             "the broker's certificates and credentials", broker.reload, map(str, broker.reloaded_paths)
         )
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
-    documentation = Documentation([front_door.routes])
+    counts = RequestCounts(seconds=reactor.seconds)
+    metrics = MetricsPage()
+    documentation = Documentation([front_door.routes, metrics.routes])
+    server = HTTPServer(
+        front_door.table((documentation.routes, documentation), (metrics.routes, metrics)).dispatch,
+        answer_to=answer_to_failure,
+        reactor=reactor,
+        limits=limits,
+        descriptors=descriptors,
+        on_answer=counts.answered,
+    )
+    metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
     return SampleApp(
         config=config,
         broker=broker,
         follower=follower,
-        server=HTTPServer(
-            front_door.table((documentation.routes, documentation)).dispatch,
-            answer_to=answer_to_failure,
-            reactor=reactor,
-            limits=limits,
-            descriptors=descriptors,
-        ),
+        server=server,
         listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
         reloads=reloads,
         clock=reactor,

@@ -197,6 +197,11 @@ class HTTPConnection(TwistedProtocol):
         # The transport may still have something to write, which what is sent at once would overtake.
         self._has_unsent = False
 
+    @property
+    def state(self) -> State:
+        """What it is at."""
+        return self._state
+
     # What the transport calls.
 
     def connectionMade(self) -> None:

@@ -28,7 +28,7 @@ from zope.interface import implementer
 from sampleapp.web.answers import Answer
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
-from sampleapp.web.server.connection import HTTPConnection, is_plain_socket
+from sampleapp.web.server.connection import CLOSED, TRANSITIONS, HTTPConnection, is_plain_socket
 from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnAnswer
 from sampleapp.web.server.limits import Limits
@@ -42,6 +42,17 @@ _SWEPT_AT_ONCE: Final = 500
 _DRAIN_GRACE_S: Final = 0.5
 """How long a connection without a request is kept at the end, for the one that may be on its way."""
 _LOG_INTERVAL_S: Final = 10.0
+_REASONS: Final = (
+    "descriptors",
+    "header-timeout",
+    "idle-timeout",
+    "max-body",
+    "max-connections",
+    "max-waiting",
+    "min-body-rate",
+    "send-timeout",
+)
+"""Why requests and connections are refused; so that those that never were count as 0."""
 _TURNED_AWAY: Final = {
     "max-connections": (
         "Turned away {count} connection(s): {most} are open, which is the limit (--max-connections)."
@@ -84,7 +95,7 @@ class HTTPServer(Factory):
         self.limits = Limits() if limits is None else limits
         self.is_draining = False
         self.waiting = 0
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         """
         How many requests and connections were refused since the start, by the option that says when.
 
@@ -116,6 +127,13 @@ class HTTPServer(Factory):
     def connections(self) -> int:
         """How many connections are open."""
         return len(self._connections) + len(self._turned_away)
+
+    def connections_by_state(self) -> dict[str, int]:
+        """How many connections are in each state; see `sampleapp.web.server.connection`."""
+        states = Counter([each.state for each in self._connections])
+        states.update([each.state for each in self._turned_away])
+        # What is gone is none any more.
+        return {state.name: states[state] for state in TRANSITIONS if state is not CLOSED}
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Make what serves a connection, or tells the client that there are too many."""

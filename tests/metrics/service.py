@@ -1,0 +1,64 @@
+"""The service in memory with its metrics, and what Prometheus' own parsers read of them."""
+
+from __future__ import annotations
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as text_families
+
+from sampleapp.follower import ReadingsFollower
+from sampleapp.metrics import Families, MetricsPage, RequestCounts
+from sampleapp.web import HTTPServer, answer_to_failure
+from tests.support.in_memory import InMemoryService, PromptBroker
+
+OPENMETRICS = [(b"Accept", b"application/openmetrics-text; version=1.0.0")]
+
+
+class MeasuredService(InMemoryService):
+    """All of a service but its sockets."""
+
+    def __init__(self, *, broker=None, **limits):
+        super().__init__(broker=PromptBroker() if broker is None else broker, **limits)
+        self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
+        self.counts = RequestCounts(seconds=self.clock.seconds)
+        self.page = MetricsPage()
+        self.site = HTTPServer(
+            self.front_door.table((MetricsPage.routes, self.page)).dispatch,
+            answer_to=answer_to_failure,
+            reactor=self.clock,
+            limits=self.site.limits,
+            on_answer=self.counts.answered,
+        )
+        self.families = Families(
+            requests=self.counts, server=self.site, broker=self.broker, follower=self.follower
+        )
+        self.page.show(self.families)
+
+    def scrape(self, headers=()):
+        """Return what a scrape reads: each sample's value by its name and labels."""
+        response = self.request("GET", "/metrics", headers)
+        assert response.status == 200
+        parse = openmetrics_families if headers == OPENMETRICS else text_families
+        return samples(parse(response.body.decode()))
+
+    def counted(self):
+        """Return the samples without asking for them, which would be counted, too."""
+        return samples(self.families.collect())
+
+
+def samples(families):
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def of(samples, name):
+    """Return the values of one metric, by its labels: the bare value of the label if there is only one."""
+    return {
+        labels[0][1] if len(labels) == 1 else tuple(value for _, value in labels): value
+        for (its_name, labels), value in samples.items()
+        if its_name == name
+    }

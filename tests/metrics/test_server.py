@@ -1,0 +1,62 @@
+"""What is shown of connections, and of what they wait for."""
+
+from __future__ import annotations
+
+from tests.metrics.service import MeasuredService, of
+from tests.support.in_memory import ManualBroker, request_bytes
+from tests.web.http import JSON, raw
+
+POST = request_bytes("POST", "/messages", JSON, b'{"topic":"t","content":"c"}')
+
+
+def test_connections_are_counted_by_what_they_are_at():
+    service = MeasuredService(broker=ManualBroker())
+    service.connect()
+    raw(service, POST[:20])
+    raw(service, POST[:-1])
+    connections = [raw(service, POST) for _ in range(3)]
+    raw(service, b"\0\0\0\0\r\n\r\n")
+    counted = service.counted()
+    assert of(counted, "sampleapp_connections") == {
+        "idle": 1,
+        "header": 1,
+        "body": 1,
+        "waiting": 3,
+        "answering": 0,
+        "lingering": 1,
+        "closing": 0,
+    }
+    assert of(counted, "sampleapp_http_requests_in_flight") == {(): 4}
+    assert of(counted, "sampleapp_http_requests_waiting") == {(): 3}
+    # A client that goes away is no connection any more, but what it asked for is still waited for.
+    connections[0].lose()
+    counted = service.counted()
+    assert of(counted, "sampleapp_connections")["waiting"] == 2
+    assert of(counted, "sampleapp_http_requests_waiting") == {(): 3}
+    for _ in range(3):
+        service.broker.acknowledge()
+    counted = service.counted()
+    assert of(counted, "sampleapp_http_requests_in_flight") == {(): 1}
+    assert of(counted, "sampleapp_http_requests_waiting") == {(): 0}
+
+
+def test_refusals_are_counted_by_the_limit_and_the_limits_are_shown():
+    service = MeasuredService(broker=ManualBroker(), max_waiting=1, max_connections=3, max_body=100)
+    raw(service, request_bytes("POST", "/messages", JSON, bytes(101)))
+    raw(service, POST)
+    raw(service, POST)
+    counted = service.counted()
+    refusals = of(counted, "sampleapp_refusals_total")
+    assert {limit: count for limit, count in refusals.items() if count} == {"max-body": 1, "max-waiting": 1}
+    assert set(refusals) >= {"descriptors", "header-timeout", "idle-timeout", "max-connections"}
+    assert of(counted, "sampleapp_http_requests_waiting_limit") == {(): 1}
+    assert of(counted, "sampleapp_connections_limit") == {(): 3}
+
+
+def test_the_longest_wait_for_a_header_is_counted_when_it_is_over():
+    service = MeasuredService()
+    raw(service, POST[:20])
+    service.clock.pump([1.0] * 15)
+    counted = service.counted()
+    assert of(counted, "sampleapp_refusals_total")["header-timeout"] == 1
+    assert of(counted, "sampleapp_http_requests_total") == {("other", "other", "408"): 1}
