@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import re
 
 import pytest
@@ -20,7 +21,9 @@ from klein.resource import KleinResource
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection as TCPConnection
 from twisted.internet.tcp import Server
+from twisted.logger import textFileLogObserver
 from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.scripts import twistd
 
 
 def afkak_client():
@@ -75,6 +78,10 @@ USED = [
     (lambda: TCPConnection, ["getHandle", "TLS"]),
     # The verification of certificates: sampleapp.brokers.kafka.connections.security
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
+    # Where twistd writes its log: sampleapp.logs.observer
+    (lambda: twistd, ["_SomeApplicationRunner"]),
+    (lambda: vars(twistd)["_SomeApplicationRunner"].loggerFactory({}), ["_getLogObserver"]),
+    (lambda: textFileLogObserver(io.StringIO()), ["_outFile"]),
     # Record batches: sampleapp.brokers.kafka.batches
     (batch_builder, ["append", "build"]),
     (record_batch, ["__iter__"]),

@@ -17,6 +17,7 @@ from twisted.python.usage import UsageError
 
 from sampleapp import __version__
 from sampleapp.environment import Arity, Declared, EnvironmentMistake, from_environment, surplus
+from sampleapp.logs import LEVELS, LogFormat, LogSettings
 from sampleapp.messages import is_legal_topic
 from sampleapp.web.server import Limits
 
@@ -47,6 +48,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """What a client may cost."""
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for the requests that are in flight, in seconds."""
+    log: LogSettings = LogSettings()
 
 
 _DEFAULTS: Final = Config()
@@ -170,6 +172,18 @@ class Options(TwistedOptions):
             f"{_DEFAULTS.drain_timeout_s:g}",
             "How many seconds a stopping service waits for the requests that are in flight.",
         ],
+        [
+            "log-format",
+            None,
+            _DEFAULTS.log.format.value,
+            "How the log is written: text, or json for one object a line.",
+        ],
+        [
+            "log-level",
+            None,
+            _DEFAULTS.log.level,
+            f"What is logged, and what is more important: {', '.join(LEVELS)}.",
+        ],
     ]
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -270,15 +284,15 @@ class Options(TwistedOptions):
         return sorted(found, key=lambda option: option.name)
 
     @property
-    def warnings(self) -> list[str]:
-        """A sentence for each variable that looks as if it were an option, and is none."""
-        sentences = []
+    def surplus_variables(self) -> list[tuple[str, str]]:
+        """The variables that look as if they were options, and are none; each with the end of a sentence."""
+        found = []
         for variable, meant in surplus(self.declared, self._environ):
             hint = f"; did you mean {meant}?" if meant else "."
             if variable == "SAMPLEAPP_PORT":
                 hint = "; give the port with SAMPLEAPP_LISTEN, such as tcp:9090:interface=127.0.0.1."
-            sentences.append(f"{variable} is no variable of the service, and has no effect{hint}")
-        return sentences
+            found.append((variable, hint))
+        return found
 
     def explained(self, sentence: str) -> str:
         """Say where the options that a sentence names come from, unless that is the command line."""
@@ -351,11 +365,23 @@ class Options(TwistedOptions):
                 max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
             ),
             drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"], may_be_zero=True),
+            log=LogSettings(
+                format=LogFormat(
+                    _one_of("--log-format", self["log-format"], [each.value for each in LogFormat])
+                ),
+                level=_one_of("--log-level", self["log-level"], LEVELS),
+            ),
         )
 
     def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
         """Refuse at once what is not right."""
         _ = self.config
+
+
+def _one_of(option: str, text: str, words: Sequence[str]) -> str:
+    if text not in words:
+        raise UsageError(f"{option} takes {', '.join(words[:-1])} or {words[-1]}, not {text!r}.")
+    return text
 
 
 def _whole(option: str, text: str, kind: str, example: int) -> int:

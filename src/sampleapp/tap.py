@@ -10,12 +10,14 @@ from itertools import count
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from twisted.application.service import Service
+from twisted.application.service import IServiceCollection, Service
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
 from twisted.python.usage import UsageError
 
 from sampleapp.errors import StartUpError
+from sampleapp.logs import log_observer
 from sampleapp.options import Options as ServiceOptions
 from sampleapp.service import SampleApp, build
 from sampleapp.web import Descriptors
@@ -23,6 +25,8 @@ from sampleapp.web import Descriptors
 __all__ = ["Options", "TwistdService", "makeService"]
 
 _log: Final = Logger()
+
+_NO_VARIABLE: Final = "{variable} is no variable of the service, and has no effect{hint}"
 
 
 class Options(ServiceOptions):
@@ -50,9 +54,19 @@ class TwistdService(Service):
 
     name = "sampleapp"
 
-    def __init__(self, sampleapp: SampleApp) -> None:
-        """:param sampleapp: what is run."""
+    def __init__(self, sampleapp: SampleApp, *, observer: ILogObserver | None = None) -> None:
+        """
+        :param sampleapp: what is run.
+        :param observer: writes the log of the process, if not what twistd would make itself.
+        """
         self._sampleapp = sampleapp
+        self._observer = observer
+
+    def setServiceParent(self, parent: IServiceCollection) -> None:  # noqa: N802 -- Twisted's name
+        """Belong to an application, and tell twistd, which asks it next, what writes the log."""
+        super().setServiceParent(parent)
+        if self._observer is not None and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self._observer)
 
     def privilegedStartService(self) -> None:  # noqa: N802 -- Twisted's name
         """
@@ -140,12 +154,15 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
             build(config, reactor=reactor)
             _tell_that_it_would_start(options)
         descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
-        service = TwistdService(build(config, reactor=reactor, descriptors=descriptors))
+        service = TwistdService(
+            build(config, reactor=reactor, descriptors=descriptors),
+            observer=None if options.parent is None else log_observer(options.parent, config.log),
+        )
     except StartUpError as error:
         raise SystemExit(f"sampleapp: {options.explained(str(error))}") from error
     _reload_on_hangup(service, reactor)
-    for warning in options.warnings:
-        _log.warn("{warning}", warning=warning)
+    for variable, hint in options.surplus_variables:
+        _log.warn(_NO_VARIABLE, variable=variable, hint=hint)
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service
@@ -153,6 +170,6 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
 
 def _tell_that_it_would_start(options: Options) -> NoReturn:
     sys.stdout.write(f"sampleapp would start with this configuration:\n{options.summary}\n")
-    for warning in options.warnings:
-        sys.stderr.write(f"sampleapp: {warning}\n")
+    for variable, hint in options.surplus_variables:
+        sys.stderr.write(f"sampleapp: {_NO_VARIABLE.format(variable=variable, hint=hint)}\n")
     raise SystemExit(0)

@@ -29,7 +29,8 @@ TWISTD_SAMPLEAPP = (
     "--pidfile=",
     "sampleapp",
 )
-LISTENING = re.compile(r"Listening at (http://\S+)")
+LISTENING = re.compile(r"""Listening at (?:\{url\}", "url": ")?(http://[^\s"]+)""")
+"""In the log, be it text or JSON."""
 
 
 class LiveService:

@@ -1,0 +1,138 @@
+"""Events of the log, each as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from string import Formatter
+from typing import Any, Final
+
+import msgspec
+from twisted.logger import LogEvent, formatEvent
+
+__all__ = ["json_line"]
+
+_OF_EACH: Final = ("time", "level", "logger", "event", "traceback")
+"""What each event may have of its own. Fields of these names are told apart by an underscore."""
+_OF_TWISTED: Final = frozenset(
+    {
+        # What twisted.python.log puts into each event, beside the new names, which begin with "log_".
+        *("format", "isError", "message", "system", "time", "failure", "why", "debugInfo", "printed"),
+    }
+)
+_SURROGATE: Final = "\\ud"
+_FORMATTER: Final = Formatter()
+
+
+def json_line(event: LogEvent) -> str:
+    """
+    Write an event as one JSON object, in ASCII, with the end of the line.
+
+    ``event`` in it is the constant text with the names of its fields in braces, as the program has it, so
+    that lines of one kind can be found and counted. What cannot be written as JSON is written as its text.
+
+    :return: a line for every event whatsoever; nothing is raised.
+    """
+    try:
+        return _line(_members(event))
+    except Exception as error:  # noqa: BLE001 -- a log has to tell of what it cannot tell, too
+        return _line(
+            [
+                ("time", _time(None)),
+                ("level", "error"),
+                ("logger", __name__),
+                ("event", "An event cannot be shown: {reason}"),
+                ("reason", type(error).__name__),
+                ("shown", _text(event)),
+            ]
+        )
+
+
+def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
+    yield "time", _time(event.get("log_time"))
+    yield "level", getattr(event.get("log_level"), "name", "info")
+    yield "logger", _text(event.get("log_namespace") or "-")
+    # From twisted.python.log, or meant for it. Its names are not told apart from those of fields.
+    is_legacy = event.get("log_namespace") == "log_legacy" or "log_legacy" in event
+    log_format: object = event.get("log_format")
+    failure = event.get("log_failure")
+    if failure is None and is_legacy and event.get("isError"):
+        failure = event.get("failure")
+        log_format = event.get("why") or "Unhandled error"
+    names = [name for name in _names_in(log_format) if not name.startswith("log_")]
+    # What Twisted itself has rendered, such as what was printed, has no constant text.
+    has_constant_text = isinstance(log_format, str) and (bool(names) or "{" not in log_format)
+    yield "event", log_format if has_constant_text else formatEvent(event)
+    fields: list[tuple[Any, object]] = [*event.items(), *_inner_fields(names, event)]
+    for name, value in fields:
+        if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _OF_TWISTED):
+            continue
+        yield (f"{name}_" if name in _OF_EACH else name), value
+    if failure is not None:
+        yield "traceback", _traceback(failure)
+
+
+def _inner_fields(names: list[str], event: LogEvent) -> Iterator[tuple[str, object]]:
+    """What a format has besides whole fields: ``{address.host}``, ``{count()}``."""
+    for name in names:
+        if name not in event:
+            path = name.removesuffix("()")
+            try:
+                value, _ = _FORMATTER.get_field(path, (), event)
+                yield path, value() if path != name else value
+            except Exception as error:  # noqa: BLE001 -- it runs code of the field
+                yield path, f"<cannot be shown: {type(error).__name__}>"
+
+
+def _names_in(log_format: object) -> list[str]:
+    if not isinstance(log_format, str):
+        return []
+    try:
+        return [name for _, name, _, _ in _FORMATTER.parse(log_format) if name]
+    except ValueError:
+        return []
+
+
+def _time(seconds: object) -> str:
+    """In the form of RFC 3339, in UTC."""
+    try:
+        when = datetime.fromtimestamp(float(seconds), timezone.utc)  # type: ignore[arg-type] # tried out
+    except (TypeError, ValueError, OverflowError, OSError):
+        when = datetime.fromtimestamp(time.time(), timezone.utc)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _traceback(failure: Any) -> str:
+    try:
+        text: str = failure.getTraceback()
+    except Exception as error:  # noqa: BLE001 -- it runs code of whatever has failed
+        return f"{_text(failure)} (its traceback cannot be shown: {type(error).__name__})"
+    return text
+
+
+def _line(members: Iterator[tuple[str, object]] | list[tuple[str, object]]) -> str:
+    encoded = {_encoded(name): _encoded(value) for name, value in members}
+    return f"{{{', '.join(f'{name}: {value}' for name, value in encoded.items())}}}\n"
+
+
+def _encoded(value: object) -> str:
+    try:
+        # ASCII, since what is at the other end of a log need not take UTF-8.
+        encoded = json.dumps(value, allow_nan=False, default=_text)
+        if _SURROGATE in encoded:
+            # Half of a pair is no character, and many refuse it (RFC 8259, section 8.2).
+            msgspec.json.decode(encoded)
+    except Exception:  # noqa: BLE001 -- circles, infinite numbers, keys that are no text, code of the value
+        return json.dumps(_text(value).encode("utf-8", "backslashreplace").decode("utf-8"))
+    return encoded
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 -- it runs code of the value
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"

@@ -1,0 +1,65 @@
+"""What a real process writes to its logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_service import TWISTD_SAMPLEAPP
+from tests.support.process import run, wait_for_readings
+from tests.support.waiting import wait_until
+
+SCRIPT = str(Path(sys.executable).with_name("sampleapp"))
+TO_STDOUT = {"twistd": TWISTD_SAMPLEAPP, "serve": (SCRIPT, "serve")}
+LISTENING = "Listening at {url}"
+FREE_PORT = ["--listen", "tcp:0:interface=127.0.0.1"]
+
+
+def events(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("command", TO_STDOUT.values(), ids=TO_STDOUT)
+def test_each_line_is_json_from_the_first_to_the_last(start, command):
+    service = start(command=command, options=["--log-format", "json"])
+    wait_for_readings(service, b"[]")
+    service.stop()
+    lines = events(service.output)
+    assert lines[0]["event"] == "twistd {version} ({exe} {pyVersion}) starting up."
+    assert lines[-1]["event"] == "Server Shut Down."
+    (listening,) = [line for line in lines if line["event"] == LISTENING]
+    assert listening["url"] == service.url
+    assert listening["logger"] == "sampleapp.service.SampleApp"
+    assert {line["level"] for line in lines} == {"info"}
+
+
+def test_a_log_file_of_a_daemon_has_the_same_lines(installed, tmp_path):
+    log = tmp_path / "d.log"
+    arguments = ["--pidfile=d.pid", "--logfile=d.log", "sampleapp", "--log-format=json", *FREE_PORT]
+    assert run(arguments, installed, tmp_path).returncode == 0
+    pid = int((tmp_path / "d.pid").read_text())
+    try:
+        wait_until(lambda: LISTENING in log.read_text(), "the log says that it listens")
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: "Server Shut Down." in log.read_text(), "the log says that it has ended")
+    lines = events(log.read_text())
+    assert lines[0]["event"] == "twistd {version} ({exe} {pyVersion}) starting up."
+    assert LISTENING in {line["event"] for line in lines}
+
+
+@pytest.mark.parametrize("level", ["warn", "critical"])
+def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(level, installed, tmp_path):
+    socket = tmp_path / "taken.sock"
+    socket.mkdir()
+    options = ["--log-level", level, "--broker", "memory:", "--listen", f"unix:{socket}"]
+    done = run(["-n", "--pidfile=", "sampleapp", *options], {**installed, "SAMPLEAPP_X": "1"}, tmp_path)
+    *warnings, refusal = done.stdout.splitlines()
+    assert len(warnings) == (level == "warn")
+    assert all("[sampleapp.tap#warn] SAMPLEAPP_X is no variable of the service" in each for each in warnings)
+    assert "[stderr#error] sampleapp: Cannot listen on " in refusal
