@@ -12,6 +12,7 @@ from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IFollowing
 from sampleapp.listener import Listener
 from sampleapp.options import Config
+from sampleapp.readiness import Readiness
 from sampleapp.reloads import Reloads
 from sampleapp.service import SampleApp, build
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
@@ -78,17 +79,20 @@ class Endpoint:
 
 
 class Setup:
-    def __init__(self, *, drain_timeout_s=10.0, stopping=None):
+    def __init__(self, *, drain_timeout_s=10.0, drain_delay_s=0.0, stopping=None):
         self.events = []
         self.web = InMemoryService(broker=LoggingBroker(self.events))
         endpoint = Endpoint(self.events, succeed(Port(self.events, stopping=stopping)))
+        follower = ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock)
+        readiness = Readiness(broker=self.web.broker, follower=follower)
         self.service = SampleApp(
-            config=Config(drain_timeout_s=drain_timeout_s),
+            config=Config(drain_timeout_s=drain_timeout_s, drain_delay_s=drain_delay_s),
             broker=self.web.broker,
-            follower=ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock),
+            follower=follower,
             server=self.web.site,
             listeners=[Listener(endpoint=endpoint, description="tcp:8080")],
             reloads=Reloads(self.web.clock),
+            readiness=readiness,
             clock=self.web.clock,
         )
         self.service.startService()
@@ -108,6 +112,28 @@ def test_the_port_is_open_before_the_broker_starts_and_closed_before_it_stops():
         "port closes",
         "broker stops within 10 s",
     ]
+    assert setup.stopped
+
+
+def test_before_it_stops_it_serves_on_for_the_drain_delay_but_says_that_it_is_not_ready():
+    setup = Setup(drain_delay_s=5, drain_timeout_s=10)
+    assert "The service is stopping." not in setup.service.reasons()
+    setup.stop()
+    assert setup.service.reasons()[0] == "The service is stopping."
+    setup.web.clock.advance(4.9)
+    assert "port closes" not in setup.events
+    connection = setup.web.connect()
+    connection.send(POST)
+    setup.web.broker.acknowledge()
+    (response,) = connection.responses(["POST"])
+    assert response.status == 200
+    assert b"connection" not in response.headers
+    setup.web.clock.advance(0.1)
+    assert setup.events[-1] == "port closes"
+    setup.web.clock.advance(1)
+    connection.settle()
+    # The time for what is in flight begins when the ports close.
+    assert setup.events[-1] == "broker stops within 9 s"
     assert setup.stopped
 
 

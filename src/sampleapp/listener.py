@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
 from sampleapp.tls_endpoint import require_callbacks, require_pem_files
+from sampleapp.web import is_on_loopback
 
 __all__ = ["Listener"]
 
@@ -39,10 +40,11 @@ class Listener:
         self._port: IListeningPort | None = None
 
     @classmethod
-    def from_description(cls, description: str, *, reactor: Any) -> Listener:
+    def from_description(cls, description: str, *, reactor: Any, option: str = "--listen") -> Listener:
         """
         Make what listens as a string says (`twisted.internet.endpoints.serverFromString`).
 
+        :param option: that the operator gave it with.
         :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
         """
         try:
@@ -55,17 +57,17 @@ class Listener:
             raise
         except OSError as error:
             raise StartUpError(
-                f"--listen {description}: cannot read {error.filename}: {error.strerror}."
+                f"{option} {description}: cannot read {error.filename}: {error.strerror}."
             ) from error
         except (SSL.Error, crypto.Error, VerifyError) as error:
             raise StartUpError(
-                f"--listen {description}: the private key and the certificates cannot be used: "
+                f"{option} {description}: the private key and the certificates cannot be used: "
                 f"{str(error).rstrip('.')}."
             ) from error
         except Exception as error:
             # What the parser of an endpoint raises is up to the plugin that brings it.
             raise StartUpError(
-                f"--listen {description}: not an endpoint that Twisted understands ({error}). Give one "
+                f"{option} {description}: not an endpoint that Twisted understands ({error}). Give one "
                 "such as tcp:8080, or ssl:8443:privateKey=key.pem:certKey=certificate.pem."
             ) from error
         return cls(endpoint=endpoint, description=description)
@@ -112,6 +114,11 @@ class Listener:
             await maybeDeferred(port.stopListening)
         except Exception:  # noqa: BLE001 -- whatever it was, the rest of the service has to be stopped
             self._log.failure("Cannot stop listening on {description}", description=self._description)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it, by what it listens on now."""
+        return self._port is not None and is_on_loopback(self._port.getHost())
 
     @property
     def url(self) -> str:

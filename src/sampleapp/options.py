@@ -19,11 +19,15 @@ from sampleapp import __version__
 from sampleapp.environment import Arity, Declared, EnvironmentMistake, from_environment, surplus
 from sampleapp.logs import LEVELS, LogFormat, LogSettings
 from sampleapp.messages import is_legal_topic
+from sampleapp.web.cors import NotAnOrigin, check_origin
 from sampleapp.web.server import Limits
 
 __all__ = ["Config", "Options"]
 
 _DEFAULT_LISTEN: Final = "tcp:8080:interface=127.0.0.1"
+_EXAMPLE_ADMIN: Final = "tcp:9090:interface=127.0.0.1"
+_KEPT_FOR_ADMIN: Final = 32
+"""So many connections may be open to it, whatever clients of the other endpoints do."""
 
 # How `getopt`, and so Twisted, says it.
 _UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
@@ -41,6 +45,10 @@ class Config(Struct, frozen=True, kw_only=True):
 
     listen: tuple[str, ...] = (_DEFAULT_LISTEN,)
     """Descriptions of server endpoints, in Twisted's language for them."""
+    admin: str | None = None
+    """The one that is for operators only, if there is one."""
+    allowed_origins: tuple[str, ...] = ()
+    """Of the sites whose pages may use the service."""
     broker: str = "sqlite:sampleapp.sqlite3"
     """The broker's URL."""
     readings_topic: str = "readings"
@@ -48,6 +56,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """What a client may cost."""
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for the requests that are in flight, in seconds."""
+    drain_delay_s: float = 0.0
+    """How long a service that is to stop says that it is not ready before it begins to, in seconds."""
     log: LogSettings = LogSettings()
 
 
@@ -167,6 +177,18 @@ class Options(TwistedOptions):
             "How many requests may wait for the broker at once; one more gets 503.",
         ],
         [
+            "admin",
+            None,
+            None,
+            "An endpoint for operators, who need no credentials there: /live, /ready, /metrics and /docs.",
+        ],
+        [
+            "drain-delay",
+            None,
+            f"{_DEFAULTS.drain_delay_s:g}",
+            "How many seconds a service that is to stop goes on as before, but says at /ready that it does.",
+        ],
+        [
             "drain-timeout",
             None,
             f"{_DEFAULTS.drain_timeout_s:g}",
@@ -193,6 +215,7 @@ class Options(TwistedOptions):
         self._listen: list[str] = []
         self._given: list[tuple[str, str]] = []
         self._from_environment: frozenset[str] = frozenset()
+        self._allowed_origins: list[str] = []
 
     # A method of this kind that takes an argument is for an option that may be given more than once; all
     # others are in the lists above.
@@ -211,6 +234,18 @@ class Options(TwistedOptions):
         f"[default: {_DEFAULT_LISTEN}]"
     )
     opt_l = opt_listen
+
+    def opt_allow_origin(self, origin: str) -> None:
+        """:param origin: of a site; see the help below."""
+        try:
+            self._allowed_origins.append(check_origin(origin))
+        except NotAnOrigin as error:
+            raise UsageError(f"--allow-origin {error}.") from error
+
+    opt_allow_origin.__doc__ = (
+        "Let the pages of a site use the service from a browser (CORS): its origin, such as "
+        "https://example.org. May be given more than once. [default: none]"
+    )
     opt_h = TwistedOptions.opt_help
 
     def opt_version(self) -> None:
@@ -350,6 +385,8 @@ class Options(TwistedOptions):
             )
         return Config(
             listen=tuple(self._listen) or _DEFAULTS.listen,
+            admin=self._admin(),
+            allowed_origins=tuple(dict.fromkeys(self._allowed_origins)),
             broker=self["broker"],
             readings_topic=topic,
             limits=Limits(
@@ -363,7 +400,9 @@ class Options(TwistedOptions):
                 send_timeout_s=_seconds("--send-timeout", self["send-timeout"]),
                 max_connections=_whole("--max-connections", self["max-connections"], "a whole number", 10000),
                 max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
+                kept_for_admin=0 if self["admin"] is None else _KEPT_FOR_ADMIN,
             ),
+            drain_delay_s=_seconds("--drain-delay", self["drain-delay"], may_be_zero=True),
             drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"], may_be_zero=True),
             log=LogSettings(
                 format=LogFormat(
@@ -372,6 +411,14 @@ class Options(TwistedOptions):
                 level=_one_of("--log-level", self["log-level"], LEVELS),
             ),
         )
+
+    def _admin(self) -> str | None:
+        description: str | None = self["admin"]
+        if description is not None and ":" not in description:
+            raise UsageError(
+                f"--admin takes a Twisted endpoint, such as {_EXAMPLE_ADMIN}, not {description!r}."
+            )
+        return description
 
     def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
         """Refuse at once what is not right."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from sampleapp import brokers
@@ -16,13 +18,35 @@ from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.listener import Listener
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.options import Config
+from sampleapp.readiness import Readiness
 from sampleapp.reloads import Reloads
-from sampleapp.web import Descriptors, Documentation, FrontDoor, HTTPServer, answer_to_failure
+from sampleapp.web import (
+    Cors,
+    Descriptors,
+    Documentation,
+    FrontDoor,
+    HTTPServer,
+    Limits,
+    OnAnswer,
+    Probes,
+    Routes,
+    RouteTable,
+    answer_to_failure,
+)
 
-__all__ = ["SampleApp", "build"]
+__all__ = ["Admin", "SampleApp", "build"]
+
+_Part: TypeAlias = "Probes | MetricsPage"
 
 _LAST_ANSWERS_S: Final = 1.0
 """How long the answers that the broker's end brings about may take to get out."""
+
+
+class Admin(NamedTuple):
+    """What is for operators only."""
+
+    listener: Listener
+    server: HTTPServer
 
 
 class SampleApp(Service):
@@ -45,11 +69,15 @@ class SampleApp(Service):
         server: HTTPServer,
         listeners: list[Listener],
         reloads: Reloads,
+        readiness: Readiness,
         clock: IReactorTime,
+        admin: Admin | None = None,
     ) -> None:
         """
         :param listeners: where the server is to be reached.
         :param reloads: what can be read again while all that runs.
+        :param readiness: is told when the service begins to stop.
+        :param admin: outlives all the rest, so that operators can see how it ends.
         :param clock: measures how long stopping may take.
         """
         self._config = config
@@ -58,13 +86,19 @@ class SampleApp(Service):
         self._server = server
         self._listeners = listeners
         self._reloads = reloads
+        self._readiness = readiness
         self._clock = clock
+        self._admin = admin
         self._is_listening = False
 
     @property
     def urls(self) -> list[str]:
         """Where the service is reached, once it listens."""
         return [listener.url for listener in self._listeners]
+
+    def reasons(self) -> list[str]:
+        """Why the service is not ready to serve, see `Readiness.reasons`; none if it is."""
+        return self._readiness.reasons()
 
     def reload(self) -> bool:
         """
@@ -83,6 +117,8 @@ class SampleApp(Service):
         super().privilegedStartService()
         for listener in self._listeners:
             listener.listen(self._server)
+        if self._admin is not None:
+            self._admin.listener.listen(self._admin.server)
         self._is_listening = True
 
     def startService(self) -> None:  # noqa: N802 -- Twisted's name
@@ -103,10 +139,22 @@ class SampleApp(Service):
             )
         for url in self.urls:
             self._log.info("Listening at {url}", url=url)
+        if self._admin is not None:
+            self._log_admin(self._admin.listener)
+
+    def _log_admin(self, listener: Listener) -> None:
+        self._log.info("For operators, listening at {url}", url=listener.url)
+        if not listener.is_local:
+            self._log.warn(
+                "What is for operators (--admin) can be reached over the network, and asks nobody for "
+                "credentials: let nobody else reach {url}, by a firewall or a network policy.",
+                url=listener.url,
+            )
 
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """
-        Take no new connections, let running requests finish, then stop the broker.
+        Say that the service is not ready; then take no new connections, let running requests finish, and stop
+        the broker.
 
         :return: fires with ``None`` when everything has ended. Whatever still runs at the deadline is
             failed by the broker, answered, and cut off.
@@ -115,6 +163,8 @@ class SampleApp(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        self._readiness.stop()
+        await self._let_load_balancers_notice()
         deadline_s = self._clock.seconds() + self._config.drain_timeout_s
         for listener in self._listeners:
             await listener.stop()
@@ -131,6 +181,19 @@ class SampleApp(Service):
         await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
         await self._wait(self._server.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
         self._server.abort()
+        if self._admin is not None:
+            await self._admin.listener.stop()
+            await self._wait(self._admin.server.drain(), timeout_s=_LAST_ANSWERS_S)
+            self._admin.server.abort()
+
+    async def _let_load_balancers_notice(self) -> None:
+        delay_s = self._config.drain_delay_s
+        if delay_s:
+            self._log.info(
+                "Not ready any more; everything is served for {delay_s:g} seconds, then the ports close.",
+                delay_s=delay_s,
+            )
+            await deferLater(self._clock, delay_s)
 
     async def _wait(self, waiting: Deferred[None], *, timeout_s: float) -> None:
         timer = self._clock.callLater(timeout_s, waiting.cancel)
@@ -164,17 +227,21 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         reloads.add(
             "the broker's certificates and credentials", broker.reload, map(str, broker.reloaded_paths)
         )
+    readiness = Readiness(broker=broker, follower=follower)
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
     counts = RequestCounts(seconds=reactor.seconds)
     metrics = MetricsPage()
-    documentation = Documentation([front_door.routes, metrics.routes])
+    probes = Probes(get_reasons=readiness.reasons)
+    for_everybody: list[_Part] = [probes] if config.admin else [probes, metrics]
+    table = front_door.table(*_with_documentation(for_everybody, of=[front_door, *for_everybody]))
     server = HTTPServer(
-        front_door.table((documentation.routes, documentation), (metrics.routes, metrics)).dispatch,
+        table.dispatch,
         answer_to=answer_to_failure,
         reactor=reactor,
         limits=limits,
         descriptors=descriptors,
         on_answer=counts.answered,
+        cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
     metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
     return SampleApp(
@@ -184,5 +251,46 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         server=server,
         listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
         reloads=reloads,
+        readiness=readiness,
         clock=reactor,
+        admin=_admin(
+            config,
+            # There, whoever asks may know why the service is not ready.
+            [Probes(get_reasons=readiness.reasons), metrics],
+            reactor=reactor,
+            limits=limits.for_admin(),
+            descriptors=descriptors,
+            on_answer=counts.answered,
+        ),
     )
+
+
+def _admin(
+    config: Config,
+    parts: Sequence[_Part],
+    *,
+    reactor: Any,
+    limits: Limits,
+    descriptors: Descriptors | None,
+    on_answer: OnAnswer,
+) -> Admin | None:
+    """Make what is for operators only: it asks nobody for credentials, and neither reads nor publishes."""
+    if config.admin is None:
+        return None
+    (routes, first), *others = _with_documentation(parts, of=parts)
+    server = HTTPServer(
+        RouteTable(routes, first, *others).dispatch,
+        answer_to=answer_to_failure,
+        reactor=reactor,
+        limits=limits,
+        descriptors=descriptors,
+        on_answer=on_answer,
+    )
+    return Admin(Listener.from_description(config.admin, reactor=reactor, option="--admin"), server)
+
+
+def _with_documentation(
+    parts: Sequence[_Part], *, of: Sequence[FrontDoor | _Part]
+) -> list[tuple[Routes, object]]:
+    documentation = Documentation([part.routes for part in of])
+    return [(part.routes, part) for part in (*parts, documentation)]

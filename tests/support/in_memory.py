@@ -18,7 +18,7 @@ from zope.interface import implementer
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
-from sampleapp.web import Documentation, FrontDoor, HTTPServer, Limits, answer_to_failure
+from sampleapp.web import Cors, Documentation, FrontDoor, HTTPServer, Limits, Probes, answer_to_failure
 from tests.support.readings import apply_next
 
 
@@ -169,21 +169,27 @@ class Connection:
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
-    def __init__(self, *, broker=None, **limits):
+    def __init__(self, *, broker=None, allowed_origins=(), **limits):
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
         self.not_ready = None
+        self.reasons = []
         self.front_door = FrontDoor(
             broker=self.broker, get_representation=self._representation, clock=self.clock
         )
-        self.documentation = Documentation([self.front_door.routes])
+        self.probes = Probes(get_reasons=lambda: self.reasons)
+        self.documentation = Documentation([self.front_door.routes, self.probes.routes])
+        self.table = self.front_door.table(
+            (self.probes.routes, self.probes), (self.documentation.routes, self.documentation)
+        )
         self.site = HTTPServer(
-            self.front_door.table((self.documentation.routes, self.documentation)).dispatch,
+            self.table.dispatch,
             answer_to=answer_to_failure,
             reactor=self.clock,
             limits=Limits(**limits),
+            cors=Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None,
         )
 
     def read(self, key: bytes, value: bytes | None) -> None:
@@ -199,7 +205,7 @@ class InMemoryService:
         """Every method and path that is served, as the routes declare them; without ``OPTIONS``."""
         return {
             (method, rule.rule)
-            for routes in (self.front_door.routes, self.documentation.routes)
+            for routes in (self.front_door.routes, self.probes.routes, self.documentation.routes)
             for rule in routes.app.url_map.iter_rules()
             for method in rule.methods or ()
         }

@@ -132,6 +132,13 @@ def answers_of_readings(method):
     yield service.request(method, "/")
 
 
+def answers_of_readiness(method):
+    service = InMemoryService(broker=ManualBroker())
+    yield service.request(method, "/ready")
+    service.reasons = ["Kafka does not answer."]
+    yield service.request(method, "/ready")
+
+
 def answers_to_messages():
     service = InMemoryService(broker=ManualBroker())
 
@@ -159,6 +166,10 @@ ANSWERS = {
     ("GET", "/"): lambda: answers_of_readings("GET"),
     ("HEAD", "/"): lambda: answers_of_readings("HEAD"),
     ("POST", "/messages"): answers_to_messages,
+    ("GET", "/live"): lambda: [InMemoryService().request("GET", "/live")],
+    ("HEAD", "/live"): lambda: [InMemoryService().request("HEAD", "/live")],
+    ("GET", "/ready"): lambda: answers_of_readiness("GET"),
+    ("HEAD", "/ready"): lambda: answers_of_readiness("HEAD"),
     ("GET", "/openapi.json"): lambda: answers_with_validators("GET", "/openapi.json"),
     ("HEAD", "/openapi.json"): lambda: answers_with_validators("HEAD", "/openapi.json"),
 }

@@ -2,19 +2,26 @@
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.app import FrontDoor
+from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
-from sampleapp.web.routing import Routes, answer_to_failure
-from sampleapp.web.server import Descriptors, Exchange, HTTPServer, Limits, Request
+from sampleapp.web.probes import Probes
+from sampleapp.web.routing import Routes, RouteTable, answer_to_failure
+from sampleapp.web.server import Descriptors, Exchange, HTTPServer, Limits, OnAnswer, Request, is_on_loopback
 
 __all__ = [
     "Answer",
+    "Cors",
     "Descriptors",
     "Documentation",
     "Exchange",
     "FrontDoor",
     "HTTPServer",
     "Limits",
+    "OnAnswer",
+    "Probes",
     "Request",
+    "RouteTable",
     "Routes",
     "answer_to_failure",
+    "is_on_loopback",
 ]

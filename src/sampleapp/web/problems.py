@@ -60,6 +60,10 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
         tuple[errors.Fault, ...],
         Meta(description="All that is wrong with a message, where it was read and is not one."),
     ] = ()
+    reasons: Annotated[
+        tuple[str, ...],
+        Meta(description="Why the service is not ready, for those who may know; a sentence for each reason."),
+    ] = ()
 
 
 def _plain(status: HTTPStatus, *, headers: Headers = ()) -> Row:
@@ -84,6 +88,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.TooManyRequests: Row(
         _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
     ),
+    request_errors.NotReady: Row(_S.SERVICE_UNAVAILABLE, "not-ready", "Service is not ready", _RETRY_AFTER),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
     errors.ReadingsNotReady: Row(
@@ -124,16 +129,25 @@ def problem_answer(error: errors.SampleAppError) -> Answer:
         detail=str(error),
         headers=own_headers,
         faults=error.faults if isinstance(error, errors.InvalidMessage) else (),
+        reasons=error.reasons if isinstance(error, request_errors.NotReady) else (),
     )
 
 
-def _answer(row: Row, *, detail: str, headers: Headers = (), faults: tuple[errors.Fault, ...] = ()) -> Answer:
+def _answer(
+    row: Row,
+    *,
+    detail: str,
+    headers: Headers = (),
+    faults: tuple[errors.Fault, ...] = (),
+    reasons: tuple[str, ...] = (),
+) -> Answer:
     document = Problem(
         type=row.type,
         title=row.title,
         status=row.status,
         detail=detail,
         errors=faults,
+        reasons=reasons,
     )
     return Answer(
         row.status,

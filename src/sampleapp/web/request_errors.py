@@ -13,6 +13,7 @@ __all__ = [
     "HeaderTooLarge",
     "MalformedRequest",
     "MethodNotAllowed",
+    "NotReady",
     "PathNotFound",
     "PreconditionFailed",
     "RequestError",
@@ -57,6 +58,15 @@ class MethodNotAllowed(RequestError):
         methods = ", ".join(sorted(allowed, key=lambda method: (method == "OPTIONS", method)))
         super().__init__(f"This path does not take this method; it takes {methods}.")
         self.headers = ((b"Allow", methods.encode("ascii")),)
+
+
+class NotReady(RequestError):
+    """Messages are not expected to be taken now, or the readings are not read yet, or the service stops."""
+
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
+        """:param reasons: why, a sentence each; none if that is not for who asks."""
+        self.reasons = tuple(reasons)
+        super().__init__(" ".join(self.reasons) or "The service is not ready.")
 
 
 class PreconditionFailed(RequestError):

@@ -174,6 +174,16 @@ class RouteTable:
         }
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED)(self._find)
 
+    @property
+    def methods(self) -> set[str]:
+        """All that any path takes."""
+        return {
+            method
+            for part, _ in self._parts
+            for rule in part.app.url_map.iter_rules()
+            for method in rule.methods or ()
+        }
+
     def dispatch(self, request: Request) -> Answer | Handler:
         """
         Find what answers a request, before its body is taken.

@@ -5,6 +5,7 @@ from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.fields import Fields
 from sampleapp.web.server.limits import Limits
+from sampleapp.web.server.loopback import is_on_loopback
 from sampleapp.web.server.request import Dispatch, Handler, Request
 from sampleapp.web.server.server import HTTPServer
 
@@ -20,4 +21,5 @@ __all__ = [
     "OnAnswer",
     "Peer",
     "Request",
+    "is_on_loopback",
 ]

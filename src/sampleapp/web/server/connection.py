@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.web.answers import Answer
+from sampleapp.web.cors import Cors
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import BodyTooLarge, RequestError, RequestTooSlow, TooManyRequests
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
@@ -114,6 +115,8 @@ class Server(Protocol):
 
     dispatch: Dispatch
     limits: Limits
+    cors: Cors | None
+    """The sites whose pages may use the server from a browser."""
     on_answer: OnAnswer
     is_draining: bool
     """Whether connections end after the answer that is due."""
@@ -465,6 +468,8 @@ class HTTPConnection(TwistedProtocol):
         if head is None or exchange is None:
             raise IllegalTransition("There is no request to answer.")
         server = self._server
+        if server.cors is not None:
+            answer = server.cors.extend(answer, head.fields.all(b"Origin"))
         self._exchange = None
         server.on_answer(exchange, answer)
         self._is_last_answer = not head.keeps_alive or server.is_draining
@@ -564,6 +569,10 @@ class HTTPConnection(TwistedProtocol):
         exchange = self._exchange or Exchange(
             self._peer, request_id_in(self._buffer) or server.new_request_id(), server.seconds()
         )
+        if server.cors is not None:
+            answer = server.cors.extend(
+                answer, () if exchange.head is None else exchange.head.fields.all(b"Origin")
+            )
         self._exchange = None
         server.on_answer(exchange, answer)
         self._enter(LINGERING)

@@ -27,6 +27,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How many connections may be open at once."""
     kept_for_loopback: int = 32
     """So many connections more may be open for clients on this machine."""
+    kept_for_admin: int = 0
+    """So many connections more may be open to an endpoint for operators, if there is one."""
     max_turned_away: int = 256
     """So many clients at once are told that there is no room for them; the others are only closed."""
     max_waiting: int = 10_000
@@ -35,7 +37,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     @property
     def descriptors(self) -> int:
         """How many files connections may have open at once."""
-        return self.max_connections + self.kept_for_loopback + self.max_turned_away
+        return self.max_connections + self.kept_for_loopback + self.kept_for_admin + self.max_turned_away
 
     def within(self, descriptors: int) -> Limits:
         """
@@ -47,10 +49,23 @@ class Limits(Struct, frozen=True, kw_only=True):
             return self
         share = max(1, descriptors // 8)
         kept = min(self.kept_for_loopback, share)
+        kept_for_admin = min(self.kept_for_admin, share)
         turned_away = min(self.max_turned_away, share)
+        left = descriptors - kept - kept_for_admin - turned_away
         return replace(
             self,
-            max_connections=min(self.max_connections, max(1, descriptors - kept - turned_away)),
+            max_connections=min(self.max_connections, max(1, left)),
             kept_for_loopback=kept,
+            kept_for_admin=kept_for_admin,
             max_turned_away=turned_away,
+        )
+
+    def for_admin(self) -> Limits:
+        """Make those of an endpoint for operators: what is kept for it, and the same times."""
+        return replace(
+            self,
+            max_connections=self.kept_for_admin,
+            kept_for_loopback=0,
+            kept_for_admin=0,
+            max_turned_away=0,
         )

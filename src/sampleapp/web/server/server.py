@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from ipaddress import IPv6Address as IPv6AddressValue
-from ipaddress import ip_address
 from typing import Any, Final
 
-from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import (
@@ -26,13 +23,15 @@ from twisted.web.http import datetimeToString
 from zope.interface import implementer
 
 from sampleapp.web.answers import Answer
+from sampleapp.web.cors import Cors
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
 from sampleapp.web.server.connection import CLOSED, TRANSITIONS, HTTPConnection, is_plain_socket
 from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnAnswer
 from sampleapp.web.server.limits import Limits
-from sampleapp.web.server.request import Dispatch
+from sampleapp.web.server.loopback import is_on_loopback
+from sampleapp.web.server.request import Dispatch, Handler, Request
 from sampleapp.web.server.request_ids import new_request_ids
 
 __all__ = ["HTTPServer"]
@@ -79,6 +78,7 @@ class HTTPServer(Factory):
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
         on_answer: OnAnswer | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """
         :param dispatch: decides on each request.
@@ -87,8 +87,10 @@ class HTTPServer(Factory):
         :param limits: what a client may cost.
         :param descriptors: of the process; they are not looked at by default.
         :param on_answer: is told of each answer; nobody is by default.
+        :param cors: the sites whose pages may use the server from a browser; none by default.
         """
-        self.dispatch = dispatch
+        self.dispatch = dispatch if cors is None else _answering_preflights(dispatch, cors)
+        self.cors = cors
         self.answer_to = answer_to
         self.on_answer: OnAnswer = _tell_nobody if on_answer is None else on_answer
         self.new_request_id = new_request_ids()
@@ -142,7 +144,7 @@ class HTTPServer(Factory):
         if self._descriptors is not None and self._descriptors.are_short():
             self._turn_away("descriptors")
             return _Unserved()
-        if count < most or (count < most + limits.kept_for_loopback and _is_on_loopback(addr)):
+        if count < most or (count < most + limits.kept_for_loopback and is_on_loopback(addr)):
             return HTTPConnection(self)
         self._turn_away("max-connections")
         if len(self._turned_away) >= limits.max_turned_away:
@@ -272,10 +274,16 @@ def _tell_nobody(_exchange: Exchange, _answer: Answer) -> None:
     pass
 
 
-def _is_on_loopback(address: Any) -> bool:
-    if not isinstance(address, IPv4Address | IPv6Address):
-        return isinstance(address, UNIXAddress)
-    ip = ip_address(address.host.partition("%")[0])
-    # An endpoint for IPv6 may take IPv4 as well (RFC 4291, section 2.5.5.2).
-    mapped = ip.ipv4_mapped if isinstance(ip, IPv6AddressValue) else None
-    return (mapped or ip).is_loopback
+def _answering_preflights(dispatch: Dispatch, cors: Cors) -> Dispatch:
+    """Let browsers ask before anybody asks them for credentials, which they do not send then."""
+
+    def answer_preflight_or_dispatch(request: Request) -> Answer | Handler:
+        if request.method == b"OPTIONS":
+            fields = request.fields
+            asked = fields.joined(b"Access-Control-Request-Method")
+            preflight = cors.preflight(fields.all(b"Origin"), asked)
+            if preflight is not None:
+                return preflight
+        return dispatch(request)
+
+    return answer_preflight_or_dispatch

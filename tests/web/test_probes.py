@@ -1,0 +1,107 @@
+"""``/live`` and ``/ready``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sampleapp.web import HTTPServer, Probes, RouteTable, answer_to_failure
+from tests.support.in_memory import Connection, InMemoryService, request_bytes
+from tests.web.http import assert_problem
+
+REASONS = ["Kafka does not answer.", "The stored readings are still being read; ask again."]
+
+
+def test_live_is_200_whatever_the_state():
+    service = InMemoryService()
+    service.reasons = REASONS
+    response = service.request("GET", "/live")
+    assert (response.status, json.loads(response.body)) == (200, {"live": True})
+    assert response.headers[b"cache-control"] == b"no-store"
+
+
+def test_ready_is_200_without_a_reason_and_503_with_all_reasons_otherwise():
+    service = InMemoryService()
+    response = service.request("GET", "/ready")
+    assert (response.status, json.loads(response.body)) == (200, {"ready": True})
+    assert response.headers[b"cache-control"] == b"no-store"
+    service.reasons = REASONS
+    response = service.request("GET", "/ready")
+    assert_problem(response, 503)
+    problem = json.loads(response.body)
+    assert problem["type"] == "urn:sampleapp:problem:not-ready"
+    assert problem["reasons"] == REASONS
+    assert problem["detail"] == " ".join(REASONS)
+    assert response.headers[b"cache-control"] == b"no-store"
+    assert response.headers[b"retry-after"] == b"1"
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready"])
+def test_head_gets_the_same_without_the_body(path):
+    service = InMemoryService()
+    service.reasons = REASONS
+    get, head = service.request("GET", path), service.request("HEAD", path)
+    assert head.body == b""
+    assert head.status == get.status
+    assert head.headers[b"content-length"] == b"%d" % len(get.body)
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready"])
+def test_a_probe_takes_no_other_method(path):
+    response = InMemoryService().request("POST", path, body=b"")
+    assert response.status == 405
+    assert response.headers[b"allow"] == b"GET, HEAD, OPTIONS"
+
+
+def test_probes_are_answered_while_as_many_requests_wait_as_may():
+    service = InMemoryService(max_waiting=1)
+    waiting = service.connect()
+    waiting.send(
+        request_bytes(
+            "POST",
+            "/messages",
+            [(b"Content-Type", b"application/json")],
+            b'{"topic":"t","content":"c"}',
+        )
+    )
+    assert service.post(b'{"topic":"t","content":"c"}').status == 503
+    assert service.request("GET", "/live").status == 200
+    assert service.request("GET", "/ready").status == 200
+
+
+def test_probes_are_answered_on_a_connection_that_is_open_while_the_service_drains():
+    service = InMemoryService()
+    connection = service.connect()
+    service.site.drain()
+    service.reasons = ["The service is stopping."]
+    connection.send(request_bytes("GET", "/ready"))
+    (response,) = connection.responses(["GET"])
+    assert response.status == 503
+    assert response.headers[b"connection"] == b"close"
+
+
+def test_who_may_not_see_the_reasons_gets_the_status_only():
+    service = InMemoryService()
+    probes = Probes(
+        get_reasons=lambda: service.reasons,
+        may_see_reasons=lambda request: request.fields.joined(b"Authorization") is not None,
+    )
+    site = HTTPServer(
+        RouteTable(Probes.routes, probes).dispatch, answer_to=answer_to_failure, reactor=service.clock
+    )
+
+    def ask(*headers):
+        connection = Connection(site)
+        connection.send(request_bytes("GET", "/ready", headers))
+        (response,) = connection.responses(["GET"])
+        return response
+
+    assert ask().body == b'{"ready":true}'
+    service.reasons = REASONS
+    response = ask()
+    assert_problem(response, 503)
+    assert "reasons" not in json.loads(response.body)
+    assert json.loads(response.body)["detail"] == "The service is not ready."
+    response = ask((b"Authorization", b"Bearer x"))
+    assert (response.status, json.loads(response.body)["reasons"]) == (503, REASONS)
