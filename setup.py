@@ -105,6 +105,9 @@ setup(
         "msgspec >= 0.19",
         # Only its formats; what is counted is counted in plain numbers.
         "prometheus-client >= 0.21",
+        # JSON Web Tokens. Older ones take several texts for the same signature, or did not look at all that
+        # a header says.
+        "pyjwt >= 2.15",
         # In the standard library since Python 3.11.
         "tomli >= 2.0.1; python_version < '3.11'",
         "treq >= 24.9",

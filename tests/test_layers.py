@@ -34,6 +34,7 @@ OWNERS = {
     "cramjam": "brokers/kafka/",
     "hypothesis": "testing/",
     "prometheus_client": "metrics/",
+    "jwt": "access/",
     "pytest": "testing/",
     "pytest_twisted": "testing/",
 }

@@ -16,6 +16,8 @@ The file of callers: who they are, and what each may do.
     [[callers.thermometer.tokens]]
     sha256 = "…"
     until = 2027-01-31
+
+Issuers of JSON Web Tokens are in it as well; see `sampleapp.access.issuers`.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from sampleapp.access.caller import Caller, is_legal_name
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
+from sampleapp.access.issuers import Issuer, IssuersReader
 from sampleapp.access.members import Faults, Members, in_words
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 from sampleapp.access.rates import Rate
@@ -61,6 +65,8 @@ class Callers(Struct, frozen=True, kw_only=True):
     """
     certificates: Mapping[CertificateName, Caller] = MappingProxyType({})
     """By a name that a client certificate has: whose it is."""
+    issuers: Mapping[str, Issuer] = MappingProxyType({})
+    """Who makes JSON Web Tokens that count here, by their names in the file."""
 
 
 def load_callers(path: Path) -> Callers:
@@ -96,7 +102,7 @@ def parse_callers(data: bytes, *, name: str) -> Callers:
         if len(faults.found) > _MOST_TOLD:
             told.append(f"--callers: {name}: {len(faults.found) - _MOST_TOLD} more mistakes are not shown.")
         raise CallersFileError("\n".join(told))
-    if not callers.by_name:
+    if not callers.by_name and not callers.issuers:
         # Perhaps an editor has emptied it, to fill it again.
         raise CallersFileError(
             f"--callers: {name}, line 1: names no caller, so nobody could call; begin one with a line "
@@ -115,18 +121,23 @@ def _sentence(path: TOMLPath, said: str) -> str:
 
 
 def _read(members: Members, faults: Faults) -> Callers:
-    reader = _CallersReader(faults)
+    issuers = IssuersReader()
+    for name, table in members.named_tables("issuers"):
+        issuers.read(name, table)
+    reader = _CallersReader(faults, may_lack_credentials=issuers.name_callers)
     for name, table in members.named_tables("callers"):
         reader.read(name, table)
     members.end()
-    return reader.callers()
+    return msgspec.structs.replace(reader.callers(), issuers=issuers.by_name)
 
 
 class _CallersReader:
     """Reads one caller after the other, and knows what the ones before have."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, *, may_lack_credentials: bool) -> None:
+        """:param may_lack_credentials: of its own, since an issuer's token may name a caller."""
         self._faults = faults
+        self._may_lack_credentials = may_lack_credentials
         self._by_name: dict[str, Caller] = {}
         self._tokens: dict[bytes, tuple[Caller, float | None]] = {}
         self._certificates: dict[CertificateName, Caller] = {}
@@ -153,7 +164,7 @@ class _CallersReader:
             self._read_certificate(caller, members, place, text)
         for token in members.tables("tokens"):
             self._read_token(caller, token)
-        if not members.has("tokens") and not members.has("certificates"):
+        if not (self._may_lack_credentials or members.has("tokens") or members.has("certificates")):
             header = f"[[{in_words((*members.path, 'tokens'))}]]"
             members.fault(f"has no credentials; add tokens with {header}, or certificates")
         members.end()

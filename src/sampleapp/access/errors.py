@@ -8,6 +8,7 @@ __all__ = [
     "AccessError",
     "AmbiguousCredentials",
     "InvalidCredentials",
+    "IssuerKeysNotKnown",
     "NoCredentials",
     "NotGranted",
     "RateExceeded",
@@ -31,6 +32,23 @@ class InvalidCredentials(AccessError):
 
 class AmbiguousCredentials(AccessError):
     """There are several where one is allowed (RFC 6750, section 3.1: invalid_request)."""
+
+
+class IssuerKeysNotKnown(AccessError):
+    """
+    The key of a token is not known yet, and its issuer is being asked for it. Nothing was done.
+
+    To say that the token is not valid could be wrong, and would make its owner give it up; to take it would
+    be to let in whoever names a key that does not exist.
+    """
+
+    def __init__(self, *, retry_after_s: float) -> None:
+        """:param retry_after_s: in how many seconds that may have changed."""
+        super().__init__(
+            "The key of the token is not known yet; its issuer is being asked for it. Nothing was published; "
+            "send the request again after the seconds that Retry-After says."
+        )
+        self.retry_after_s = retry_after_s
 
 
 class NotGranted(AccessError):

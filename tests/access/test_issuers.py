@@ -1,0 +1,111 @@
+"""Issuers of JSON Web Tokens in the file of callers."""
+
+from __future__ import annotations
+
+import pytest
+
+from sampleapp.access import CallersFileError, parse_callers
+from sampleapp.access.issuers import Issuer
+from sampleapp.access.jwks import ALGORITHMS
+
+WHOLE = """\
+[callers.kitchen]
+publish = ["readings"]
+
+[issuers.example]
+issuer = "https://login.example/"
+audience = "sampleapp"
+jwks = "https://login.example/jwks.json"
+algorithms = ["RS256", "ES256"]
+caller_claim = "sub"
+
+[issuers.file]
+issuer = "other"
+audience = "sampleapp"
+jwks = "keys/other.json"
+publish_claim = "topics"
+read = true
+"""
+
+
+def parse(text):
+    return parse_callers(text.encode(), name="callers.toml")
+
+
+def test_it_names_issuers_and_what_their_tokens_say():
+    assert parse(WHOLE).issuers == {
+        "example": Issuer(
+            name="example",
+            issuer="https://login.example/",
+            audience="sampleapp",
+            jwks="https://login.example/jwks.json",
+            algorithms=("RS256", "ES256"),
+            caller_claim="sub",
+        ),
+        "file": Issuer(
+            name="file",
+            issuer="other",
+            audience="sampleapp",
+            jwks="keys/other.json",
+            algorithms=ALGORITHMS,
+            publish_claim="topics",
+            read=True,
+        ),
+    }
+
+
+def test_no_symmetric_algorithm_is_among_those_that_are_taken_by_default():
+    assert [name for name in ALGORITHMS if name.startswith("HS") or name.lower() == "none"] == []
+
+
+def test_a_caller_needs_credentials_of_its_own_only_where_no_token_may_name_it():
+    assert parse(WHOLE).by_name["kitchen"]
+    with pytest.raises(CallersFileError, match=r"callers\.kitchen has no credentials"):
+        parse(WHOLE.replace('caller_claim = "sub"', 'publish_claim = "topics"'))
+
+
+def test_a_file_may_name_issuers_only():
+    assert parse(WHOLE[WHOLE.index("[issuers.file]") :]).issuers
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost/jwks"])
+def test_keys_on_this_machine_may_come_without_encryption(url):
+    assert parse(WHOLE.replace("https://login.example/jwks.json", url)).issuers["example"].jwks == url
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('issuer = "other"\n', "", "line 11: issuers.file has no issuer; add one, such as issuer ="),
+        ('audience = "sampleapp"\njwks = "k', 'jwks = "k', "issuers.file has no audience"),
+        ('jwks = "keys/other.json"\n', "", "issuers.file has no jwks"),
+        ('issuer = "other"', 'issuer = ""', "line 12: issuers.file.issuer may not be empty"),
+        ('issuer = "other"', 'issuer = "https://login.example/"', "is that of issuers.example already"),
+        ("[issuers.file]", '[issuers."a b"]', 'issuers."a b" is no name for an issuer'),
+        ('publish_claim = "topics"\n', "", "needs one of caller_claim"),
+        ('publish_claim = "topics"', 'publish_claim = "a"\ncaller_claim = "b"', "needs one of caller_claim"),
+        ('publish_claim = "topics"', 'caller_claim = "sub"', "read goes with publish_claim"),
+        ('"RS256"', '"HS256"', "algorithms[1] is symmetric: whoever can verify such a token can make one"),
+        ('"RS256"', '"none"', "algorithms[1] is not known here; there are RS256"),
+        ('["RS256", "ES256"]', "[]", "algorithms has to name an algorithm, or to be left out"),
+        ("https://login.example/jwks", "http://login.example/jwks", "has to begin with https://, since"),
+        ("https://login.example/jwks", "http://10.0.0.1/jwks", "has to begin with https://, since"),
+        ("https://login.example/jwks", "https:///jwks", "has to be a whole URL"),
+        ("https://login.example/jwks", "https://[/jwks", "has to be a whole URL"),
+        ("https://login.example/jwks", "https://login.example:x/jwks", "has to be a whole URL"),
+        ("https://login.example/jwks", "https://login.example/ jwks", "has to be a whole URL"),
+        ("https://login.example/jwks", "https://me:pass@login.example/", "may have no user, password"),
+        (
+            "https://login.example/jwks",
+            "ftp://login.example/jwks",
+            "has to be a URL that begins with https://",
+        ),
+        ("read = true", "raed = true", "did you mean read?"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_what_would_be_right(old, new, said):
+    assert old in WHOLE
+    with pytest.raises(CallersFileError) as caught:
+        parse(WHOLE.replace(old, new))
+    assert said in str(caught.value)
+    assert "pass" not in str(caught.value).replace("password", "")

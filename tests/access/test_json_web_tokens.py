@@ -1,0 +1,294 @@
+"""Which JSON Web Tokens are valid, and what they say."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import jwt
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sampleapp.access import Caller
+from sampleapp.access.errors import InvalidCredentials
+from sampleapp.access.issuers import Issuer
+from sampleapp.access.json_web_tokens import LEEWAY_S, JWTVerifier
+from sampleapp.access.jwks import ALGORITHMS, parse_jwks
+from sampleapp.access.patterns import TopicPatterns
+from tests.support.issuer import AUDIENCE, CLAIMS, ISSUER, NOW_S, jwk, jwks, private_key, signed
+
+KITCHEN = Caller(name="kitchen", publish=TopicPatterns(["readings"]))
+
+
+class Keys:
+    """Keys that are known; `asked` has those that were not."""
+
+    def __init__(self, *keys):
+        self._keys = parse_jwks(jwks(*keys))
+        self.asked = []
+
+    def find(self, kid, algorithm, *, now_s):
+        found = self._keys.find(kid, algorithm)
+        if found is None:
+            self.asked.append(kid)
+            raise InvalidCredentials("no such key")
+        return found
+
+
+def verifier(*keys, **changes):
+    settings = {"caller_claim": "sub"} if "publish_claim" not in changes else {}
+    issuer = Issuer(
+        name="example", issuer=ISSUER, audience=AUDIENCE, jwks="unused", **{**settings, **changes}
+    )
+    keys = Keys(*(keys or [jwk()]))
+    return JWTVerifier({"example": issuer}, {"example": keys}, {"kitchen": KITCHEN})
+
+
+def verify(token, *keys, now_s=NOW_S, **changes):
+    return verifier(*keys, **changes).verify(token, now_s=now_s)
+
+
+def refusal(token, *keys, **changes):
+    with pytest.raises(InvalidCredentials) as caught:
+        verify(token, *keys, **changes)
+    return str(caught.value)
+
+
+def refusal_of_any(token):
+    """What is said of a token that is not valid, if it has the form of one."""
+    try:
+        verified = verify(token)
+    except InvalidCredentials as error:
+        return str(error)
+    assert verified is None
+    return ""
+
+
+def part(value):
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_token_that_its_issuer_has_signed_names_a_caller(algorithm):
+    assert verify(signed(algorithm=algorithm), jwk(algorithm)) == (KITCHEN, NOW_S + 600 + LEEWAY_S)
+
+
+@pytest.mark.parametrize("algorithm", ["PS384", "RS512"])
+def test_a_key_without_an_algorithm_is_for_all_of_its_kind(algorithm):
+    assert verify(signed(algorithm=algorithm), jwk(algorithm, alg=None, use=None))
+
+
+@pytest.mark.parametrize(
+    "token", [b"sampleapp_abc", b"a.b", b"a.b.c.d", b"a..c", b"a.b.", b"a.b.c=", b"a b.c.d"]
+)
+def test_what_has_not_the_form_of_one_is_left_to_others(token):
+    assert verify(token) is None
+
+
+TOKEN = signed()
+POSITIONS = st.integers(0, len(TOKEN) - 1)
+# What the form of a token may have; anything else is no token at all.
+LETTERS = st.sampled_from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.").map(
+    lambda number: bytes([number])
+)
+
+
+@given(
+    st.tuples(POSITIONS, POSITIONS, st.lists(LETTERS, max_size=3).map(b"".join)).map(
+        lambda change: TOKEN[: min(change[:2])] + change[2] + TOKEN[max(change[:2]) :]
+    )
+    | st.tuples(POSITIONS, LETTERS).map(
+        lambda change: TOKEN[: change[0]] + change[1] + TOKEN[change[0] + 1 :]
+    )
+    | st.lists(LETTERS, min_size=1, max_size=3).map(lambda more: TOKEN + b"".join(more))
+    | st.permutations(TOKEN.split(b".")).map(b".".join)
+)
+def test_no_change_to_a_valid_token_passes(changed):
+    assume(changed != TOKEN)
+    said = refusal_of_any(changed)
+    assert changed.decode() not in said
+
+
+@pytest.mark.parametrize("position", range(-1, -5, -1))
+def test_a_signature_has_one_spelling_only(position):
+    # Base64 leaves bits of a last letter unused.
+    for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":
+        changed = bytearray(TOKEN)
+        changed[position] = letter
+        if changed != TOKEN:
+            refusal(bytes(changed))
+
+
+@given(st.binary(), st.binary(), st.binary())
+def test_no_bytes_in_any_part_fail_or_pass(header, claims, signature):
+    refusal_of_any(b".".join([part(header), part(claims), part(signature)]))
+
+
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "alg": st.sampled_from([*ALGORITHMS, "none", "None", "HS256", "ES256K", "", 1, None]),
+        "kid": st.sampled_from(["ES256-0", "RS256-0", "ES256-1", "", 1, None, ["ES256-0"]]),
+        "typ": st.sampled_from(["JWT", "at+jwt", "logout+jwt", "", 1, None]),
+        "crit": st.sampled_from([[], ["exp"], ["b64"], None, "exp"]),
+        "b64": st.booleans(),
+        "jwk": st.just(jwk("ES256", 1)),
+        "jku": st.just("https://evil.example/jwks.json"),
+        "x5u": st.just("https://evil.example/x5u"),
+        "x5c": st.just(["MII"]),
+    },
+)
+
+
+@given(HEADERS, st.sampled_from(["ES256", "RS256"]), st.integers(0, 1))
+def test_no_header_makes_a_signature_of_another_key_count(header, algorithm, number):
+    signing_input = part(header) + b"." + part(CLAIMS)
+    signer = jwt.get_algorithm_by_name(algorithm)
+    signature = signer.sign(signing_input, private_key(algorithm, 1 + number))
+    refusal(signing_input + b"." + part(signature), jwk("ES256"), jwk("RS256"))
+
+
+def test_a_token_without_a_signature_is_none():
+    for name in ["none", "None", "NONE"]:
+        header = part({"alg": name, "typ": "JWT", "kid": "ES256-0"})
+        assert verify(header + b"." + part(CLAIMS) + b".") is None
+        refusal(header + b"." + part(CLAIMS) + b".AA")
+
+
+def test_a_public_key_is_no_secret_to_sign_with():
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public = private_key("RS256").public_key()
+    hmac = jwt.get_algorithm_by_name("HS256")
+    for form in (PublicFormat.SubjectPublicKeyInfo, PublicFormat.PKCS1):
+        for encoding in (Encoding.PEM, Encoding.DER):
+            signing_input = part({"alg": "HS256", "kid": "RS256-0"}) + b"." + part(CLAIMS)
+            signature = hmac.sign(signing_input, public.public_bytes(encoding, form))
+            said = refusal(signing_input + b"." + part(signature), jwk("RS256"), jwk("RS256", alg=None))
+            assert said == "The token is signed with an algorithm (alg) that is not taken here."
+
+
+def test_keys_that_a_token_brings_along_are_not_looked_at():
+    header = {"jwk": jwk(number=1), "jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/"}
+    refusal(signed(number=1, header={"kid": "ES256-0", **header}))
+    assert verify(signed(header=header))
+
+
+@pytest.mark.parametrize("crit", [["exp"], ["b64"], [], None])
+def test_a_critical_extension_is_refused(crit):
+    signing_input = part({"alg": "ES256", "kid": "ES256-0", "crit": crit, "exp": 1}) + b"." + part(CLAIMS)
+    signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
+    assert "critical extensions" in refusal(signing_input + b"." + part(signature))
+
+
+def test_only_algorithms_of_the_file_are_taken_whatever_the_keys_are_for():
+    said = "The token is signed with an algorithm (alg) that is not taken here."
+    assert refusal(signed(), algorithms=("RS256",)) == said
+    assert verify(signed(), algorithms=("RS256", "ES256"))
+    # A key says by itself what it is for.
+    assert "signed with no key" in refusal(signed(algorithm="PS256", header={"kid": "RS256-0"}), jwk("RS256"))
+
+
+def test_a_token_that_names_no_key_takes_the_only_one_there_is():
+    token = signed(header={"kid": None})
+    assert verify(token)
+    assert verify(token, jwk(), jwk("RS256"))
+    assert "signed with no key" in refusal(token, jwk(), jwk(number=1))
+
+
+def test_a_token_of_another_issuer_or_for_another_audience_is_refused():
+    assert (
+        refusal(signed(iss="https://login.example")) == "The token is of no issuer (iss) that is known here."
+    )
+    assert "known here" in refusal(signed(iss=None))
+    assert "another audience" in refusal(signed(aud="other"))
+    assert "another audience" in refusal(signed(aud=None))
+    assert "another audience" in refusal(signed(aud=[]))
+    assert verify(signed(aud=["other", AUDIENCE]))
+
+
+def test_two_issuers_have_keys_of_their_own():
+    settings = {"audience": AUDIENCE, "jwks": "unused", "caller_claim": "sub"}
+    issuers = {
+        "one": Issuer(name="one", issuer=ISSUER, **settings),
+        "two": Issuer(name="two", issuer="https://two.example", **settings),
+    }
+    both = JWTVerifier(issuers, {"one": Keys(jwk()), "two": Keys(jwk("RS256"))}, {"kitchen": KITCHEN})
+    assert both.verify(signed(), now_s=NOW_S)
+    assert both.verify(signed(algorithm="RS256", iss="https://two.example"), now_s=NOW_S)
+    with pytest.raises(InvalidCredentials):
+        both.verify(signed(iss="https://two.example"), now_s=NOW_S)
+
+
+@given(st.floats(-1e6, 1e6))
+def test_a_token_is_valid_until_its_end_and_from_its_beginning_on_but_for_a_leeway(offset_s):
+    token = signed(exp=NOW_S, nbf=NOW_S - 1000)
+    if -1000 - LEEWAY_S <= offset_s < LEEWAY_S:
+        assert verify(token, now_s=NOW_S + offset_s) == (KITCHEN, NOW_S + LEEWAY_S)
+    else:
+        said = refusal(token, now_s=NOW_S + offset_s)
+        assert ("any more (exp)" if offset_s > 0 else "yet (nbf)") in said
+
+
+@pytest.mark.parametrize("value", ["1800000600", True, float("nan"), float("inf"), [], 10**400, {}])
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+def test_times_have_to_be_numbers(claim, value):
+    claims = {**CLAIMS, claim: value}
+    signing_input = part({"alg": "ES256", "kid": "ES256-0"}) + b"." + part(claims)
+    signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
+    refusal(signing_input + b"." + part(signature))
+
+
+def test_a_token_without_an_end_is_refused():
+    assert "lacks one of the claims" in refusal(signed(exp=None))
+
+
+@pytest.mark.parametrize("claims", [b"[]", b"1", b"\xff", b"{", b'{"iss":', b"[" * 100_000, b'"' + b"x" * 10])
+def test_claims_that_are_no_object_are_refused(claims):
+    signing_input = part({"alg": "ES256", "kid": "ES256-0"}) + b"." + part(claims)
+    signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
+    refusal(signing_input + b"." + part(signature))
+
+
+@pytest.mark.parametrize("typ", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
+def test_a_token_may_say_that_it_is_one(typ):
+    assert verify(signed(header={"typ": typ}))
+
+
+def test_a_token_for_something_else_is_refused():
+    assert "for something else" in refusal(signed(header={"typ": "logout+jwt"}))
+
+
+@pytest.mark.parametrize("name", ["Kitchen", "", 1, ["kitchen"], None])
+def test_a_name_of_no_caller_is_refused(name):
+    assert refusal(signed(who=name), caller_claim="who") == "The token names no caller in its claim who."
+
+
+def test_rights_may_come_from_a_claim():
+    token = signed(topics=["readings", "sensors.*", "no topic", ""])
+    caller, _ = verify(token, publish_claim="topics", read=True)
+    expected = TopicPatterns(["readings", "sensors.*"])
+    assert caller == Caller(name="example:kitchen", publish=expected, read=True)
+    caller, _ = verify(signed(topics="readings sensors.* write:no-topic"), publish_claim="topics")
+    assert (caller.publish, caller.read, caller.metrics) == (expected, False, False)
+    assert not verify(signed(), publish_claim="topics")[0].publish
+
+
+@pytest.mark.parametrize("value", [1, True, {"readings": 1}, ["readings", 1]])
+def test_rights_of_another_shape_are_refused(value):
+    assert "an array of strings" in refusal(signed(topics=value), publish_claim="topics")
+
+
+@pytest.mark.parametrize("subject", ["", 1, None, "x" * 201])
+def test_rights_need_somebody_who_has_them(subject):
+    refusal(signed(sub=subject), publish_claim="topics")
+
+
+def test_a_name_that_a_token_makes_is_that_of_nobody_else_and_can_stand_in_a_line():
+    names = ["kitchen", "ä", "a b", "a%20b", 'a"b', "a\nb", "auth0|12", "system:serviceaccount:a:b"]
+    made = [verify(signed(sub=name), publish_claim="topics")[0].name for name in names]
+    assert len(set(made)) == len(names)
+    assert all(name.isascii() and name.isprintable() and '"' not in name and " " not in name for name in made)
+    assert made[-1] == "example:system:serviceaccount:a:b"
