@@ -15,10 +15,11 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sampleapp.access import Authenticator, Callers, parse_callers
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
-from sampleapp.web import Cors, Documentation, FrontDoor, HTTPServer, Limits, Probes, answer_to_failure
+from sampleapp.web import Cors, Documentation, FrontDoor, Gate, HTTPServer, Limits, Probes, answer_to_failure
 from tests.support.readings import apply_next
 
 
@@ -166,20 +167,35 @@ class Connection:
         return responses
 
 
+def callers_of(text: str) -> Callers:
+    return parse_callers(text.encode(), name="callers.toml")
+
+
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
-    def __init__(self, *, broker=None, allowed_origins=(), **limits):
+    def __init__(self, *, broker=None, callers=None, allowed_origins=(), **limits):
+        """:param callers: a file of callers, as text; by default everybody may do everything."""
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
         self.not_ready = None
         self.reasons = []
+        self.authenticator = gate = None
+        if callers is not None:
+            self.authenticator = Authenticator(callers_of(callers), seconds=self.clock.seconds)
+            gate = Gate(self.authenticator, seconds=self.clock.seconds, max_body=Limits(**limits).max_body)
         self.front_door = FrontDoor(
-            broker=self.broker, get_representation=self._representation, clock=self.clock
+            broker=self.broker,
+            get_representation=self._representation,
+            clock=self.clock,
+            gate=gate,
         )
-        self.probes = Probes(get_reasons=lambda: self.reasons)
+        self.probes = Probes(
+            get_reasons=lambda: self.reasons,
+            **({} if gate is None else {"may_see_reasons": gate.knows}),
+        )
         self.documentation = Documentation([self.front_door.routes, self.probes.routes])
         self.table = self.front_door.table(
             (self.probes.routes, self.probes), (self.documentation.routes, self.documentation)
@@ -191,6 +207,10 @@ class InMemoryService:
             limits=Limits(**limits),
             cors=Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None,
         )
+
+    def use_callers(self, text: str) -> None:
+        """Take another file of callers."""
+        self.authenticator.use(callers_of(text))
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """One more record of the readings was read."""

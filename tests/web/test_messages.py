@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp import errors
+from sampleapp.access import AccessError
 from sampleapp.web.problems import ROWS
 from sampleapp.web.request_errors import RequestError
 from tests.support import strategies
@@ -160,6 +161,7 @@ NOT_FOR_CALLERS = {
     errors.MessageError,
     errors.PublishError,
     errors.StartUpError,
+    AccessError,
     RequestError,
 }
 
@@ -167,7 +169,9 @@ NOT_FOR_CALLERS = {
 def test_every_error_has_exactly_one_row_in_the_table():
     product = {error for error in domain_errors() if error.__module__.startswith("sampleapp.")}
     outward = {
-        error for error in product if error.__module__ in ("sampleapp.errors", "sampleapp.web.request_errors")
+        error
+        for error in product
+        if error.__module__ in ("sampleapp.errors", "sampleapp.access.errors", "sampleapp.web.request_errors")
     }
     assert outward - NOT_FOR_CALLERS == set(ROWS)
 

@@ -19,6 +19,7 @@ from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
 from tests.support import strategies
+from tests.support.callers import by
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, same_answer
 
@@ -81,14 +82,16 @@ HOSTS = (b"a", b"", b"[::1]:80", b"127.0.0.1", b"a..b", b"a b", b"x@y", b"\xff")
 class BothWays:
     """Two services in the same state: one on its own connections, one in a site of twisted.web."""
 
-    def __init__(self, broker=PromptBroker):
-        self.services = [InMemoryService(broker=broker()) for _ in range(2)]
+    def __init__(self, broker=PromptBroker, callers=None):
+        self.services = [InMemoryService(broker=broker(), callers=callers) for _ in range(2)]
         for service in self.services:
             service.read(b"kitchen", b"21.5")
             service.read(b"hall", b"-1e300")
         own, other = self.services
         self.etags = {
-            version: own.request("GET", headers=[ACCEPT_2] if version == 2 else []).headers[b"etag"]
+            version: own.request("GET", headers=[by("full"), *([ACCEPT_2] if version == 2 else [])]).headers[
+                b"etag"
+            ]
             for version in (1, 2)
         }
         self.servers = [own.site, Site(other.front_door.resource(), reactor=other.clock)]
@@ -124,6 +127,7 @@ def test_every_body_of_every_content_type_is_answered_alike(both, headers):
     for body in BODIES:
         assert both.send(request_bytes("POST", "/messages", headers, body)).status in {200, 400, 415, 422}
         assert both.send(request_bytes("PUT", "/messages", headers, body)).status in {405, 415}
+        assert both.send(request_bytes("OPTIONS", "/messages", headers, body)).status in {204, 415}
 
 
 def test_every_version_and_condition_of_the_readings_is_answered_alike(both):

@@ -4,6 +4,7 @@ from sampleapp.web.answers import Answer
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
+from sampleapp.web.gate import Gate
 from sampleapp.web.probes import Probes
 from sampleapp.web.routing import Routes, RouteTable, answer_to_failure
 from sampleapp.web.server import Descriptors, Exchange, HTTPServer, Limits, OnAnswer, Request, is_on_loopback
@@ -15,6 +16,7 @@ __all__ = [
     "Documentation",
     "Exchange",
     "FrontDoor",
+    "Gate",
     "HTTPServer",
     "Limits",
     "OnAnswer",

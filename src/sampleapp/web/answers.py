@@ -50,6 +50,9 @@ class Answer(Struct, frozen=True):
     problem: str = ""
     """What kind of problem it tells of: the last part of the type, or else the phrase of the status."""
 
+    at_once: bool = False
+    """Whether it is given even if the rest of the request has not come, and ends the connection then."""
+
     @property
     def pieces(self) -> tuple[bytes, ...]:
         """The body in pieces, if only in one."""

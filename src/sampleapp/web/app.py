@@ -30,6 +30,7 @@ from sampleapp.web.descriptions import (
     Description,
     Success,
 )
+from sampleapp.web.gate import Gate, require_topic
 from sampleapp.web.problems import ROWS
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable
@@ -142,13 +143,20 @@ class FrontDoor:
     routes = Routes()
 
     def __init__(
-        self, *, broker: IBroker, get_representation: GetRepresentation, clock: IReactorTime
+        self,
+        *,
+        broker: IBroker,
+        get_representation: GetRepresentation,
+        clock: IReactorTime,
+        gate: Gate | None = None,
     ) -> None:
         """
         :param broker: where messages go.
         :param get_representation: where readings come from.
         :param clock: gives the records their timestamps; it shows seconds since the epoch.
+        :param gate: lets requests in; by default everybody may do everything.
         """
+        self._gate = gate
         self._broker = broker
         self._readings = readings_resource(get_representation)
         self._clock = clock
@@ -159,11 +167,11 @@ class FrontDoor:
 
         :param others: what else is served; see `RouteTable`.
         """
-        return RouteTable(self.routes, self, *others)
+        return RouteTable(self.routes, self, *others, gate=self._gate)
 
     def resource(self) -> Resource:
         """Make the root of a site, or a part of one, for any program with twisted.web."""
-        return self.routes.resource(self)
+        return self.routes.resource(self, gate=self._gate)
 
     @routes.route("/", "GET", "HEAD", right=Right.READ, description=_READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:
@@ -182,10 +190,11 @@ class FrontDoor:
             return answer.addCallback(_require_match, tags)
         return _require_match(answer, tags)
 
-    @routes.route("/messages", "POST", admit=_require_json, description=_MESSAGES)
+    @routes.route("/messages", "POST", admit=_require_json, right=Right.PUBLISH, description=_MESSAGES)
     def publish(self, request: Request) -> Deferred[Answer]:
         """Publish one message, and answer where its record is once the broker has it."""
         message = parse_message(request.body)
+        require_topic(request, message.topic)
         key = None if message.key is None else message.key.encode("utf-8")
         value = message.content.encode("utf-8")
         return self._broker.publish(

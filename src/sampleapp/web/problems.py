@@ -6,18 +6,23 @@ Nowhere else do errors have HTTP status numbers.
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
-from sampleapp import errors
+from sampleapp import access, errors
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, Headers
 
 __all__ = ["FAULT", "INTERNAL_ERROR", "KINDS", "ROWS", "Problem", "Row", "problem_answer"]
 
+# RFC 6750, section 3: no error where there are no credentials, or ones of another scheme.
+_ASK: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp"'),)
+_ASK_ANOTHER: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_token"'),)
+_ASK_ONE: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_request"'),)
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 
 
@@ -29,6 +34,8 @@ class Row(Struct, frozen=True):
     """The last part of ``type``; ``None`` where the status says it all (RFC 9457, section 4.2.1)."""
     title: str
     headers: Headers = ()
+    at_once: bool = False
+    """Whether nobody waits for the rest of such a request."""
 
     @property
     def kind(self) -> str:
@@ -89,6 +96,18 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
         _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
     ),
     request_errors.NotReady: Row(_S.SERVICE_UNAVAILABLE, "not-ready", "Service is not ready", _RETRY_AFTER),
+    access.NoCredentials: Row(_S.UNAUTHORIZED, "no-credentials", "No credentials", _ASK, at_once=True),
+    access.InvalidCredentials: Row(
+        _S.UNAUTHORIZED, "invalid-credentials", "Invalid credentials", _ASK_ANOTHER, at_once=True
+    ),
+    access.AmbiguousCredentials: Row(
+        _S.UNAUTHORIZED, "ambiguous-credentials", "Ambiguous credentials", _ASK_ONE, at_once=True
+    ),
+    access.IssuerKeysNotKnown: Row(
+        _S.SERVICE_UNAVAILABLE, "issuer-keys-not-known", "Issuer's keys not known", at_once=True
+    ),
+    access.NotGranted: Row(_S.FORBIDDEN, "not-granted", "Not granted"),
+    access.RateExceeded: Row(_S.TOO_MANY_REQUESTS, "rate-exceeded", "Rate exceeded", at_once=True),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
     errors.ReadingsNotReady: Row(
@@ -124,6 +143,9 @@ def problem_answer(error: errors.SampleAppError) -> Answer:
     if row is None:
         raise LookupError(f"{type(error).__name__} has no row")
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
+    if isinstance(error, access.AccessError) and error.retry_after_s is not None:
+        # Whole seconds, and none that is too early (RFC 9110, section 10.2.3).
+        own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
     return _answer(
         row,
         detail=str(error),
@@ -160,6 +182,7 @@ def _answer(
         ),
         msgspec.json.encode(document),
         problem=row.kind,
+        at_once=row.at_once,
     )
 
 

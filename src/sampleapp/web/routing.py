@@ -31,11 +31,12 @@ from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.descriptions import Description
+from sampleapp.web.gate import Gate
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Request
 from sampleapp.web.server.head import check_content_coding, check_host
-from sampleapp.web.twisted_web import render, request_of
+from sampleapp.web.twisted_web import render, request_of, set_caller
 
 __all__ = ["RouteTable", "Routes", "answer_to_failure"]
 
@@ -134,13 +135,22 @@ class Routes:
 
         return decorate
 
-    def resource(self, instance: object) -> Resource:
+    def resource(self, instance: object, *, gate: Gate | None = None) -> Resource:
         """
         Make the root of a site, or a part of one, for any program with twisted.web.
 
         :param instance: whose handlers they are.
+        :param gate: lets requests in; by default everybody may do everything.
         """
-        return _RoutesResource(self.app.__get__(instance, type(instance)))
+        return _RoutesResource(self.app.__get__(instance, type(instance)), routes=self, gate=gate)
+
+    def right_to(self, method: bytes, path: bytes) -> Right:
+        """Return what a caller has to have for a request, whether or not something answers it."""
+        try:
+            endpoint, _ = _match(self.app.url_map.bind(""), method, path)
+        except SampleAppError:
+            return Right.ANY
+        return self.by_endpoint[endpoint].right
 
 
 def answer_to_failure(failure: Failure) -> Answer:
@@ -155,11 +165,15 @@ def answer_to_failure(failure: Failure) -> Answer:
 class RouteTable:
     """The routes of Klein applications, as the service's own connections find them."""
 
-    def __init__(self, routes: Routes, instance: object, *others: tuple[Routes, object]) -> None:
+    def __init__(
+        self, routes: Routes, instance: object, *others: tuple[Routes, object], gate: Gate | None = None
+    ) -> None:
         """
         :param instance: whose handlers they are.
         :param others: more routes, each with the instance whose handlers they are. No path may be in two.
+        :param gate: lets requests in; by default everybody may do everything.
         """
+        self._gate = gate
         self._parts = ((routes, instance), *others)
         self._urls = [part.app.url_map.bind("") for part, _ in self._parts]
         self._exact = {
@@ -192,17 +206,40 @@ class RouteTable:
         """
         bound = self._exact.get((request.method, request.path))
         if bound is None:
-            if request.path == b"*":
-                return _answer_for_whole_server(request)
-            find = self._remembered if len(request.path) <= _LONGEST_REMEMBERED else self._find
-            try:
-                bound = find(request.method, request.path)
-            except MethodNotAllowed as error:
-                return _refusal_of_method(request.method, error)
+            found = self._find_by_rules(request)
+            if isinstance(found, Answer):
+                return found
+            bound = found
         request.exchange.route = bound.path
+        finish = None if self._gate is None else self._gate.admit(request, bound.right)
         if bound.admit is not None:
             bound.admit(request)
-        return bound.handler
+        return bound.handler if finish is None else finish(bound.handler)
+
+    def _find_by_rules(self, request: Request) -> _Bound | Answer:
+        """
+        Find what answers a request whose path is not declared as it was sent.
+
+        :return: an answer if nothing does.
+        :raise SampleAppError: nothing does, or nobody may know.
+        """
+        find = self._remembered if len(request.path) <= _LONGEST_REMEMBERED else self._find
+        try:
+            if request.path != b"*":
+                return find(request.method, request.path)
+            answer = _answer_for_whole_server(request)
+        except MethodNotAllowed as error:
+            answer = _refusal_of_method(request.method, error)
+        except SampleAppError:
+            self._admit_unserved(request)
+            raise
+        self._admit_unserved(request)
+        return answer
+
+    def _admit_unserved(self, request: Request) -> None:
+        """Let nobody find out without credentials what there is, and what not."""
+        if self._gate is not None:
+            self._gate.admit(request, Right.ANY)
 
     def _find(self, method: bytes, path: bytes) -> _Bound:
         for urls, (routes, instance) in zip(self._urls, self._parts, strict=True):
@@ -271,6 +308,11 @@ def _decoded(path: bytes) -> str:
 class _RoutesResource(KleinResource):
     """Klein's resource, which is not asked what it would take for another request, or refuse badly."""
 
+    def __init__(self, app: Klein, *, routes: Routes, gate: Gate | None) -> None:
+        super().__init__(app)
+        self._routes = routes
+        self._gate = gate
+
     def render(self, request: IRequest) -> Any:
         """Answer a request, or refuse it."""
         try:
@@ -284,9 +326,14 @@ class _RoutesResource(KleinResource):
         request.content.seek(0)
         # Klein meets a name that IDNA cannot encode with a traceback.
         check_host(own.fields, is_required=False)
-        check_content_coding(own.fields)
         # Without the place of this resource in its site.
         path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
+        if self._gate is not None:
+            self._gate.admit(own, self._routes.right_to(own.method, path))
+            set_caller(request, own.caller)
+        if own.method == b"OPTIONS":
+            # No handler answers these.
+            check_content_coding(own.fields)
         # What Klein would take for another path is refused.
         _decoded(path)
         if own.method != own.method.upper():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IPushProducer
@@ -13,12 +13,15 @@ from twisted.web.iweb import IRequest
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from sampleapp.access import Caller
 from sampleapp.web.answers import Answer, set_head
 from sampleapp.web.server import Exchange, Fields, Handler, Peer, Request
-from sampleapp.web.server.head import request_id_of
+from sampleapp.web.server.head import check_content_coding, request_id_of
 from sampleapp.web.server.request_ids import new_request_ids
 
-__all__ = ["render", "render_resource", "request_of"]
+__all__ = ["render", "render_resource", "request_of", "set_caller"]
+
+_CALLER: Final = "_sampleapp_caller"
 
 _new_request_id = new_request_ids()
 
@@ -34,7 +37,15 @@ def request_of(request: IRequest) -> Request:
         give_request_id(request, request_id_of(fields)),
         time.time(),
     )
-    return Request(request.method, path, query, fields, exchange, request.content.read())
+    caller: Caller | None = getattr(request, _CALLER, None)
+    if caller is not None:
+        exchange.caller = caller.name
+    return Request(request.method, path, query, fields, exchange, request.content.read(), caller)
+
+
+def set_caller(request: IRequest, caller: Caller | None) -> None:
+    """Note in a request of twisted.web who makes it, for when it is read again."""
+    setattr(request, _CALLER, caller)
 
 
 def give_request_id(request: IRequest, own: bytes | None) -> bytes:
@@ -72,6 +83,7 @@ def render(
             own = request_of(request)
             if admit is not None:
                 admit(own)
+            check_content_coding(own.fields)
             answer = handler(own)
             if isinstance(answer, Deferred):
                 answer = await answer

@@ -22,7 +22,13 @@ from zope.interface import implementer
 from sampleapp.web.answers import Answer
 from sampleapp.web.cors import Cors
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.request_errors import BodyTooLarge, RequestError, RequestTooSlow, TooManyRequests
+from sampleapp.web.request_errors import (
+    BodyTooLarge,
+    RequestError,
+    RequestTooSlow,
+    TooManyRequests,
+    UnsupportedContentCoding,
+)
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
 from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.head import (
@@ -335,6 +341,9 @@ class HTTPConnection(TwistedProtocol):
         )
         self._request = request = Request(head.method, head.path, head.query, head.fields, exchange)
         handler = self._dispatch(request)
+        if head.is_encoded and not (isinstance(handler, Answer) and handler.problem):
+            # Not sooner: who may not call is told only that.
+            handler = problem_answer(UnsupportedContentCoding())
         length = head.length
         if length is not None and length > server.limits.max_body:
             self._refuse_body(handler)
@@ -347,6 +356,9 @@ class HTTPConnection(TwistedProtocol):
             request.body = data[end:stop]
             self._handle(handler)
             return data[stop:]
+        if isinstance(handler, Answer) and handler.at_once:
+            self._refuse(handler)
+            return b""
         return self._begin_body(handler, head, data[end:])
 
     def _dispatch(self, request: Request) -> Answer | Handler:

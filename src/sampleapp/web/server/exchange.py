@@ -20,12 +20,14 @@ __all__ = ["Exchange", "OnAnswer", "Peer"]
 class Peer:
     """The other end of a connection."""
 
-    __slots__ = ("_host", "_transport")
+    __slots__ = ("_certificate", "_host", "_transport")
 
     def __init__(self, transport: Any) -> None:
         """:param transport: of the connection; ``None`` if there is none to ask."""
         self._transport = transport
         self._host: str | None = None
+        # In a tuple once it is known, since it may be none.
+        self._certificate: tuple[Certificate | None] | None = None
 
     @property
     def address(self) -> IAddress | None:
@@ -47,11 +49,17 @@ class Peer:
 
         :return: ``None`` if the endpoint asks for none, or the client has shown none.
         """
-        if not ISSLTransport.providedBy(self._transport):
-            return None
-        transport: Any = self._transport
-        certificate: X509 | None = transport.getPeerCertificate()
-        return None if certificate is None else certificate.to_cryptography()
+        if self._certificate is None:
+            self._certificate = (_certificate_of(self._transport),)
+        return self._certificate[0]
+
+
+def _certificate_of(transport: Any) -> Certificate | None:
+    if not ISSLTransport.providedBy(transport):
+        return None
+    own: Any = transport
+    certificate: X509 | None = own.getPeerCertificate()
+    return None if certificate is None else certificate.to_cryptography()
 
 
 class Exchange(Struct, gc=False):

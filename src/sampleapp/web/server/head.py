@@ -76,6 +76,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the connection may stay open after the answer (RFC 9112, section 9.3)."""
     request_id: bytes | None
     """By which the client knows the request (``X-Request-Id``), if that can be repeated."""
+    is_encoded: bool
+    """Whether something was done to the body that this service does not undo."""
 
 
 def parse_head(data: bytes) -> Head:
@@ -205,7 +207,6 @@ def _split(target: bytes) -> tuple[bytes, bytes]:
 def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields: Fields) -> Head:
     check_host(fields, is_required=is_1_1)
     length = _length(fields, is_1_1=is_1_1)
-    check_content_coding(fields)
     expectations = fields.all(b"expect")
     if expectations and [expectation.lower() for expectation in expectations] != [b"100-continue"]:
         raise ExpectationNotMet
@@ -220,6 +221,7 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
         expects_continue=bool(expectations) and is_1_1,
         keeps_alive=is_1_1 and (options is None or not _has_close(options)),
         request_id=request_id_of(fields),
+        is_encoded=_is_encoded(fields),
     )
 
 
@@ -248,8 +250,12 @@ def check_content_coding(fields: Fields) -> None:
 
     :raise UnsupportedContentCoding: it is compressed.
     """
-    if any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding")):
+    if _is_encoded(fields):
         raise UnsupportedContentCoding
+
+
+def _is_encoded(fields: Fields) -> bool:
+    return any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding"))
 
 
 def check_host(fields: Fields, *, is_required: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 
+from sampleapp.access import Caller
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.fields import Fields
@@ -27,6 +28,8 @@ class Request(Struct, gc=False):
     exchange: Exchange
     body: bytes = b""
     """Empty until the handler is called."""
+    caller: Caller | None = None
+    """Who makes it; ``None`` if nobody was asked for it, so that everything is allowed."""
 
 
 Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]
