@@ -55,6 +55,7 @@ def pem(tmp_path):
     [
         ("tcp:0:interface=127.0.0.1", IPv4Address("TCP", "127.0.0.1", 4711), "http://127.0.0.1:4711/"),
         ("ssl:0", IPv4Address("TCP", "127.0.0.1", 4711), "https://127.0.0.1:4711/"),
+        ("https:0", IPv6Address("TCP", "::1", 4711), "https://[::1]:4711/"),
         ("tcp6:0", IPv6Address("TCP", "::1", 4711), "http://[::1]:4711/"),
         ("unix:/run/http.sock", UNIXAddress(b"/run/http.sock"), "unix:/run/http.sock"),
         ("systemd:domain=INET:index=0", object(), "systemd:domain=INET:index=0"),
@@ -107,6 +108,8 @@ def queue_of(description):
         "unix:/run/http.sock:mode=660",
         "ssl:8443:privateKey=KEY:certKey=CERTIFICATE",
         "ssl:8443:KEY:CERTIFICATE",
+        "https:8443:privateKey=KEY:certKey=CERTIFICATE",
+        "https:8443:KEY:CERTIFICATE",
     ],
 )
 def test_the_queue_of_connections_is_as_long_as_the_system_allows(pem, description):
@@ -223,10 +226,16 @@ def wrong(tmp_path, pem):
         ),
     ],
 )
-def test_a_file_for_tls_that_is_not_what_it_has_to_be_is_told_apart(wrong, arguments, sentence):
+@pytest.mark.parametrize("scheme", ["ssl", "https"])
+def test_a_file_for_tls_that_is_not_what_it_has_to_be_is_told_apart(wrong, scheme, arguments, sentence):
     Authority(wrong, "other-ca").server("other")
     arguments = arguments.replace("DIR", str(wrong))
-    assert refusal(f"ssl:0:{arguments}") == sentence.replace("DIR", str(wrong))
+    if scheme == "https" and "do not match" in sentence:
+        sentence = (
+            "the private key in DIR/other.key does not belong to the certificate in DIR/server.pem. Give the "
+            "two that were made together."
+        )
+    assert refusal(f"{scheme}:0:{arguments}") == sentence.replace("DIR", str(wrong))
 
 
 def test_a_damaged_file_for_tls_is_no_question_of_the_endpoint(wrong):
@@ -249,7 +258,14 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-@pytest.mark.parametrize("scheme", ["ssl:0:privateKey=KEY:certKey=CERTIFICATE", "tls:DIRECTORY:0"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "ssl:0:privateKey=KEY:certKey=CERTIFICATE",
+        "https:0:privateKey=KEY:certKey=CERTIFICATE",
+        "tls:DIRECTORY:0",
+    ],
+)
 def test_where_tls_cannot_work_the_service_does_not_start(tmp_path, pem, scheme):
     description = (
         scheme.replace("KEY", str(pem.key))

@@ -15,7 +15,15 @@ from zope.interface import Attribute, Interface
 from sampleapp.measures import Measures
 from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
 
-__all__ = ["IBroker", "IFollowing", "IMeasured", "IRecordBatchObserver", "IRecordObserver", "IReloadable"]
+__all__ = [
+    "IBroker",
+    "IFollowing",
+    "IMeasured",
+    "IRecordBatchObserver",
+    "IRecordObserver",
+    "IReloadable",
+    "IVerifiesClients",
+]
 
 
 class IRecordObserver(Interface):
@@ -208,3 +216,12 @@ class IReloadable(Interface):
         :raise StartUpError: one is not what it has to be; nothing has changed then. The message names it, and
             repeats nothing of what is in it.
         """
+
+
+class IVerifiesClients(Interface):
+    """
+    Marks the connections of a TLS context whose clients' certificates can be believed.
+
+    It stands in the application data of an `OpenSSL.SSL.Context`. With a certificate that is not valid, or
+    from an authority that is not trusted, no handshake of such a context succeeds.
+    """

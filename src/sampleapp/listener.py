@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from OpenSSL import SSL, crypto
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError, VerifyError
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sampleapp.endpoint_string import EndpointString, is_loopback
 from sampleapp.errors import StartUpError
-from sampleapp.tls_endpoint import require_callbacks, require_pem_files
-from sampleapp.web import is_on_loopback
+from sampleapp.reloads import Reloads
+from sampleapp.tls import ExpiryWatch, HTTPSEndpoint, RenewableSSLEndpoint, require_callbacks
+from sampleapp.web import HTTPServer, is_on_loopback
 
 __all__ = ["Listener"]
 
-_TLS: Final = ("ssl:", "tls:")
-_WITH_QUEUE: Final = ("tcp:", "tcp6:", "ssl:", "tls:", "unix:")
+_TLS: Final = ("https", "ssl", "tls")
+_WITH_QUEUE: Final = ("https", "tcp", "tcp6", "ssl", "tls", "unix")
 _LONGEST_QUEUE: Final = 2**31 - 1
 """Of connections that are not accepted yet. The system shortens it to somaxconn (listen(2))."""
 _FIRST_FREE_PORT: Final = 1024
@@ -33,10 +35,17 @@ class Listener:
 
     _log = Logger()
 
-    def __init__(self, *, endpoint: IStreamServerEndpoint, description: str) -> None:
-        """:param description: as the operator gave it."""
+    def __init__(
+        self, *, endpoint: IStreamServerEndpoint, description: str, expiry: ExpiryWatch | None = None
+    ) -> None:
+        """
+        :param description: as the operator gave it.
+        :param expiry: looks after its certificates while it listens.
+        """
+        self._expiry = expiry
         self._endpoint = endpoint
         self._description = description
+        self._kind = EndpointString.parse(description).kind
         self._port: IListeningPort | None = None
 
     @classmethod
@@ -48,29 +57,36 @@ class Listener:
         :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
         """
         try:
-            if description.startswith(_TLS):
-                require_callbacks(description)
-            if description.startswith("ssl:"):
-                require_pem_files(description)
+            if EndpointString.parse(description).kind in _TLS:
+                require_callbacks()
             endpoint = _endpoint(description, reactor)
-        except StartUpError:
-            raise
+        except StartUpError as error:
+            raise StartUpError(f"{option} {description}: {error}") from error
         except OSError as error:
             raise StartUpError(
                 f"{option} {description}: cannot read {error.filename}: {error.strerror}."
-            ) from error
-        except (SSL.Error, crypto.Error, VerifyError) as error:
-            raise StartUpError(
-                f"{option} {description}: the private key and the certificates cannot be used: "
-                f"{str(error).rstrip('.')}."
             ) from error
         except Exception as error:
             # What the parser of an endpoint raises is up to the plugin that brings it.
             raise StartUpError(
                 f"{option} {description}: not an endpoint that Twisted understands ({error}). Give one "
-                "such as tcp:8080, or ssl:8443:privateKey=key.pem:certKey=certificate.pem."
+                "such as tcp:8080, or https:8443:privateKey=key.pem:certKey=certificate.pem."
             ) from error
-        return cls(endpoint=endpoint, description=description)
+        expiry = ExpiryWatch(reactor, endpoint.complaints) if isinstance(endpoint, HTTPSEndpoint) else None
+        return cls(endpoint=endpoint, description=description, expiry=expiry)
+
+    def add_to(self, reloads: Reloads) -> None:
+        """Let its private key and its certificates be read again, if it has some."""
+        endpoint = self._endpoint
+        if isinstance(endpoint, HTTPSEndpoint | RenewableSSLEndpoint):
+            port = EndpointString.parse(self._description).argument("port")
+            reloads.add(f"the key and certificates of {self._kind}:{port}", self._reload, endpoint.paths)
+
+    def _reload(self) -> None:
+        endpoint: Any = self._endpoint
+        endpoint.reload()
+        if self._expiry is not None:
+            self._expiry.look()
 
     def listen(self, factory: IProtocolFactory) -> None:
         """
@@ -78,6 +94,8 @@ class Listener:
 
         :raise StartUpError: it cannot be had.
         """
+        if isinstance(self._endpoint, HTTPSEndpoint) and isinstance(factory, HTTPServer):
+            self._endpoint.on_refused = partial(factory.refused, "client-certificate")
         outcome: list[IListeningPort | Failure] = []
         self._endpoint.listen(factory).addBoth(outcome.append)
         if not outcome:
@@ -86,6 +104,8 @@ class Listener:
         if isinstance(port, Failure):
             raise StartUpError(self._explain(port.value)) from port.value
         self._port = port
+        if self._expiry is not None:
+            self._expiry.look()
 
     def _explain(self, error: BaseException | None) -> str:
         reason = error.socketError if isinstance(error, CannotListenError) else error
@@ -107,6 +127,8 @@ class Listener:
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        if self._expiry is not None:
+            self._expiry.stop()
         port, self._port = self._port, None
         if port is None:
             return
@@ -117,14 +139,16 @@ class Listener:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it, by what it listens on now."""
-        return self._port is not None and is_on_loopback(self._port.getHost())
+        """Whether only this machine can reach it; before it listens, by its description."""
+        if self._port is None:
+            return is_loopback(self._description)
+        return is_on_loopback(self._port.getHost())
 
     @property
     def url(self) -> str:
         """Where to reach the service, for people; it has the port that was really taken."""
         address: Any = None if self._port is None else self._port.getHost()
-        scheme = "https" if self._description.startswith(_TLS) else "http"
+        scheme = "https" if self._kind in _TLS else "http"
         if isinstance(address, IPv6Address):
             return f"{scheme}://[{address.host}]:{address.port}/"
         if isinstance(address, IPv4Address):
@@ -136,11 +160,13 @@ class Listener:
 
 def _endpoint(description: str, reactor: Any) -> IStreamServerEndpoint:
     """Make the endpoint, with a queue as long as can be unless it says how long."""
+    kind = EndpointString.parse(description).kind
+    parse = RenewableSSLEndpoint if kind == "ssl" else serverFromString
     endpoint: IStreamServerEndpoint | None = None
-    if description.startswith(_WITH_QUEUE) and ":backlog=" not in description:
+    if kind in _WITH_QUEUE and ":backlog=" not in description:
         # It may say so by the place of the argument, or be wrong, which is seen without this one too.
         with suppress(TypeError):
-            endpoint = serverFromString(reactor, f"{description}:backlog={_LONGEST_QUEUE}")
+            endpoint = parse(reactor, f"{description}:backlog={_LONGEST_QUEUE}")
     if endpoint is None:
-        endpoint = serverFromString(reactor, description)
+        endpoint = parse(reactor, description)
     return endpoint

@@ -128,4 +128,5 @@ def _signature(path: str) -> _Signature:
         status = os.stat(path)  # noqa: PTH116 -- a Path has to be made for its own
     except OSError as error:
         return error.errno
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    # Not st_mtime_ns, which stays as it is when a file becomes one that may be read.
+    return status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev

@@ -244,24 +244,28 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
     metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
+    listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
+    admin = _admin(
+        config,
+        # There, whoever asks may know why the service is not ready.
+        [Probes(get_reasons=readiness.reasons), metrics],
+        reactor=reactor,
+        limits=limits.for_admin(),
+        descriptors=descriptors,
+        on_answer=counts.answered,
+    )
+    for listener in listeners if admin is None else [*listeners, admin.listener]:
+        listener.add_to(reloads)
     return SampleApp(
         config=config,
         broker=broker,
         follower=follower,
         server=server,
-        listeners=[Listener.from_description(description, reactor=reactor) for description in config.listen],
+        listeners=listeners,
         reloads=reloads,
         readiness=readiness,
         clock=reactor,
-        admin=_admin(
-            config,
-            # There, whoever asks may know why the service is not ready.
-            [Probes(get_reasons=readiness.reasons), metrics],
-            reactor=reactor,
-            limits=limits.for_admin(),
-            descriptors=descriptors,
-            on_answer=counts.answered,
-        ),
+        admin=admin,
     )
 
 

@@ -47,10 +47,12 @@ class Authority:
         self.certificate = self.directory / f"{name}.pem"
         self.certificate.write_bytes(_pem(self._certificate))
 
-    def server(self, name="server", *, dns=("localhost",), ip=("127.0.0.1",), start=-DAY, end=DAY):
+    def server(self, name="server", *, dns=("localhost",), ip=("127.0.0.1",), start=-DAY, end=DAY, key=None):
         """A broker's certificate for host names and addresses; valid from and until, as seen from now."""
         names = [*map(x509.DNSName, dns), *(x509.IPAddress(ip_address(each)) for each in ip)]
-        return self._issue(name, names=names, usage=ExtendedKeyUsageOID.SERVER_AUTH, start=start, end=end)
+        return self._issue(
+            name, names=names, usage=ExtendedKeyUsageOID.SERVER_AUTH, start=start, end=end, key=key
+        )
 
     def expired(self, name="expired", **names):
         """A broker's certificate that was valid until a moment ago."""

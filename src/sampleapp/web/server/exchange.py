@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 from cryptography.x509 import Certificate
 from msgspec import Struct
-from OpenSSL.crypto import X509
+from OpenSSL import SSL
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress, ISSLTransport
 
+from sampleapp.interfaces import IVerifiesClients
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.head import Head
 
@@ -47,7 +48,9 @@ class Peer:
         """
         Return the client's certificate, which was verified when the connection was opened.
 
-        :return: ``None`` if the endpoint asks for none, or the client has shown none.
+        It may have ended since.
+
+        :return: ``None`` if the endpoint is none with ``clientCA=``, or the client has shown none.
         """
         if self._certificate is None:
             self._certificate = (_certificate_of(self._transport),)
@@ -55,11 +58,14 @@ class Peer:
 
 
 def _certificate_of(transport: Any) -> Certificate | None:
-    if not ISSLTransport.providedBy(transport):
-        return None
-    own: Any = transport
-    certificate: X509 | None = own.getPeerCertificate()
-    return None if certificate is None else certificate.to_cryptography()
+    transport_with_tls: Any = transport if ISSLTransport.providedBy(transport) else None
+    connection = None if transport_with_tls is None else transport_with_tls.getHandle()
+    # Elsewhere, nobody knows whether a certificate was verified.
+    if isinstance(connection, SSL.Connection) and IVerifiesClients.providedBy(
+        connection.get_context().get_app_data()
+    ):
+        return connection.get_peer_certificate(as_cryptography=True)
+    return None
 
 
 class Exchange(Struct, gc=False):

@@ -42,6 +42,7 @@ _DRAIN_GRACE_S: Final = 0.5
 """How long a connection without a request is kept at the end, for the one that may be on its way."""
 _LOG_INTERVAL_S: Final = 10.0
 _REASONS: Final = (
+    "client-certificate",
     "descriptors",
     "header-timeout",
     "idle-timeout",

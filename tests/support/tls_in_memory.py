@@ -1,0 +1,108 @@
+"""A TLS client of the standard library, and an endpoint of ours, joined in memory by Twisted's own TLS."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from http import HTTPStatus
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import MemoryReactorClock
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+
+from sampleapp.listener import Listener
+from sampleapp.reloads import Reloads
+from sampleapp.web import HTTPServer, answer_to_failure
+from sampleapp.web.answers import Answer
+from tests.support.in_memory import MemoryTransport
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Server:
+    """An HTTP server at an endpoint; remembers the certificate of each client that has asked it something."""
+
+    def __init__(self, description, *, now_s=0.0):
+        self.reactor = MemoryReactorClock()
+        self.reactor.rightNow = now_s
+        self.reloads = Reloads(self.reactor)
+        listener = Listener.from_description(description, reactor=self.reactor)
+        listener.add_to(self.reloads)
+        self.seen, self.peers = [], []
+        self.site = HTTPServer(
+            lambda _: Answer(HTTPStatus.OK, body=b"hello"),
+            answer_to=answer_to_failure,
+            reactor=self.reactor,
+            on_answer=self._answered,
+        )
+        listener.listen(self.site)
+        self.port, factory, context_factory, self.backlog, self.interface = self.reactor.sslServers[-1]
+        self._factory = TLSMemoryBIOFactory(context_factory, False, factory, clock=self.reactor)  # noqa: FBT003
+
+    def _answered(self, exchange, _):
+        self.peers.append(exchange.peer)
+        self.seen.append(exchange.peer.certificate())
+
+    def accept(self):
+        """The server's end of a new connection: what it is served by, and its transport."""
+        transport = MemoryTransport(
+            hostAddress=IPv4Address("TCP", "127.0.0.1", 8443),
+            peerAddress=IPv4Address("TCP", "192.0.2.7", 4711),
+        )
+        protocol = self._factory.buildProtocol(transport.getPeer())
+        protocol.makeConnection(transport)
+        return protocol, transport
+
+
+class Client:
+    """One connection. Reading and writing raise what `ssl.SSLSocket` would raise."""
+
+    def __init__(self, server, context, *, session=None):
+        self.server = server
+        self._protocol, self._transport = server.accept()
+        self._is_closed = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_hostname="localhost", session=session
+        )
+        self._until_done(self.tls.do_handshake)
+
+    def ask(self):
+        """Send a request; returns what is answered."""
+        self._until_done(lambda: self.tls.write(REQUEST))
+        return self._until_done(lambda: self.tls.read(65536))
+
+    def close(self):
+        self._protocol.connectionLost(Failure(ConnectionDone()))
+
+    def _until_done(self, act):
+        for _ in range(10):
+            with suppress(ssl.SSLWantReadError):
+                result = act()
+                self._exchange()
+                return result
+            self._exchange()
+        raise AssertionError("client and server wait for one another")
+
+    def _exchange(self):
+        sent = self._outgoing.read()
+        if sent:
+            self._protocol.dataReceived(sent)
+        self.server.reactor.advance(0)
+        if not self._is_closed:
+            self._incoming.write(self._transport.value())
+        self._transport.clear()
+        if self._transport.disconnecting and not self._is_closed:
+            self._is_closed = True
+            self._incoming.write_eof()
+
+
+def client_context(authority, *, certificate=None, versions=(ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)):
+    """What a client trusts, and what it shows, if anything."""
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.minimum_version, context.maximum_version = versions
+    if certificate is not None:
+        context.load_cert_chain(certificate.certificate, certificate.key)
+    return context
