@@ -16,7 +16,8 @@ OPENMETRICS = [(b"Accept", b"application/openmetrics-text; version=1.0.0")]
 class MeasuredService(InMemoryService):
     """All of a service but its sockets."""
 
-    def __init__(self, *, broker=None, **limits):
+    def __init__(self, *, broker=None, starts=True, **limits):
+        """:param starts: whether the broker is started; one that was not can be asked for its measures."""
         super().__init__(broker=PromptBroker() if broker is None else broker, **limits)
         self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
         self.counts = RequestCounts(seconds=self.clock.seconds)
