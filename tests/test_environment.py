@@ -23,6 +23,8 @@ NUMBERS = {
 VALUES = {
     **{option.name: ["some.value"] for option in DECLARED if option.arity is Arity.ONE},
     **{name: [value] for name, value in NUMBERS.items()},
+    "admin": ["tcp:9090:interface=127.0.0.1"],
+    "allow-origin": ["https://example.org", "http://localhost:3000"],
     "broker": ["memory:"],
     "log-format": ["json"],
     "log-level": ["error"],
