@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import AdoptedStreamServerEndpoint, serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.logger import Logger
@@ -28,6 +30,7 @@ _WITH_QUEUE: Final = ("https", "tcp", "tcp6", "ssl", "tls", "unix")
 _LONGEST_QUEUE: Final = 2**31 - 1
 """Of connections that are not accepted yet. The system shortens it to somaxconn (listen(2))."""
 _FIRST_FREE_PORT: Final = 1024
+_SYSTEMD: Final = "systemd"
 
 
 class Listener:
@@ -57,9 +60,12 @@ class Listener:
         :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
         """
         try:
-            if EndpointString.parse(description).kind in _TLS:
+            kind = EndpointString.parse(description).kind
+            if kind in _TLS:
                 require_callbacks()
-            endpoint = _endpoint(description, reactor)
+            endpoint = (
+                _handed_over(description, reactor) if kind == _SYSTEMD else _endpoint(description, reactor)
+            )
         except StartUpError as error:
             raise StartUpError(f"{option} {description}: {error}") from error
         except OSError as error:
@@ -103,6 +109,8 @@ class Listener:
         port = outcome[0]
         if isinstance(port, Failure):
             raise StartUpError(self._explain(port.value)) from port.value
+        if isinstance(self._endpoint, AdoptedStreamServerEndpoint):
+            _lengthen_queue(port)
         self._port = port
         if self._expiry is not None:
             self._expiry.look()
@@ -139,8 +147,11 @@ class Listener:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it; before it listens, by its description."""
+        """Whether only this machine can reach it; before it listens, by its description or its socket."""
         if self._port is None:
+            endpoint = self._endpoint
+            if isinstance(endpoint, AdoptedStreamServerEndpoint):
+                return is_on_loopback(_address_of(endpoint))
             return is_loopback(self._description)
         return is_on_loopback(self._port.getHost())
 
@@ -156,6 +167,41 @@ class Listener:
         if isinstance(address, UNIXAddress) and address.name is not None:
             return f"unix:{address.name.decode(errors='replace')}"
         return self._description
+
+
+def _handed_over(description: str, reactor: Any) -> IStreamServerEndpoint:
+    """
+    Make an endpoint of a socket that systemd has handed over.
+
+    :raise StartUpError: it has not, or Twisted cannot take it over.
+    """
+    endpoint = EndpointString.parse(description)
+    if "UNIX" in (endpoint.by_name.get("domain"), *endpoint.by_place):
+        raise StartUpError(
+            "a Unix socket of systemd cannot be taken over, since Twisted would remove it at the end. Let "
+            "systemd hand over a TCP socket, or give unix:PATH."
+        )
+    try:
+        adopted: IStreamServerEndpoint = serverFromString(reactor, description)
+    except LookupError as error:
+        raise StartUpError(
+            "systemd has handed over no such socket. Start the service by its socket unit, with "
+            "FileDescriptorName= in it, and give that name: systemd:domain=INET:name=http."
+        ) from error
+    return adopted
+
+
+def _address_of(endpoint: AdoptedStreamServerEndpoint) -> IPv4Address | IPv6Address | None:
+    with socket.socket(fileno=os.dup(endpoint.fileno)) as same:
+        if same.family == socket.AF_INET:
+            return IPv4Address("TCP", *same.getsockname())
+        return IPv6Address("TCP", *same.getsockname()) if same.family == socket.AF_INET6 else None
+
+
+def _lengthen_queue(port: Any) -> None:
+    # Twisted makes that of a socket which it takes over 50 (tcp.Port.backlog), however long it was.
+    with socket.socket(fileno=os.dup(port.fileno())) as same:
+        same.listen(_LONGEST_QUEUE)
 
 
 def _endpoint(description: str, reactor: Any) -> IStreamServerEndpoint:

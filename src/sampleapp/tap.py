@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.logs import log_observer
 from sampleapp.options import Options as ServiceOptions
 from sampleapp.service import SampleApp, build
+from sampleapp.systemd import Supervision
 from sampleapp.web import Descriptors
 
 __all__ = ["Options", "TwistdService", "makeService"]
@@ -54,12 +56,16 @@ class TwistdService(Service):
 
     name = "sampleapp"
 
-    def __init__(self, sampleapp: SampleApp, *, observer: ILogObserver | None = None) -> None:
+    def __init__(
+        self, sampleapp: SampleApp, *, supervision: Supervision, observer: ILogObserver | None = None
+    ) -> None:
         """
         :param sampleapp: what is run.
+        :param supervision: is told what it does.
         :param observer: writes the log of the process, if not what twistd would make itself.
         """
         self._sampleapp = sampleapp
+        self._supervision = supervision
         self._observer = observer
 
     def setServiceParent(self, parent: IServiceCollection) -> None:  # noqa: N802 -- Twisted's name
@@ -95,12 +101,16 @@ class TwistdService(Service):
     def reload(self) -> None:
         """Read again what can be read again, while the service runs."""
         if self.running:
+            self._supervision.reloading()
             self._sampleapp.reload()
+            self._supervision.reloaded()
 
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""
         super().stopService()
-        return self._sampleapp.stopService()
+        stopping = self._sampleapp.stopService()
+        self._supervision.stopping()
+        return stopping.addCallback(lambda _: self._supervision.stopped())
 
 
 def _show_sentence(_type: object, error: BaseException, _traceback: object) -> None:
@@ -154,8 +164,11 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
             build(config, reactor=reactor)
             _tell_that_it_would_start(options)
         descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
+        sampleapp = build(config, reactor=reactor, descriptors=descriptors)
+        supervision = Supervision.from_environment(os.environ, clock=reactor, reasons=sampleapp.reasons)
         service = TwistdService(
-            build(config, reactor=reactor, descriptors=descriptors),
+            sampleapp,
+            supervision=supervision,
             observer=None if options.parent is None else log_observer(options.parent, config.log),
         )
     except StartUpError as error:
@@ -163,6 +176,7 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     _reload_on_hangup(service, reactor)
     for variable, hint in options.surplus_variables:
         _log.warn(_NO_VARIABLE, variable=variable, hint=hint)
+    reactor.callWhenRunning(supervision.started)
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service

@@ -55,6 +55,7 @@ class LiveService:
         listen: str = "tcp:0:interface=127.0.0.1",
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
         """
         Start the service, and wait until it listens.
@@ -65,6 +66,7 @@ class LiveService:
         :param listen: its ``--listen``, a Twisted endpoint; port 0 is any free one.
         :param options: more options, as on the command line.
         :param environment: variables on top of those of the tests.
+        :param descriptors: open files of the tests' own that it gets, too.
         :raise AssertionError: it ended, or did not listen within `START_DEADLINE_S`; with all it printed.
         """
         self.directory = directory
@@ -91,6 +93,7 @@ class LiveService:
             errors="backslashreplace",
             # Ctrl-C in the terminal of the tests is for the tests, which then stop the service.
             start_new_session=True,
+            pass_fds=descriptors,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

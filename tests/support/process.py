@@ -27,6 +27,14 @@ def connect(service):
     return http.client.HTTPConnection(url.hostname, url.port, timeout=DEADLINE_S)
 
 
+def get(port, path):
+    """Ask a port of this machine; returns the status and the body."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
 def publish(connection, content, *, topic="t", key=None):
     """Publish one message; returns the status and the answer."""
     send_message(connection, content, topic=topic, key=key)

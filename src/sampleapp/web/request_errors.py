@@ -47,7 +47,7 @@ class PathNotFound(RequestError):
     """Nothing is at this path."""
 
     def __init__(self) -> None:
-        super().__init__("There is nothing at this path; there are / (the readings) and /messages.")
+        super().__init__("There is nothing at this path; /openapi.json lists those that there are.")
 
 
 class MethodNotAllowed(RequestError):
