@@ -85,7 +85,7 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=[
-        # Four of these are capped, since names of theirs are used that are not public; which ones they are,
+        # Five of these are capped, since names of theirs are used that are not public; which ones they are,
         # tests/test_private_names.py says. Raise a cap when that test passes with the next version.
         "afkak == 21.5.0.post0",
         "aiokafka >= 0.12, < 0.15",
@@ -110,6 +110,9 @@ setup(
         "pyjwt >= 2.15",
         # In the standard library since Python 3.11.
         "tomli >= 2.0.1; python_version < '3.11'",
+        # Swagger UI, as files, whose names are not public. What else carries them takes Django, Flask or
+        # FastAPI with it.
+        "offapi >= 0.1.4, < 0.2",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",
@@ -131,7 +134,11 @@ setup(
     packages=[*find_packages("src"), "twisted.plugins"],
     # src/twisted is a symbolic link to twisted/, so that an editable install finds the plugin as well.
     package_dir={"": "src"},
-    package_data={"sampleapp": ["py.typed"], "sampleapp.brokers.sqlite": ["schema/*.sql"]},
+    package_data={
+        "sampleapp": ["py.typed"],
+        "sampleapp.brokers.sqlite": ["schema/*.sql"],
+        "sampleapp.web.documentation": ["page/*"],
+    },
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},
     zip_safe=False,
 )

@@ -9,6 +9,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from sampleapp import brokers
@@ -29,7 +30,6 @@ from sampleapp.web import (
     Limits,
     OnAnswer,
     Probes,
-    Routes,
     RouteTable,
     answer_to_failure,
 )
@@ -139,6 +139,9 @@ class SampleApp(Service):
             )
         for url in self.urls:
             self._log.info("Listening at {url}", url=url)
+        reachable = next((url for url in self.urls if url.startswith("http")), None)
+        if reachable is not None:
+            self._log.info("In a browser, {url} shows what can be asked of it", url=f"{reachable}docs")
         if self._admin is not None:
             self._log_admin(self._admin.listener)
 
@@ -233,7 +236,9 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     metrics = MetricsPage()
     probes = Probes(get_reasons=readiness.reasons)
     for_everybody: list[_Part] = [probes] if config.admin else [probes, metrics]
-    table = front_door.table(*_with_documentation(for_everybody, of=[front_door, *for_everybody]))
+    documentation = _documentation(reactor)
+    table = front_door.table(*((part.routes, part) for part in (*for_everybody, documentation)))
+    documentation.show(table)
     server = HTTPServer(
         table.dispatch,
         answer_to=answer_to_failure,
@@ -281,9 +286,12 @@ def _admin(
     """Make what is for operators only: it asks nobody for credentials, and neither reads nor publishes."""
     if config.admin is None:
         return None
-    (routes, first), *others = _with_documentation(parts, of=parts)
+    documentation = _documentation(reactor)
+    (routes, first), *others = [(part.routes, part) for part in (*parts, documentation)]
+    table = RouteTable(routes, first, *others)
+    documentation.show(table)
     server = HTTPServer(
-        RouteTable(routes, first, *others).dispatch,
+        table.dispatch,
         answer_to=answer_to_failure,
         reactor=reactor,
         limits=limits,
@@ -293,8 +301,8 @@ def _admin(
     return Admin(Listener.from_description(config.admin, reactor=reactor, option="--admin"), server)
 
 
-def _with_documentation(
-    parts: Sequence[_Part], *, of: Sequence[FrontDoor | _Part]
-) -> list[tuple[Routes, object]]:
-    documentation = Documentation([part.routes for part in of])
-    return [(part.routes, part) for part in (*parts, documentation)]
+def _documentation(reactor: Any) -> Documentation:
+    """Make what reads its files in a thread."""
+    return Documentation(
+        read=lambda read_files: deferToThreadPool(reactor, reactor.getThreadPool(), read_files), clock=reactor
+    )

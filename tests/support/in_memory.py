@@ -174,8 +174,11 @@ def callers_of(text: str) -> Callers:
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
-    def __init__(self, *, broker=None, callers=None, allowed_origins=(), **limits):
-        """:param callers: a file of callers, as text; by default everybody may do everything."""
+    def __init__(self, *, broker=None, callers=None, allowed_origins=(), others=(), **limits):
+        """
+        :param callers: a file of callers, as text; by default everybody may do everything.
+        :param others: more that is served: routes, each with the instance whose handlers they are.
+        """
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
         self.broker = ManualBroker() if broker is None else broker
@@ -196,10 +199,11 @@ class InMemoryService:
             get_reasons=lambda: self.reasons,
             **({} if gate is None else {"may_see_reasons": gate.knows}),
         )
-        self.documentation = Documentation([self.front_door.routes, self.probes.routes])
+        self.documentation = Documentation(read=lambda read_files: succeed(read_files()), clock=self.clock)
         self.table = self.front_door.table(
-            (self.probes.routes, self.probes), (self.documentation.routes, self.documentation)
+            (self.probes.routes, self.probes), (self.documentation.routes, self.documentation), *others
         )
+        self.documentation.show(self.table)
         self.site = HTTPServer(
             self.table.dispatch,
             answer_to=answer_to_failure,
@@ -220,15 +224,6 @@ class InMemoryService:
         if self.not_ready is not None:
             raise self.not_ready
         return self.readings.representation(version)
-
-    def operations(self) -> set[tuple[str, str]]:
-        """Every method and path that is served, as the routes declare them; without ``OPTIONS``."""
-        return {
-            (method, rule.rule)
-            for routes in (self.front_door.routes, self.probes.routes, self.documentation.routes)
-            for rule in routes.app.url_map.iter_rules()
-            for method in rule.methods or ()
-        }
 
     def give_same_request_ids(self) -> None:
         """Let answers be compared byte by byte with those of another service."""

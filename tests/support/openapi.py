@@ -87,7 +87,7 @@ class Described:
         if "content" not in declared:
             assert response.body == b""
             return method, path, response.status, ""
-        media_type = response.headers[b"content-type"].decode()
+        media_type = response.headers[b"content-type"].decode().partition(";")[0]
         assert media_type in declared["content"], (
             f"{method} {path} {response.status} does not declare {media_type}"
         )

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp import errors
 from sampleapp.access import Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages import is_legal_topic, parse_message
+from sampleapp.metrics import MetricsPage
+from sampleapp.options import Config
+from sampleapp.service import build
 from sampleapp.web.descriptions import Description
 from sampleapp.web.openapi import openapi_document
 from sampleapp.web.problems import ROWS
 from sampleapp.web.routing import Routes
-from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.openapi import Described
 from tests.web.http import JSON, MESSAGE, chunked, raw
 
 
 def described_by(service):
     return Described(json.loads(service.request("GET", "/openapi.json").body))
+
+
+class WholeService(InMemoryService):
+    """All that is served, with a broker that leaves each answer to the test."""
+
+    def __init__(self, **limits):
+        others = [(MetricsPage.routes, MetricsPage())]
+        super().__init__(broker=ManualBroker(), others=others, **limits)
+
+
+@pytest.fixture
+def service():
+    return WholeService()
 
 
 @pytest.fixture
@@ -36,9 +54,23 @@ def test_the_document_is_openapi_3_1(described):
     OpenAPIV31SpecValidator(described.document).validate()
 
 
-def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other(service, described):
-    served = {(method, path.replace("<", "{").replace(">", "}")) for method, path in service.operations()}
+def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other():
+    reactor = MemoryReactorClock()
+    build(Config(broker="memory:"), reactor=reactor).privilegedStartService()
+    ((_, server, *_),) = reactor.tcpServers
+    connection = Connection(server)
+    connection.send(request_bytes("GET", "/openapi.json"))
+    (response,) = connection.responses(["GET"])
+    served = {
+        (method, re.sub("<(.*?)>", r"{\1}", rule.rule))
+        for routes in server.dispatch.__self__.routes
+        for rule in routes.app.url_map.iter_rules()
+        for method in rule.methods
+    }
+    described = Described(json.loads(response.body))
     assert described.operations() == served | {("OPTIONS", path) for _, path in served}
+    # What is tested here is what the service serves.
+    assert described.operations() == described_by(WholeService()).operations()
 
 
 def test_every_example_is_what_its_schema_says(described):
@@ -75,7 +107,7 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     """What the server itself may answer, whatever is asked for."""
 
     def ask(more=(), **limits):
-        service = InMemoryService(broker=ManualBroker(), **limits)
+        service = WholeService(**limits)
         connection = raw(service, request_bytes(method, target, [*headers, *more], body))
         return service, connection
 
@@ -87,7 +119,7 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     yield answer(ask([(b"Content-Encoding", b"gzip")])[1])
     yield answer(ask([(b"X-Long", b"x" * 17_000)])[1])
 
-    service = InMemoryService(broker=ManualBroker(), max_body=10)
+    service = WholeService(max_body=10)
     chunks = request_bytes(method, target, [*headers, (b"Transfer-Encoding", b"chunked")]) + chunked(
         b"x" * 11, 11
     )
@@ -98,14 +130,14 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     service.clock.pump([1] * 12)
     yield answer(connection)
 
-    service = InMemoryService(broker=ManualBroker(), max_connections=1, kept_for_loopback=0)
+    service = WholeService(max_connections=1, kept_for_loopback=0)
     _first, second = service.connect(), service.connect()
     second.send(request_bytes(method, target, headers, body))
     # It is told before it has said what it wants, and so with a body.
     (turned_away,) = second.responses(["GET"])
     yield turned_away._replace(body=b"") if method == "HEAD" else turned_away
 
-    service = InMemoryService(broker=ManualBroker())
+    service = WholeService()
     service.site.dispatch = faulty
     yield answer(raw(service, request_bytes(method, target, headers, body)))
 
@@ -114,8 +146,8 @@ def faulty(request):
     raise ZeroDivisionError
 
 
-def answers_with_validators(method, target, **headers):
-    service = InMemoryService(broker=ManualBroker())
+def answers_with_validators(method, target):
+    service = WholeService()
     first = service.request(method, target)
     yield first
     yield service.request(method, target, [(b"If-None-Match", first.headers[b"etag"])])
@@ -123,7 +155,7 @@ def answers_with_validators(method, target, **headers):
 
 def answers_of_readings(method):
     yield from answers_with_validators(method, "/")
-    service = InMemoryService(broker=ManualBroker())
+    service = WholeService()
     service.read(b"kitchen", b"21.5")
     for accept in (b"text/html", b"application/vnd.sampleApp.v2+json"):
         yield service.request(method, "/", [(b"Accept", accept)])
@@ -133,14 +165,14 @@ def answers_of_readings(method):
 
 
 def answers_of_readiness(method):
-    service = InMemoryService(broker=ManualBroker())
+    service = WholeService()
     yield service.request(method, "/ready")
     service.reasons = ["Kafka does not answer."]
     yield service.request(method, "/ready")
 
 
 def answers_to_messages():
-    service = InMemoryService(broker=ManualBroker())
+    service = WholeService()
 
     def publish(result):
         connection = raw(service, request_bytes("POST", "/messages", JSON, MESSAGE))
@@ -157,20 +189,39 @@ def answers_to_messages():
     yield service.request("POST", "/messages", (), MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
-    full = InMemoryService(broker=ManualBroker(), max_waiting=1)
+    full = WholeService(max_waiting=1)
     raw(full, request_bytes("POST", "/messages", JSON, MESSAGE))
     yield full.request("POST", "/messages", JSON, MESSAGE)
+
+
+def answers_of_metrics(method):
+    for accept in (b"*/*", b"application/openmetrics-text"):
+        yield WholeService().request(method, "/metrics", [(b"Accept", accept)])
+
+
+def answers_of_files(method):
+    service = WholeService()
+    page = service.request("GET", "/docs").body.decode()
+    for name in re.findall('"(docs/[^"]+)"', page):
+        yield from answers_with_validators(method, f"/{name}")
+    yield service.request(method, "/docs/other.js")
 
 
 ANSWERS = {
     ("GET", "/"): lambda: answers_of_readings("GET"),
     ("HEAD", "/"): lambda: answers_of_readings("HEAD"),
     ("POST", "/messages"): answers_to_messages,
-    ("GET", "/live"): lambda: [InMemoryService().request("GET", "/live")],
-    ("HEAD", "/live"): lambda: [InMemoryService().request("HEAD", "/live")],
+    ("GET", "/live"): lambda: [WholeService().request("GET", "/live")],
+    ("HEAD", "/live"): lambda: [WholeService().request("HEAD", "/live")],
     ("GET", "/ready"): lambda: answers_of_readiness("GET"),
     ("HEAD", "/ready"): lambda: answers_of_readiness("HEAD"),
     ("GET", "/openapi.json"): lambda: answers_with_validators("GET", "/openapi.json"),
+    ("GET", "/docs"): lambda: answers_with_validators("GET", "/docs"),
+    ("HEAD", "/docs"): lambda: answers_with_validators("HEAD", "/docs"),
+    ("GET", "/docs/{file}"): lambda: answers_of_files("GET"),
+    ("HEAD", "/docs/{file}"): lambda: answers_of_files("HEAD"),
+    ("GET", "/metrics"): lambda: answers_of_metrics("GET"),
+    ("HEAD", "/metrics"): lambda: answers_of_metrics("HEAD"),
     ("HEAD", "/openapi.json"): lambda: answers_with_validators("HEAD", "/openapi.json"),
 }
 """
@@ -178,7 +229,7 @@ By the method and the path of each operation.
 
 What the server may answer to every request is not among them, nor is ``OPTIONS``.
 """
-TARGETS = {}
+TARGETS = {"/docs/{file}": "/docs/a.js"}
 """Of paths with variables: one that is served."""
 
 
@@ -188,7 +239,7 @@ def test_every_declared_answer_is_given_and_every_given_answer_is_declared(descr
         target = TARGETS.get(path, path)
         answers = list(answers_of_every_operation(method, target, JSON if method == "POST" else ()))
         if method == "OPTIONS":
-            answers.append(InMemoryService().request("OPTIONS", target))
+            answers.append(WholeService().request("OPTIONS", target))
         else:
             answers += ANSWERS[method, path]()
         given_answers |= {described.outcome(method, path, answer) for answer in answers}
@@ -229,7 +280,7 @@ DOCUMENTS = st.one_of(
 
 @pytest.fixture(scope="module")
 def message_schema():
-    described = described_by(InMemoryService())
+    described = described_by(WholeService())
     return lambda value: described.is_valid(value, {"$ref": "#/components/schemas/Message"})
 
 

@@ -175,6 +175,8 @@ class RouteTable:
         """
         self._gate = gate
         self._parts = ((routes, instance), *others)
+        self.routes = tuple(part for part, _ in self._parts)
+        """All that it finds."""
         self._urls = [part.app.url_map.bind("") for part, _ in self._parts]
         self._exact = {
             (method.encode("ascii"), rule.rule.encode("ascii")): part.by_endpoint[rule.endpoint].bound(
