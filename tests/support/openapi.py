@@ -54,7 +54,7 @@ class Described:
             # It has no body, so that its status is all that it tells.
             return [""]
         schema = response["content"][PROBLEM]["schema"]
-        return schema["allOf"][1]["properties"]["type"]["enum"]
+        return schema["properties"]["type"]["enum"]
 
     def is_valid(self, value, schema):
         """Whether a value is what a schema of the document says."""

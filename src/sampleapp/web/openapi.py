@@ -216,17 +216,13 @@ class _Builder:
         if has_body:
             response["content"] = {
                 _PROBLEM_TYPE: {
+                    # Generators of clients take the reference, and so make one class of all refusals.
                     "schema": {
-                        "allOf": [
-                            {"$ref": _SCHEMAS.format(name=Problem.__name__)},
-                            {
-                                "type": "object",
-                                "properties": {
-                                    "type": {"enum": list(types)},
-                                    "status": {"const": int(rows[0].status)},
-                                },
-                            },
-                        ]
+                        "$ref": _SCHEMAS.format(name=Problem.__name__),
+                        "properties": {
+                            "type": {"enum": list(types)},
+                            "status": {"const": int(rows[0].status)},
+                        },
                     },
                     "examples": {
                         row.name or "plain": {
