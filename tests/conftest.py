@@ -12,6 +12,8 @@ import pytest
 from sampleapp.testing import failures_collected
 from tests.real_kafka.distribution import why_not
 
+pytest_plugins = ["tests.support.leaks"]
+
 REAL_KAFKA = Path(__file__).with_name("real_kafka")
 
 hypothesis.settings.register_profile(

@@ -17,6 +17,7 @@ from sampleapp.reloads import Reloads
 from sampleapp.service import SampleApp, build
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.logs import logged_lines
+from tests.support.secrets import secret
 
 MESSAGE = b'{"topic":"t","content":"c"}'
 POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)
@@ -181,7 +182,7 @@ def test_a_port_that_cannot_be_closed_does_not_keep_the_broker_from_being_stoppe
 
 def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_changes_nothing(tmp_path):
     credentials = tmp_path / "credentials"
-    credentials.write_text("username=somebody\npassword=s3cr3t-Xyzzy\n")
+    credentials.write_text(f"username=somebody\npassword={secret('s3cr3t-Xyzzy', 'a password')}\n")
     credentials.chmod(0o600)
     url = f"kafka+tls://127.0.0.1:1?sasl=SCRAM-SHA-512&credentials={credentials}"
     clock = MemoryReactorClock()

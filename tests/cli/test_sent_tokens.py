@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from sampleapp.cli import main
 from tests.support.command import COMMAND
+from tests.support.secrets import record_output, secret
 
-TOKEN = "sampleapp_another-token-of-the-tests-that-nobody-may-see"
-OTHER = "sampleapp_a-third-token-of-the-tests-that-nobody-may-see"
+TOKEN = secret("sampleapp_another-token-of-the-tests-that-nobody-may-see", "a token")
+OTHER = secret("sampleapp_a-third-token-of-the-tests-that-nobody-may-see", "a token")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,6 +65,7 @@ def run(server, *arguments, token=None, code=0):
         timeout=30,
         encoding="utf-8",
     )
+    record_output("output of commands", ended.stdout + ended.stderr)
     assert ended.returncode == code, ended
     assert TOKEN not in ended.stdout + ended.stderr
     assert OTHER not in ended.stdout + ended.stderr

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sampleapp.access import parse_callers
 from sampleapp.cli import main
 from tests.support.command import COMMAND
+from tests.support.secrets import record_output, secret
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,11 +41,13 @@ def make(*arguments):
     stdout, stderr = io.StringIO(), io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
         main(["token", *map(str, arguments)])
+    record_output("output of commands", stderr.getvalue())
     return ended.value.code or 0, stdout.getvalue(), stderr.getvalue()
 
 
 def digest(stdout):
     assert A_TOKEN.fullmatch(stdout), "not one token, alone"
+    secret(stdout.strip(), "a token")
     return hashlib.sha256(stdout.strip().encode()).hexdigest()
 
 

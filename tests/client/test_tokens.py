@@ -26,8 +26,9 @@ from sampleapp.client import (
     UnexpectedAnswer,
 )
 from tests.support.client_servers import PROBLEM, V1, CannedResource, listening, problem
+from tests.support.secrets import secret
 
-TOKEN = "sampleapp_a-token-of-this-test-that-nobody-may-ever-see"
+TOKEN = secret("sampleapp_a-token-of-this-test-that-nobody-may-ever-see", "a token")
 
 
 class Recorder(CannedResource):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from tests.support.secrets import secret
+
 
 def token_of(name: str) -> str:
     """The token of a caller; each test has the same."""
-    return f"sampleapp_token-of-{name}"
+    return secret(f"sampleapp_token-of-{name}", "a token")
 
 
 def bearer(token: str) -> tuple[bytes, bytes]:

@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.support.secrets import secret_key
+
 DAY = dt.timedelta(days=1)
 
 
@@ -90,7 +92,7 @@ def key_pem(key, *, form=serialization.PrivateFormat.PKCS8, password=None):
     encryption = (
         serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
     )
-    return key.private_bytes(serialization.Encoding.PEM, form, encryption)
+    return secret_key(key.private_bytes(serialization.Encoding.PEM, form, encryption))
 
 
 def _pem(certificate):

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.support import process
+from tests.support.secrets import record_output
 
 COMMAND = str(Path(sys.executable).with_name("sampleapp"))
 
@@ -32,6 +33,7 @@ def sampleapp(service, *arguments, stdin=b"", url=None, code=0):
         env={**os.environ, "SAMPLEAPP_URL": url or service.url},
         timeout=30,
     )
+    record_output("output of commands", ended.stdout + ended.stderr)
     assert ended.returncode == code, ended
     return ended.stdout.decode(), ended.stderr.decode()
 
@@ -95,6 +97,7 @@ class Watched:
     def _read(self):
         for line in self.process.stdout:
             with self._news:
+                record_output("output of commands", line)
                 self._lines.append(line.rstrip("\n"))
                 self._news.notify_all()
 

@@ -18,8 +18,9 @@ from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, address
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest
 from tests.support.brokers import eventually, within
+from tests.support.secrets import secret
 
-SECRET = "s3cr3t-Xyzzy"
+SECRET = secret("s3cr3t-Xyzzy", "a password")
 USER = "somebody"
 ENVIRON = {"SAMPLEAPP_KAFKA_USERNAME": USER, "SAMPLEAPP_KAFKA_PASSWORD": SECRET}
 METADATA = 3

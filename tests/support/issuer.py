@@ -9,6 +9,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from tests.support.secrets import secret
+
 NOW_S = 1_800_000_000.0
 ISSUER = "https://login.example/"
 AUDIENCE = "sampleapp"
@@ -49,9 +51,13 @@ def signed(claims=None, *, algorithm="ES256", number=0, header=None, **changes):
     """
     claims = {**(CLAIMS if claims is None else claims), **changes}
     headers = {"kid": f"{algorithm}-{number}", **(header or {})}
-    return jwt.encode(
+    token = jwt.encode(
         {name: value for name, value in claims.items() if value is not None},
         private_key(algorithm, number),
         algorithm=algorithm,
         headers={name: value for name, value in headers.items() if value is not None},
-    ).encode()
+    )
+    _, content, signature = token.split(".")
+    secret(content, "the claims of a token")
+    secret(signature, "the signature of a token")
+    return token.encode()

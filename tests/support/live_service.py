@@ -19,6 +19,8 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from tests.support.secrets import record_output
+
 __all__ = ["LiveService"]
 
 START_DEADLINE_S = 30.0
@@ -95,6 +97,8 @@ class LiveService:
             start_new_session=True,
             pass_fds=descriptors,
         )
+        record_output("options of processes", " ".join(map(str, self.process.args)))
+        self._access_log = _option("--access-log", options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
@@ -173,6 +177,7 @@ class LiveService:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            record_output("output of the service", line)
             with self._news:
                 self._printed.append(line)
                 self._news.notify_all()
@@ -183,6 +188,13 @@ class LiveService:
     def _released(self) -> int:
         """Close what the ended process leaves here: a pipe that is collected open is a warning."""
         self._reader.join()
+        if self._access_log is not None and (self.directory / self._access_log).is_file():
+            for line in (self.directory / self._access_log).read_text(errors="backslashreplace").splitlines():
+                record_output("files of the service", line)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return self.process.returncode
+
+
+def _option(name: str, options: Sequence[str]) -> str | None:
+    return options[options.index(name) + 1] if name in options else None

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.support.secrets import record_output
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 20
@@ -48,7 +49,10 @@ def send_message(connection, content, *, topic="t", key=None):
 
 def answer_on(connection):
     response = connection.getresponse()
-    return response.status, json.load(response)
+    body = response.read()
+    record_output("answers", str(response.headers))
+    record_output("answers", body)
+    return response.status, json.loads(body)
 
 
 def records(directory, topic="t"):
@@ -138,7 +142,7 @@ def refuses(service):
 
 
 def run(arguments, environment, directory):
-    return subprocess.run(
+    ended = subprocess.run(
         [*TWISTD, *arguments],
         check=False,
         cwd=directory,
@@ -149,3 +153,5 @@ def run(arguments, environment, directory):
         text=True,
         timeout=DEADLINE_S,
     )
+    record_output("output of the service", ended.stdout)
+    return ended

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from sampleapp.brokers.kafka.config import COMPRESSIONS, MECHANISMS, KafkaConfig, parse
+from tests.support.secrets import secret
 
-SECRET = "s3cr3t-Xyzzy"
+SECRET = secret("s3cr3t-Xyzzy", "a password")
 
 
 def refusal(url):

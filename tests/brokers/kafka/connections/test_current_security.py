@@ -17,8 +17,9 @@ from tests.support.connecting import SECRET, USER, Connecting, Inner, as_client,
 from tests.support.files import written
 from tests.support.kafka_server import FakeBroker, ServerTLS, listening
 from tests.support.logs import logged_lines
+from tests.support.secrets import secret
 
-NEW_SECRET = "n3w-s3cr3t-Plugh"
+NEW_SECRET = secret("n3w-s3cr3t-Plugh", "a password")
 REREAD = "Kafka's credentials or certificates were read again after a refusal: they are new."
 
 

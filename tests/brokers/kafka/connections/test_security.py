@@ -17,8 +17,9 @@ from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
 from tests.support.files import written
+from tests.support.secrets import secret
 
-SECRET = "s3cr3t-Xyzzy"
+SECRET = secret("s3cr3t-Xyzzy", "a password")
 
 
 def test_plain_without_tls_is_worth_a_warning(warnings):
