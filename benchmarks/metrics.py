@@ -1,0 +1,154 @@
+"""
+What counting costs: on the path of a request, for each batch of records, and when Prometheus asks.
+
+In one process, without HTTP. What a request costs with all around it, benchmarks/run.py says.
+
+    python benchmarks/metrics.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from itertools import repeat
+from statistics import median
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from twisted.internet.task import Clock
+
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.follower import ReadingsFollower
+from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
+from sampleapp.metrics import Families, MetricsPage, RequestCounts
+from sampleapp.model import RecordMetadata
+from sampleapp.web import Answer, Exchange, HTTPServer, Request, answer_to_failure
+from sampleapp.web.server import Peer
+from sampleapp.web.server.head import Head, parse_head
+
+__all__ = ["measure_metrics"]
+
+CALLS = 200_000
+ROUNDS = 7
+ROUTES = ("/", "/messages", "/topics/<topic>", "/metrics", "/live", "/ready", "/openapi.json", "")
+STATUSES = (200, 304, 400, 401, 403, 404, 413, 422, 429, 503, 504)
+APIS = ("ApiVersions", "Fetch", "InitProducerId", "ListOffsets", "Metadata", "Produce")
+
+
+def measure_metrics() -> None:
+    print("\nCPU µs a call, above that of a call that does nothing")
+    counts = RequestCounts(seconds=time.time)
+    post, get = _head("POST", "/messages"), _head("GET", "/")
+    record = RecordMetadata(topic="readings", partition=0, offset=1)
+    for name, route, head, answer in (
+        ("POST, 200", "/messages", post, Answer(HTTPStatus.OK, record=record, record_bytes=100)),
+        ("GET, 200", "/", get, Answer(HTTPStatus.OK)),
+        ("POST, 503", "/messages", post, Answer(HTTPStatus.SERVICE_UNAVAILABLE, problem="buffer-full")),
+    ):
+        exchange = Exchange(Peer(None), b"1", time.time(), head, route)
+        _print(name, _us(counts.answered, exchange, answer) - _us(_nothing, exchange, answer))
+    distribution = Distribution(SECONDS)
+    _print("a value of a batch", _us(distribution.add, 0.004) - _us(_nothing, 0.004))
+
+    print("\nms for one scrape, during which nothing else is served")
+    for topics, connections, brokers in ((1, 10, 1), (100, 1_000, 12), (100, 10_000, 100)):
+        page = _page(topics, connections, brokers)
+        line = f"{topics:,} topics, {connections:,} connections, {brokers} brokers of Kafka"
+        registry = cast("Any", page)._registry  # noqa: SLF001
+        for form, generate in (("text", generate_latest), ("OpenMetrics", generate_openmetrics)):
+            body = generate(registry)
+            lines = sum(not each.startswith(b"#") for each in body.splitlines())
+            _print(f"{line}: {form}, {lines:,} lines", _ms(generate, registry))
+        process = CollectorRegistry()
+        _print("  of it, for the process", _ms(generate_latest, _of_process(process)))
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _us(function: Callable[..., object], *arguments: object) -> float:
+    return 1e6 * _seconds(function, arguments, CALLS)
+
+
+def _ms(function: Callable[..., object], *arguments: object) -> float:
+    return 1e3 * _seconds(function, arguments, 20)
+
+
+def _seconds(function: Callable[..., object], arguments: tuple[object, ...], calls: int) -> float:
+    rounds = []
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        for _ in repeat(None, calls):
+            function(*arguments)
+        rounds.append((time.process_time() - began_s) / calls)
+    return median(rounds)
+
+
+def _print(name: str, value: float) -> None:
+    print(f"  {name:75}{value:8.2f}")
+
+
+def _head(method: str, path: str) -> Head:
+    return parse_head(f"{method} {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+
+
+def _of_process(registry: CollectorRegistry) -> CollectorRegistry:
+    from prometheus_client import GCCollector, ProcessCollector
+
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+class _Kafka(MemoryBroker):
+    """Tells what a Kafka broker would."""
+
+    def __init__(self, brokers: int) -> None:
+        super().__init__(clock=Clock())
+        self._sent = Counter({(api, node): 1 for api in APIS for node in range(brokers)})
+
+    def measures(self) -> KafkaMeasures:
+        return KafkaMeasures(
+            waiting=Waiting(records=1, bytes=1, limit_bytes=1),
+            requests=self._sent,
+            retries=0,
+            batch_records=Distribution(RECORDS),
+            batch_bytes=Distribution(BYTES),
+            throttled_s=0.0,
+            acknowledgement_s=Distribution(SECONDS),
+        )
+
+
+def _page(topics: int, connections: int, brokers: int) -> MetricsPage:
+    clock = Clock()
+    counts = RequestCounts(seconds=clock.seconds)
+    for route in ROUTES:
+        for status in STATUSES[: 1 if topics == 1 else None]:
+            exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/x"), route)
+            counts.answered(exchange, Answer(HTTPStatus(status)))
+    for number in range(topics):
+        record = RecordMetadata(topic=f"topic-{number}", partition=0, offset=1)
+        exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/messages"), "/messages")
+        counts.answered(exchange, Answer(HTTPStatus.OK, record=record))
+    server = HTTPServer(_refuse, answer_to=answer_to_failure, reactor=clock)
+    for _ in range(connections):
+        connection = server.buildProtocol(None)
+        server.opened(cast("Any", connection), is_turned_away=False)
+    broker = _Kafka(brokers)
+    page = MetricsPage()
+    follower = ReadingsFollower(broker=broker, topic="readings", clock=clock)
+    page.show(Families(requests=counts, server=server, broker=broker, follower=follower))
+    return page
+
+
+def _refuse(_: Request) -> Answer:
+    return Answer(HTTPStatus.NOT_FOUND)
+
+
+if __name__ == "__main__":
+    measure_metrics()
