@@ -26,6 +26,7 @@ VALUES = {
     "admin": ["tcp:9090:interface=127.0.0.1"],
     "allow-origin": ["https://example.org", "http://localhost:3000"],
     "broker": ["memory:"],
+    "access-log-format": ["json"],
     "log-format": ["json"],
     "log-level": ["error"],
     "readings-topic": ["temperatures"],

@@ -17,7 +17,7 @@ from twisted.python.usage import UsageError
 
 from sampleapp import __version__
 from sampleapp.environment import Arity, Declared, EnvironmentMistake, from_environment, surplus
-from sampleapp.logs import LEVELS, LogFormat, LogSettings
+from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat, LogSettings
 from sampleapp.messages import is_legal_topic
 from sampleapp.web.cors import NotAnOrigin, check_origin
 from sampleapp.web.server import Limits
@@ -205,6 +205,18 @@ class Options(TwistedOptions):
             None,
             _DEFAULTS.log.level,
             f"What is logged, and what is more important: {', '.join(LEVELS)}.",
+        ],
+        [
+            "access-log",
+            None,
+            None,
+            "The file that gets a line for each request, or - for standard output; none by default.",
+        ],
+        [
+            "access-log-format",
+            None,
+            _DEFAULTS.log.access_log_format.value,
+            "How such a line is written: combined, as Apache does, with more fields; or json.",
         ],
     ]
 
@@ -409,6 +421,14 @@ class Options(TwistedOptions):
                     _one_of("--log-format", self["log-format"], [each.value for each in LogFormat])
                 ),
                 level=_one_of("--log-level", self["log-level"], LEVELS),
+                access_log=_file("--access-log", self["access-log"]),
+                access_log_format=AccessLogFormat(
+                    _one_of(
+                        "--access-log-format",
+                        self["access-log-format"],
+                        [each.value for each in AccessLogFormat],
+                    )
+                ),
             ),
         )
 
@@ -423,6 +443,12 @@ class Options(TwistedOptions):
     def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
         """Refuse at once what is not right."""
         _ = self.config
+
+
+def _file(option: str, path: str | None) -> str:
+    if path == "" or (path is not None and "\0" in path):
+        raise UsageError(f"{option} takes the path of a file, not {path!r}.")
+    return path or ""
 
 
 def _one_of(option: str, text: str, words: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -18,11 +18,25 @@ _INTERVAL_S: Final = 1.0
 _Signature: TypeAlias = "tuple[int, int, int, int] | int | None"
 
 
+class _Verb(NamedTuple):
+    """What is done again, as the log says it."""
+
+    present: str
+    past: str
+
+
+_READ: Final = _Verb("read", "Read")
+_OPEN: Final = _Verb("open", "Opened")
+
+
 class _Source:
     """Something that can be read again."""
 
-    def __init__(self, name: str, reload: Callable[[], object], paths: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, name: str, reload: Callable[[], object], paths: Callable[[], Iterable[str]], verb: _Verb
+    ) -> None:
         self.name = name
+        self.verb = verb
         self.reload = reload
         self._paths = paths
         self._seen = self._look()
@@ -58,6 +72,8 @@ class Reloads:
         name: str,
         reload: Callable[[], object],
         paths: Iterable[str] | Callable[[], Iterable[str]] = (),
+        *,
+        is_written: bool = False,
     ) -> None:
         """
         Let something be read again.
@@ -67,9 +83,11 @@ class Reloads:
             changed then, and its sentence is logged.
         :param paths: the files that it is read from, or what says which they are now; without any, it is only
             read again when `reload` is called.
+        :param is_written: it is not read, but a file that is opened again to be written to.
         """
+        verb = _OPEN if is_written else _READ
         fixed = None if callable(paths) else tuple(paths)
-        self._sources.append(_Source(name, reload, paths if callable(paths) else lambda: fixed or ()))
+        self._sources.append(_Source(name, reload, paths if callable(paths) else lambda: fixed or (), verb))
 
     def start(self) -> None:
         """Begin to look at the files."""
@@ -118,7 +136,7 @@ class Reloads:
                 "Could not read {name} again; what was read before stays in use.", name=source.name
             )
         else:
-            self._log.info("Read {name} again.", name=source.name)
+            self._log.info("{done} {name} again.", done=source.verb.past, name=source.name)
             return True
         return False
 

@@ -17,14 +17,17 @@ from sampleapp.errors import StartUpError
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.listener import Listener
+from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.options import Config
 from sampleapp.readiness import Readiness
 from sampleapp.reloads import Reloads
 from sampleapp.web import (
+    Answer,
     Cors,
     Descriptors,
     Documentation,
+    Exchange,
     FrontDoor,
     HTTPServer,
     Limits,
@@ -72,12 +75,14 @@ class SampleApp(Service):
         readiness: Readiness,
         clock: IReactorTime,
         admin: Admin | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """
         :param listeners: where the server is to be reached.
         :param reloads: what can be read again while all that runs.
         :param readiness: is told when the service begins to stop.
         :param admin: outlives all the rest, so that operators can see how it ends.
+        :param access_log: is open for as long as all that runs.
         :param clock: measures how long stopping may take.
         """
         self._config = config
@@ -89,6 +94,7 @@ class SampleApp(Service):
         self._readiness = readiness
         self._clock = clock
         self._admin = admin
+        self._access_log = access_log
         self._is_listening = False
 
     @property
@@ -122,8 +128,15 @@ class SampleApp(Service):
         self._is_listening = True
 
     def startService(self) -> None:  # noqa: N802 -- Twisted's name
-        """Start everything; what the broker needs time for goes on in the background."""
+        """
+        Start everything; what the broker needs time for goes on in the background.
+
+        :raise StartUpError: a port cannot be had, or the access log cannot be opened.
+        """
         super().startService()
+        # Not before, when the process may be another user.
+        if self._access_log is not None:
+            self._access_log.open()
         if not self._is_listening:
             self.privilegedStartService()
         self._broker.start()
@@ -188,6 +201,8 @@ class SampleApp(Service):
             await self._admin.listener.stop()
             await self._wait(self._admin.server.drain(), timeout_s=_LAST_ANSWERS_S)
             self._admin.server.abort()
+        if self._access_log is not None:
+            self._access_log.close()
 
     async def _let_load_balancers_notice(self) -> None:
         delay_s = self._config.drain_delay_s
@@ -233,6 +248,8 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     readiness = Readiness(broker=broker, follower=follower)
     front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
     counts = RequestCounts(seconds=reactor.seconds)
+    access_log = _access_log(config.log, reloads, clock=reactor)
+    on_answer = counts.answered if access_log is None else _both(counts.answered, access_log.answered)
     metrics = MetricsPage()
     probes = Probes(get_reasons=readiness.reasons)
     for_everybody: list[_Part] = [probes] if config.admin else [probes, metrics]
@@ -245,7 +262,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         reactor=reactor,
         limits=limits,
         descriptors=descriptors,
-        on_answer=counts.answered,
+        on_answer=on_answer,
         cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
     metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
@@ -257,7 +274,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         reactor=reactor,
         limits=limits.for_admin(),
         descriptors=descriptors,
-        on_answer=counts.answered,
+        on_answer=on_answer,
     )
     for listener in listeners if admin is None else [*listeners, admin.listener]:
         listener.add_to(reloads)
@@ -271,7 +288,25 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         readiness=readiness,
         clock=reactor,
         admin=admin,
+        access_log=access_log,
     )
+
+
+def _access_log(settings: LogSettings, reloads: Reloads, *, clock: IReactorTime) -> AccessLog | None:
+    if not settings.access_log:
+        return None
+    require_writable(settings.access_log)
+    access_log = AccessLog(path=settings.access_log, line_format=settings.access_log_format, clock=clock)
+    reloads.add("the access log", access_log.reopen, is_written=True)
+    return access_log
+
+
+def _both(first: OnAnswer, second: OnAnswer) -> OnAnswer:
+    def tell(exchange: Exchange, answer: Answer) -> None:
+        first(exchange, answer)
+        second(exchange, answer)
+
+    return tell
 
 
 def _admin(

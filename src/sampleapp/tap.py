@@ -6,7 +6,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -18,7 +19,7 @@ from twisted.python.components import Componentized
 from twisted.python.usage import UsageError
 
 from sampleapp.errors import StartUpError
-from sampleapp.logs import log_observer
+from sampleapp.logs import STANDARD_OUTPUT, log_observer
 from sampleapp.options import Options as ServiceOptions
 from sampleapp.service import SampleApp, build
 from sampleapp.systemd import Supervision
@@ -81,18 +82,18 @@ class TwistdService(Service):
         :raise StartUpError: one of them cannot be had. The process will end with that sentence.
         """
         super().privilegedStartService()
-        try:
+        with _shown_as_sentence():
             self._sampleapp.privilegedStartService()
-        except StartUpError:
-            # Only for an Exception does twistd remove its pid file, and tell the process that started the
-            # daemon; so this is no SystemExit, and must be kept from being shown as a traceback.
-            sys.excepthook = _show_sentence
-            raise
 
     def startService(self) -> None:  # noqa: N802 -- Twisted's name
-        """Start the service."""
+        """
+        Start the service.
+
+        :raise StartUpError: the access log cannot be opened. The process will end with that sentence.
+        """
         super().startService()
-        self._sampleapp.startService()
+        with _shown_as_sentence():
+            self._sampleapp.startService()
         # What is there now stays for good. Looking through it again and again is what made one answer
         # in a hundred late.
         gc.collect()
@@ -111,6 +112,17 @@ class TwistdService(Service):
         stopping = self._sampleapp.stopService()
         self._supervision.stopping()
         return stopping.addCallback(lambda _: self._supervision.stopped())
+
+
+@contextmanager
+def _shown_as_sentence() -> Iterator[None]:
+    try:
+        yield
+    except StartUpError:
+        # Only for an Exception does twistd remove its pid file, and tell the process that started the daemon;
+        # so this is no SystemExit, and must be kept from being shown as a traceback.
+        sys.excepthook = _show_sentence
+        raise
 
 
 def _show_sentence(_type: object, error: BaseException, _traceback: object) -> None:
@@ -160,6 +172,7 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         from twisted.internet import reactor
     config = options.config
     try:
+        _require_standard_output(options)
         if options["check"]:
             build(config, reactor=reactor)
             _tell_that_it_would_start(options)
@@ -180,6 +193,15 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service
+
+
+def _require_standard_output(options: Options) -> None:
+    twistd = options.parent
+    if options.config.log.access_log == STANDARD_OUTPUT and twistd is not None and not twistd["nodaemon"]:
+        raise StartUpError(
+            "--access-log - is for standard output, which a daemon does not have. Give a file, or run twistd "
+            "with --nodaemon."
+        )
 
 
 def _tell_that_it_would_start(options: Options) -> NoReturn:

@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.live_service import TWISTD_SAMPLEAPP
-from tests.support.process import run, wait_for_readings
+from tests.support.process import connect, run, wait_for_readings
 from tests.support.waiting import wait_until
 
 SCRIPT = str(Path(sys.executable).with_name("sampleapp"))
@@ -63,3 +64,53 @@ def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(l
     assert len(warnings) == (level == "warn")
     assert all("[sampleapp.tap#warn] SAMPLEAPP_X is no variable of the service" in each for each in warnings)
     assert "[stderr#error] sampleapp: Cannot listen on " in refusal
+
+
+def test_after_sighup_lines_for_requests_go_to_a_new_file_and_none_is_lost(start, tmp_path):
+    log, moved = tmp_path / "access.log", tmp_path / "access.log.1"
+    service = start(options=["--access-log", "access.log", "--access-log-format", "json"])
+    ids = [str(number) for number in range(30)]
+    with closing(connect(service)) as connection:
+        for number in ids:
+            if number == "10":
+                log.rename(moved)
+            if number == "20":
+                service.process.send_signal(signal.SIGHUP)
+                service.wait_for_output("Opened the access log again.")
+            connection.request("GET", "/nothing", headers={"X-Request-Id": number})
+            connection.getresponse().read()
+    assert service.stop() == -signal.SIGTERM
+    before, after = [
+        [event["request_id"] for event in events(path.read_text()) if event["path"] == "/nothing"]
+        for path in (moved, log)
+    ]
+    assert (before, after) == (ids[:20], ids[20:])
+
+
+def test_lines_for_requests_are_on_standard_output(start):
+    service = start(options=["--access-log", "-"])
+    with closing(connect(service)) as connection:
+        connection.request("GET", "/nothing")
+        connection.getresponse().read()
+    service.wait_for_output(r'127\.0\.0\.1 - - \[\S+ \+0000\] "GET /nothing HTTP/1\.1" 404 \d+ ')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["-n", "sampleapp", "--access-log=gone/a.log"],
+            "cannot open gone/a.log: No such file or directory.",
+        ),
+        (
+            ["sampleapp", "--access-log=-"],
+            "--access-log - is for standard output, which a daemon does not have.",
+        ),
+    ],
+)
+def test_an_access_log_that_cannot_be_opened_is_a_refusal_to_start(arguments, sentence, installed, tmp_path):
+    done = run([*arguments, *FREE_PORT], installed, tmp_path)
+    assert done.returncode == 1
+    assert sentence in done.stdout
+    assert "Traceback" not in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["LEVELS", "LogFormat", "LogSettings"]
+__all__ = ["LEVELS", "AccessLogFormat", "LogFormat", "LogSettings"]
 
 LEVELS: Final = ("debug", "info", "warn", "error", "critical")
 """The names of the levels, the least important one first."""
@@ -21,9 +21,20 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+class AccessLogFormat(Enum):
+    """How a line for a request is written."""
+
+    COMBINED = "combined"
+    """As Apache does, with more fields after it."""
+    JSON = "json"
+
+
 class LogSettings(Struct, frozen=True, kw_only=True):
-    """What the log of the service is to be."""
+    """What is to be logged, and where."""
 
     format: LogFormat = LogFormat.TEXT
     level: str = "info"
     """One of `LEVELS`. Less important events are left out."""
+    access_log: str = ""
+    """The file for a line for each request; ``-`` for standard output; empty for none."""
+    access_log_format: AccessLogFormat = AccessLogFormat.COMBINED

@@ -67,6 +67,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """Of the target, as it was sent: percent-encoded. ``*`` for the server as a whole."""
     query: bytes
     """Of the target, without the question mark, as it was sent."""
+    is_1_1: bool
+    """Whether it is of HTTP/1.1, rather than 1.0."""
     fields: Fields
     length: int | None
     """Of the body, in bytes; ``None`` when it comes in chunks."""
@@ -215,6 +217,7 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
         method=method,
         path=path,
         query=query,
+        is_1_1=is_1_1,
         fields=fields,
         length=length,
         # RFC 9110, section 10.1.1: HTTP/1.0 does not know it.

@@ -1,0 +1,152 @@
+"""
+A line for each request: who asked for what, and what came of it.
+
+Whatever a client has sent is escaped, so that it cannot end a field or a line. Queries are left out, since
+the keys of records stand there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from sampleapp.web import Answer, Exchange
+
+__all__ = ["combined_line", "json_access_line"]
+
+# What Apache escapes: what is not printable ASCII, and what ends or begins an escape.
+_SPECIAL: Final = re.compile(r'[^ -~]|["\\]')
+_SPECIAL_OR_BLANK: Final = re.compile(r'[^!-~]|["\\]')
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def combined_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
+    """
+    Write a line in Apache's format "combined", with more fields after it.
+
+    :param ended_s: when the answer was decided, in seconds since the epoch.
+    """
+    head, record = exchange.head, answer.record
+    started_s = exchange.started_s
+    length = answer.length
+    if head is None:
+        request, referer, agent = "-", "-", "-"
+    else:
+        request = f"{head.method.decode('latin-1')} {_quoted(head.path)} HTTP/1.{1 if head.is_1_1 else 0}"
+        values = head.fields.joined
+        referer, agent = _without_query(values(b"referer")), _quoted(values(b"user-agent"))
+        if head.method == b"HEAD":
+            length = 0
+    caller = _word(exchange.caller.encode("utf-8", "backslashreplace"))
+    where = "- - -" if record is None else f"{record.topic} {record.partition} {record.offset}"
+    return (
+        f"{exchange.peer.host or '-'} - {caller} {_apache_time(int(started_s))} "
+        f'"{request}" {int(answer.status)} {length or "-"} "{referer}" "{agent}" '
+        f"{_word(exchange.request_id)} {ended_s - started_s:.6f} {exchange.route or '-'} {where}\n"
+    )
+
+
+class _Line(Struct, omit_defaults=True, gc=False):
+    """One request, as JSON; what it has not is left out."""
+
+    time: str
+    status: int
+    bytes: int
+    seconds: float
+    request_id: str
+    client: str = ""
+    caller: str = ""
+    method: str = ""
+    path: str = ""
+    route: str = ""
+    protocol: str = ""
+    topic: str = ""
+    partition: int | None = None
+    offset: int | None = None
+    referer: str = ""
+    user_agent: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_access_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
+    """
+    Write a line of JSON.
+
+    :param ended_s: when the answer was decided, in seconds since the epoch.
+    """
+    head, record = exchange.head, answer.record
+    started_s = exchange.started_s
+    whole_s = int(started_s)
+    line = _Line(
+        f"{_rfc3339_time(whole_s)}.{int((started_s - whole_s) * 1000):03d}Z",
+        int(answer.status),
+        answer.length,
+        round(ended_s - started_s, 6),
+        exchange.request_id.decode("latin-1"),
+        exchange.peer.host,
+        _with_utf8_form(exchange.caller),
+    )
+    line.route = exchange.route
+    if head is not None:
+        line.method = head.method.decode("latin-1")
+        line.path = head.path.decode("latin-1")
+        line.protocol = "HTTP/1.1" if head.is_1_1 else "HTTP/1.0"
+        referer, agent = head.fields.joined(b"referer"), head.fields.joined(b"user-agent")
+        if referer is not None:
+            line.referer = referer.partition(b"?")[0].decode("ascii", "backslashreplace")
+        if agent is not None:
+            line.user_agent = agent.decode("ascii", "backslashreplace")
+        if head.method == b"HEAD":
+            line.bytes = 0
+    if record is not None:
+        line.topic, line.partition, line.offset = record.topic, record.partition, record.offset
+    return _encode(line).decode("utf-8") + "\n"
+
+
+def _quoted(value: bytes | None) -> str:
+    """Make what may stand between quotation marks."""
+    if value is None:
+        return "-"
+    text = value.decode("latin-1")
+    return text if _SPECIAL.search(text) is None else _SPECIAL.sub(_escape, text)
+
+
+def _without_query(url: bytes | None) -> str:
+    return "-" if url is None else _quoted(url.partition(b"?")[0])
+
+
+def _word(value: bytes) -> str:
+    """Make what may stand without quotation marks."""
+    if not value:
+        return "-"
+    text = value.decode("latin-1")
+    return text if _SPECIAL_OR_BLANK.search(text) is None else _SPECIAL_OR_BLANK.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    return _SHORT.get(character) or f"\\x{ord(character):02x}"
+
+
+def _with_utf8_form(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@lru_cache(maxsize=4)
+def _apache_time(seconds: int) -> str:
+    when = time.gmtime(seconds)
+    # strftime("%b") would follow the locale.
+    return time.strftime(f"[%d/{_MONTHS[when.tm_mon - 1]}/%Y:%H:%M:%S +0000]", when)
+
+
+@lru_cache(maxsize=4)
+def _rfc3339_time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
