@@ -80,6 +80,8 @@ USED = [
     (lambda: TCPConnection, ["getHandle", "TLS"]),
     # The verification of certificates: sampleapp.brokers.kafka.connections.security
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
+    # How a handshake fails: sampleapp.tls.transport
+    (lambda: TLSMemoryBIOProtocol, ["_tlsShutdownFinished", "_handshakeDone"]),
     # Where twistd writes its log: sampleapp.logs.observer
     (lambda: twistd, ["_SomeApplicationRunner"]),
     (lambda: vars(twistd)["_SomeApplicationRunner"].loggerFactory({}), ["_getLogObserver"]),

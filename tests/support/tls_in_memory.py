@@ -38,8 +38,13 @@ class Server:
             on_answer=self._answered,
         )
         listener.listen(self.site)
-        self.port, factory, context_factory, self.backlog, self.interface = self.reactor.sslServers[-1]
-        self._factory = TLSMemoryBIOFactory(context_factory, False, factory, clock=self.reactor)  # noqa: FBT003
+        if self.reactor.tcpServers:
+            self._factory = self.reactor.tcpServers[-1][1]
+        else:
+            _, factory, context_factory, _, _ = self.reactor.sslServers[-1]
+            self._factory = TLSMemoryBIOFactory(
+                context_factory, isClient=False, wrappedFactory=factory, clock=self.reactor
+            )
 
     def _answered(self, exchange, _):
         self.peers.append(exchange.peer)
@@ -61,7 +66,7 @@ class Client:
 
     def __init__(self, server, context, *, session=None):
         self.server = server
-        self._protocol, self._transport = server.accept()
+        self._protocol, self.transport = server.accept()
         self._is_closed = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(
@@ -92,9 +97,10 @@ class Client:
             self._protocol.dataReceived(sent)
         self.server.reactor.advance(0)
         if not self._is_closed:
-            self._incoming.write(self._transport.value())
-        self._transport.clear()
-        if self._transport.disconnecting and not self._is_closed:
+            self._incoming.write(self.transport.value())
+        self.transport.clear()
+        is_closed = self.transport.disconnecting or self.transport.half_closed
+        if is_closed and not self._is_closed:
             self._is_closed = True
             self._incoming.write_eof()
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.support.certificates import Authority
-from tests.support.tls_in_memory import Client, Server, client_context
+from tests.support.tls_in_memory import REQUEST, Client, Server, client_context
 
 V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 each_version = pytest.mark.parametrize("version", [V12, V13])
@@ -87,6 +87,21 @@ def test_a_certificate_outside_its_time_is_refused(serve, authority, validity, r
     with capturedLogs() as events:
         assert refused(server, client_context(authority, certificate=authority.client(**validity)))
     assert [event["reason"] for event in events if "reason" in event] == [reason]
+
+
+def test_a_refused_client_has_time_to_read_why(serve, authority, foreign):
+    server = serve()
+    client = Client(server, client_context(authority, certificate=foreign.client(), versions=(V13, V13)))
+    # It is done, and does not know yet what the server will think of its certificate.
+    client.tls.write(REQUEST)
+    with pytest.raises(ssl.SSLError, match=r"(?i)alert"):
+        client.ask()
+    assert client.transport.half_closed
+    assert not client.transport.disconnecting
+    server.reactor.advance(2)
+    assert client.transport.aborted
+    client.close()
+    assert server.site.connections == 0
 
 
 def test_the_certificate_of_a_server_is_none_of_a_client(serve, authority):

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from OpenSSL import SSL, crypto
-from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import SSL4ServerEndpoint
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import (
     IListeningPort,
     IOpenSSLContextFactory,
@@ -27,6 +26,7 @@ from sampleapp.tls.arguments import HTTPSArguments
 from sampleapp.tls.callbacks import require_callbacks
 from sampleapp.tls.context import server_context
 from sampleapp.tls.credentials import Credentials, is_for_all_to_read
+from sampleapp.tls.transport import TLSFactory
 
 __all__ = ["HTTPSEndpoint"]
 
@@ -96,10 +96,13 @@ class HTTPSEndpoint:
             self._protocols = tuple(protocolFactory.acceptableProtocols())
             self._context = self._make_context(self._credentials)
         arguments = self._arguments
-        endpoint = SSL4ServerEndpoint(
-            self._reactor, arguments.port, self, backlog=arguments.backlog, interface=arguments.interface
+        listening: Deferred[IListeningPort] = maybeDeferred(
+            self._reactor.listenTCP,
+            arguments.port,
+            TLSFactory(self, protocolFactory, clock=self._reactor),
+            backlog=arguments.backlog,
+            interface=arguments.interface,
         )
-        listening: Deferred[IListeningPort] = endpoint.listen(protocolFactory)
         return listening
 
     def getContext(self) -> SSL.Context:  # noqa: N802 -- Twisted's name
