@@ -55,7 +55,7 @@ def seen_by_service(data: bytes) -> list[Seen | Refused | Waiting]:
         seen.append(Seen(request.method, request.path, request.query, request.body))
         return Answer(HTTPStatus.OK)
 
-    def fail(failure):
+    def fail(failure, _request_id):
         failure.raiseException()
 
     clock = Clock()

@@ -36,7 +36,7 @@ from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Request
 from sampleapp.web.server.head import check_content_coding, check_host
-from sampleapp.web.twisted_web import render, request_of, set_caller
+from sampleapp.web.twisted_web import give_request_id, render, request_of, set_caller
 
 __all__ = ["RouteTable", "Routes", "answer_to_failure"]
 
@@ -153,12 +153,16 @@ class Routes:
         return self.by_endpoint[endpoint].right
 
 
-def answer_to_failure(failure: Failure) -> Answer:
-    """What to answer when a handler failed; a fault of the service is logged."""
+def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
+    """What to answer when a handler failed; a fault of the service is logged, with the id of the request."""
     if isinstance(failure.value, SampleAppError):
         with suppress(LookupError):
             return problem_answer(failure.value)
-    _log.failure("A request met a fault of the service.", failure=failure)
+    _log.failure(
+        "A request met a fault of the service. (X-Request-Id: {request_id})",
+        failure=failure,
+        request_id=request_id.decode("ascii", "backslashreplace"),
+    )
     return INTERNAL_ERROR
 
 
@@ -350,5 +354,5 @@ def _refuse(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa
     elif isinstance(error, exceptions.HTTPException):
         answer = problem_answer(PathNotFound())
     else:
-        answer = answer_to_failure(failure)
+        answer = answer_to_failure(failure, give_request_id(request, None))
     return set_answer(request, answer)

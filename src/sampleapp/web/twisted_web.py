@@ -19,7 +19,7 @@ from sampleapp.web.server import Exchange, Fields, Handler, Peer, Request
 from sampleapp.web.server.head import check_content_coding, request_id_of
 from sampleapp.web.server.request_ids import new_request_ids
 
-__all__ = ["render", "render_resource", "request_of", "set_caller"]
+__all__ = ["give_request_id", "render", "render_resource", "request_of", "set_caller"]
 
 _CALLER: Final = "_sampleapp_caller"
 
@@ -66,13 +66,13 @@ def render(
     request: IRequest,
     *,
     handler: Handler,
-    answer_to: Callable[[Failure], Answer],
+    answer_to: Callable[[Failure, bytes], Answer],
     admit: Callable[[Request], None] | None = None,
 ) -> Deferred[bytes]:
     """
     Let a handler answer a request of twisted.web.
 
-    :param answer_to: what to answer when the handler has failed.
+    :param answer_to: what to answer when the handler has failed; is given the id of the request, too.
     :param admit: looks at the request first, and raises what is wrong with it.
     :return: fires with the end of the body, once status and header fields are set. Cancelling it does not
         reach the handler, so that somebody sees what becomes of a record that is on its way.
@@ -88,7 +88,7 @@ def render(
             if isinstance(answer, Deferred):
                 answer = await answer
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
-            answer = answer_to(Failure())
+            answer = answer_to(Failure(), give_request_id(request, None))
         if rendered.called:
             # The client has gone.
             return
@@ -129,7 +129,7 @@ def render_resource(request: Any, handler: Handler) -> int:
     return NOT_DONE_YET
 
 
-def _raise(failure: Failure) -> NoReturn:
+def _raise(failure: Failure, _request_id: bytes) -> NoReturn:
     failure.raiseException()
 
 

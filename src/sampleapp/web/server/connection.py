@@ -111,6 +111,7 @@ _MOST_AT_ONCE: Final = 50
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_NO_ID: Final = b"-"
 _START: Final = b"%bDate: %b\r\nX-Request-Id: %b\r\n\r\n"
 _LAST_START: Final = b"%bDate: %b\r\nX-Request-Id: %b\r\nConnection: close\r\n\r\n"
 """What stands before a body: of an answer, and of the last one of a connection."""
@@ -145,7 +146,7 @@ class Server(Protocol):
     def new_request_id(self) -> bytes:
         """Return an id for a request that came with none."""
 
-    def answer_to(self, failure: Failure) -> Answer:
+    def answer_to(self, failure: Failure, request_id: bytes) -> Answer:
         """Return what to answer when a handler has failed."""
 
     def call_soon(self, function: Callable[[], None]) -> None:
@@ -366,7 +367,7 @@ class HTTPConnection(TwistedProtocol):
         try:
             handler = server.dispatch(request)
         except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
-            return server.answer_to(Failure())
+            return self._answer_to(Failure())
         if (
             server.waiting >= server.limits.max_waiting
             and not isinstance(handler, Answer)
@@ -436,7 +437,7 @@ class HTTPConnection(TwistedProtocol):
         try:
             result = handler(self._request)  # type: ignore[operator,arg-type] # both were just made
         except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
-            result = self._server.answer_to(Failure())
+            result = self._answer_to(Failure())
         if isinstance(result, Deferred):
             self._enter(WAITING)
             # Whoever works on it has what is needed of the body.
@@ -448,12 +449,13 @@ class HTTPConnection(TwistedProtocol):
 
     def _answer_at_last(self, answer: Answer) -> None:
         self._server.waiting -= 1
+        request_id = self._request_id
         if self._state is WAITING:
             try:
                 self._answer(answer)
                 self._go_on()
             except Exception:  # noqa: BLE001 -- nobody else sees it, and the client would wait for ever
-                self._server.answer_to(Failure())
+                self._server.answer_to(Failure(), request_id)
                 self.abort()
         elif self._exchange is not None:
             # The client has gone; what became of its request is counted, and logged, all the same.
@@ -461,7 +463,15 @@ class HTTPConnection(TwistedProtocol):
             self._server.on_answer(exchange, answer)
 
     def _fail(self, failure: Failure) -> None:
-        self._answer_at_last(self._server.answer_to(failure))
+        self._answer_at_last(self._answer_to(failure))
+
+    def _answer_to(self, failure: Failure) -> Answer:
+        return self._server.answer_to(failure, self._request_id)
+
+    @property
+    def _request_id(self) -> bytes:
+        exchange = self._exchange
+        return _NO_ID if exchange is None else exchange.request_id
 
     def _go_on(self) -> None:
         """Look at what has come while a request was answered."""

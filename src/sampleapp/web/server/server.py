@@ -74,7 +74,7 @@ class HTTPServer(Factory):
         self,
         dispatch: Dispatch,
         *,
-        answer_to: Callable[[Failure], Answer],
+        answer_to: Callable[[Failure, bytes], Answer],
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
@@ -83,7 +83,8 @@ class HTTPServer(Factory):
     ) -> None:
         """
         :param dispatch: decides on each request.
-        :param answer_to: what to answer when that, or a handler, has failed.
+        :param answer_to: what to answer when that, or a handler, has failed; is given the id of the request,
+            too.
         :param reactor: tells the time, in seconds since the epoch.
         :param limits: what a client may cost.
         :param descriptors: of the process; they are not looked at by default.
