@@ -231,7 +231,7 @@ class IssuerKeys:
         if self._is_running:
             self.start()
         keys |= {name: remote[issuer.jwks] for name, issuer in issuers.items() if issuer.has_url}
-        return JWTVerifier(issuers, keys, callers.by_name)
+        return JWTVerifier(issuers, keys, callers=callers.by_name, subjects=callers.subjects)
 
     def start(self) -> None:
         """Begin to fetch keys, in the background."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sampleapp.access import CallersFileError, parse_callers
-from sampleapp.access.issuers import Issuer
+from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import ALGORITHMS
 
 WHOLE = """\
 [callers.kitchen]
 publish = ["readings"]
+subjects = ["example:system:serviceaccount:default:kitchen"]
 
 [issuers.example]
 issuer = "https://login.example/"
@@ -61,11 +64,17 @@ def test_no_symmetric_algorithm_is_among_those_that_are_taken_by_default():
 def test_a_caller_needs_credentials_of_its_own_only_where_no_token_may_name_it():
     assert parse(WHOLE).by_name["kitchen"]
     with pytest.raises(CallersFileError, match=r"callers\.kitchen has no credentials"):
-        parse(WHOLE.replace('caller_claim = "sub"', 'publish_claim = "topics"'))
+        parse(re.sub("subjects.*", "", WHOLE).replace('caller_claim = "sub"', 'publish_claim = "topics"'))
 
 
 def test_a_file_may_name_issuers_only():
     assert parse(WHOLE[WHOLE.index("[issuers.file]") :]).issuers
+
+
+def test_a_caller_may_be_called_in_another_way_by_tokens():
+    callers = parse(WHOLE)
+    kitchen = callers.by_name["kitchen"]
+    assert callers.subjects == {Subject("example", "system:serviceaccount:default:kitchen"): kitchen}
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost/jwks"])
@@ -76,10 +85,10 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('issuer = "other"\n', "", "line 11: issuers.file has no issuer; add one, such as issuer ="),
+        ('issuer = "other"\n', "", "line 12: issuers.file has no issuer; add one, such as issuer ="),
         ('audience = "sampleapp"\njwks = "k', 'jwks = "k', "issuers.file has no audience"),
         ('jwks = "keys/other.json"\n', "", "issuers.file has no jwks"),
-        ('issuer = "other"', 'issuer = ""', "line 12: issuers.file.issuer may not be empty"),
+        ('issuer = "other"', 'issuer = ""', "line 13: issuers.file.issuer may not be empty"),
         ('issuer = "other"', 'issuer = "https://login.example/"', "is that of issuers.example already"),
         ("[issuers.file]", '[issuers."a b"]', 'issuers."a b" is no name for an issuer'),
         ('publish_claim = "topics"\n', "", "needs one of caller_claim"),
@@ -99,6 +108,13 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
             "https://login.example/jwks",
             "ftp://login.example/jwks",
             "has to be a URL that begins with https://",
+        ),
+        ('["example:system', '["file:system', "kitchen.subjects[1] has to begin with the name of an issuer"),
+        ('["example:system', '["system', "and a colon; there is example"),
+        (
+            "serviceaccount:default:kitchen",
+            'a", "example:system:a',
+            "is already at callers.kitchen.subjects[1]",
         ),
         ("read = true", "raed = true", "did you mean read?"),
     ],

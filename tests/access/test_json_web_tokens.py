@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sampleapp.access import Caller
 from sampleapp.access.errors import InvalidCredentials
-from sampleapp.access.issuers import Issuer
+from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.json_web_tokens import LEEWAY_S, JWTVerifier
 from sampleapp.access.jwks import ALGORITHMS, parse_jwks
 from sampleapp.access.patterns import TopicPatterns
@@ -42,7 +42,12 @@ def verifier(*keys, **changes):
         name="example", issuer=ISSUER, audience=AUDIENCE, jwks="unused", **{**settings, **changes}
     )
     keys = Keys(*(keys or [jwk()]))
-    return JWTVerifier({"example": issuer}, {"example": keys}, {"kitchen": KITCHEN})
+    return JWTVerifier(
+        {"example": issuer},
+        {"example": keys},
+        callers={"kitchen": KITCHEN},
+        subjects={Subject("example", "auth0|123"): KITCHEN, Subject("other", "auth0|456"): KITCHEN},
+    )
 
 
 def verify(token, *keys, now_s=NOW_S, **changes):
@@ -215,7 +220,8 @@ def test_two_issuers_have_keys_of_their_own():
         "one": Issuer(name="one", issuer=ISSUER, **settings),
         "two": Issuer(name="two", issuer="https://two.example", **settings),
     }
-    both = JWTVerifier(issuers, {"one": Keys(jwk()), "two": Keys(jwk("RS256"))}, {"kitchen": KITCHEN})
+    keys = {"one": Keys(jwk()), "two": Keys(jwk("RS256"))}
+    both = JWTVerifier(issuers, keys, callers={"kitchen": KITCHEN}, subjects={})
     assert both.verify(signed(), now_s=NOW_S)
     assert both.verify(signed(algorithm="RS256", iss="https://two.example"), now_s=NOW_S)
     with pytest.raises(InvalidCredentials):
@@ -259,6 +265,11 @@ def test_a_token_may_say_that_it_is_one(typ):
 
 def test_a_token_for_something_else_is_refused():
     assert "for something else" in refusal(signed(header={"typ": "logout+jwt"}))
+
+
+def test_a_token_may_call_somebody_in_its_own_way():
+    assert verify(signed(sub="auth0|123"))[0] == KITCHEN
+    assert "names no caller" in refusal(signed(sub="auth0|456"))
 
 
 @pytest.mark.parametrize("name", ["Kitchen", "", 1, ["kitchen"], None])

@@ -33,7 +33,7 @@ from msgspec import Struct
 
 from sampleapp.access.caller import Caller, is_legal_name
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
-from sampleapp.access.issuers import Issuer, IssuersReader
+from sampleapp.access.issuers import Issuer, IssuersReader, Subject
 from sampleapp.access.members import Faults, Members, in_words
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 from sampleapp.access.rates import Rate
@@ -65,6 +65,8 @@ class Callers(Struct, frozen=True, kw_only=True):
     """
     certificates: Mapping[CertificateName, Caller] = MappingProxyType({})
     """By a name that a client certificate has: whose it is."""
+    subjects: Mapping[Subject, Caller] = MappingProxyType({})
+    """By what an issuer's tokens may have in their ``caller_claim``: whose they are."""
     issuers: Mapping[str, Issuer] = MappingProxyType({})
     """Who makes JSON Web Tokens that count here, by their names in the file."""
 
@@ -124,7 +126,7 @@ def _read(members: Members, faults: Faults) -> Callers:
     issuers = IssuersReader()
     for name, table in members.named_tables("issuers"):
         issuers.read(name, table)
-    reader = _CallersReader(faults, may_lack_credentials=issuers.name_callers)
+    reader = _CallersReader(faults, issuers=issuers)
     for name, table in members.named_tables("callers"):
         reader.read(name, table)
     members.end()
@@ -134,18 +136,24 @@ def _read(members: Members, faults: Faults) -> Callers:
 class _CallersReader:
     """Reads one caller after the other, and knows what the ones before have."""
 
-    def __init__(self, faults: Faults, *, may_lack_credentials: bool) -> None:
-        """:param may_lack_credentials: of its own, since an issuer's token may name a caller."""
+    def __init__(self, faults: Faults, *, issuers: IssuersReader) -> None:
+        """:param issuers: whose tokens may name callers, which then need no other credentials."""
         self._faults = faults
-        self._may_lack_credentials = may_lack_credentials
+        self._issuers = issuers
         self._by_name: dict[str, Caller] = {}
         self._tokens: dict[bytes, tuple[Caller, float | None]] = {}
         self._certificates: dict[CertificateName, Caller] = {}
-        self._places: dict[bytes | CertificateName, TOMLPath] = {}
+        self._subjects: dict[Subject, Caller] = {}
+        self._places: dict[bytes | CertificateName | Subject, TOMLPath] = {}
 
     def callers(self) -> Callers:
         """Return all of them."""
-        return Callers(by_name=self._by_name, tokens=self._tokens, certificates=self._certificates)
+        return Callers(
+            by_name=self._by_name,
+            tokens=self._tokens,
+            certificates=self._certificates,
+            subjects=self._subjects,
+        )
 
     def read(self, name: str, members: Members) -> None:
         """Read one, whose table this is."""
@@ -162,9 +170,11 @@ class _CallersReader:
         self._by_name[name] = caller
         for place, text in members.strings("certificates"):
             self._read_certificate(caller, members, place, text)
+        for place, text in members.strings("subjects"):
+            self._read_subject(caller, members, place, text)
         for token in members.tables("tokens"):
             self._read_token(caller, token)
-        if not (self._may_lack_credentials or members.has("tokens") or members.has("certificates")):
+        if not (self._issuers.name_callers or members.has("tokens") or members.has("certificates")):
             header = f"[[{in_words((*members.path, 'tokens'))}]]"
             members.fault(f"has no credentials; add tokens with {header}, or certificates")
         members.end()
@@ -177,6 +187,15 @@ class _CallersReader:
             return
         if self._is_new(name, members, "certificates", place):
             self._certificates[name] = caller
+
+    def _read_subject(self, caller: Caller, members: Members, place: int, text: str) -> None:
+        try:
+            subject = self._issuers.parse_subject(text)
+        except ValueError as error:
+            members.fault(str(error), "subjects", place)
+            return
+        if self._is_new(subject, members, "subjects", place):
+            self._subjects[subject] = caller
 
     def _read_token(self, caller: Caller, members: Members) -> None:
         text = members.string("sha256")
@@ -194,7 +213,9 @@ class _CallersReader:
         if self._is_new(digest, members, "sha256"):
             self._tokens[digest] = (caller, until_s)
 
-    def _is_new(self, credential: bytes | CertificateName, members: Members, *within: str | int) -> bool:
+    def _is_new(
+        self, credential: bytes | CertificateName | Subject, members: Members, *within: str | int
+    ) -> bool:
         before = self._places.get(credential)
         if before is None:
             self._places[credential] = (*members.path, *within)

@@ -10,6 +10,9 @@ The issuers of JSON Web Tokens that the file of callers names.
     algorithms = ["RS256"]
     caller_claim = "sub"
 
+    [callers.thermometer]
+    subjects = ["example:auth0|123"]
+
     [issuers.other]
     …
     publish_claim = "kafka_topics"
@@ -28,7 +31,7 @@ from sampleapp.access.caller import is_legal_name
 from sampleapp.access.jwks import ALGORITHMS
 from sampleapp.access.members import Members
 
-__all__ = ["Issuer", "IssuersReader"]
+__all__ = ["Issuer", "IssuersReader", "Subject"]
 
 _EXAMPLE: Final = "https://login.example/"
 _URL: Final = ("https://", "http://")
@@ -48,7 +51,7 @@ class Issuer(Struct, frozen=True, kw_only=True):
     algorithms: tuple[str, ...] = ALGORITHMS
     """Those with which its tokens may be signed."""
     caller_claim: str | None = None
-    """The claim that names a caller of the file."""
+    """The claim that names a caller of the file: by what its ``subjects`` have, or else by its own name."""
     publish_claim: str | None = None
     """The claim that says to which topics one may publish, if there is no ``caller_claim``."""
     read: bool = False
@@ -60,6 +63,15 @@ class Issuer(Struct, frozen=True, kw_only=True):
     def has_url(self) -> bool:
         """Whether its keys are at a URL, not in a file."""
         return self.jwks.startswith(_URL)
+
+
+class Subject(Struct, frozen=True):
+    """Somebody, as an issuer's tokens name them."""
+
+    issuer: str
+    """Its name in the file of callers."""
+    value: str
+    """What is in the ``caller_claim``."""
 
 
 class IssuersReader:
@@ -74,6 +86,21 @@ class IssuersReader:
     def name_callers(self) -> bool:
         """Whether a token may name a caller, who then needs no other credentials."""
         return any(issuer.caller_claim is not None for issuer in self.by_name.values())
+
+    def parse_subject(self, text: str) -> Subject:
+        """
+        Read whom an issuer's tokens name, as a caller in the file has it: ``login:auth0|123``.
+
+        :raise ValueError: there is no such issuer; says what would be right.
+        """
+        issuer, _, value = text.partition(":")
+        known = [name for name, found in self.by_name.items() if found.caller_claim is not None]
+        if issuer not in known or not value:
+            raise ValueError(
+                "has to begin with the name of an issuer in this file that has a caller_claim, and a colon; "
+                f"there is {', '.join(known) or 'none'}"
+            )
+        return Subject(issuer, value)
 
     def read(self, name: str, members: Members) -> None:
         """Read one, whose table this is."""

@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sampleapp.access.caller import Caller
 from sampleapp.access.errors import InvalidCredentials
-from sampleapp.access.issuers import Issuer
+from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import VerificationKey
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 
@@ -69,15 +69,22 @@ class JWTVerifier:
     """Verifies JSON Web Tokens; see `sampleapp.access.authentication.TokenVerifier`."""
 
     def __init__(
-        self, issuers: Mapping[str, Issuer], keys: Mapping[str, KeySource], callers: Mapping[str, Caller]
+        self,
+        issuers: Mapping[str, Issuer],
+        keys: Mapping[str, KeySource],
+        *,
+        callers: Mapping[str, Caller],
+        subjects: Mapping[Subject, Caller],
     ) -> None:
         """
         :param issuers: by their names in the file of callers.
         :param keys: of each of them, by the same names.
-        :param callers: that a token may name.
+        :param callers: that a token may name, by their names.
+        :param subjects: the same, by what else a token may call them.
         """
         self._issuers = {issuer.issuer: (issuer, keys[name]) for name, issuer in issuers.items()}
         self._callers = callers
+        self._subjects = subjects
 
     def verify(self, token: bytes, *, now_s: float) -> tuple[Caller, float] | None:
         """
@@ -113,7 +120,9 @@ class JWTVerifier:
     def _caller(self, issuer: Issuer, claims: Mapping[str, Any]) -> Caller:
         if issuer.caller_claim is not None:
             name = claims.get(issuer.caller_claim)
-            caller = self._callers.get(name) if isinstance(name, str) else None
+            caller = None
+            if isinstance(name, str):
+                caller = self._subjects.get(Subject(issuer.name, name)) or self._callers.get(name)
             if caller is None:
                 raise InvalidCredentials(f"The token names no caller in its claim {issuer.caller_claim}.")
             return caller
