@@ -18,7 +18,9 @@ DECLARED = Options({}).declared
 every_option = pytest.mark.parametrize("option", DECLARED, ids=[option.name for option in DECLARED])
 
 NUMBERS = {
-    name: "7" for name, default in Options({}).defaults.items() if re.fullmatch(r"[0-9.]+", str(default))
+    option.name: "7"
+    for option in DECLARED
+    if option.arity is Arity.ONE and re.fullmatch(r"[0-9.]+", str(Options({}).defaults[option.name]))
 }
 VALUES = {
     **{option.name: ["some.value"] for option in DECLARED if option.arity is Arity.ONE},

@@ -146,6 +146,11 @@ class Listener:
             self._log.failure("Cannot stop listening on {description}", description=self._description)
 
     @property
+    def description(self) -> str:
+        """The endpoint, as the operator gave it."""
+        return self._description
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it; before it listens, by its description or its socket."""
         if self._port is None:

@@ -47,6 +47,10 @@ class Config(Struct, frozen=True, kw_only=True):
     """Descriptions of server endpoints, in Twisted's language for them."""
     admin: str | None = None
     """The one that is for operators only, if there is one."""
+    callers: str = ""
+    """The path of the file that says who may call, and what; empty: anybody may do anything."""
+    is_open_to_everybody: bool = False
+    """Whether that is so even where other machines can reach the service."""
     allowed_origins: tuple[str, ...] = ()
     """Of the sites whose pages may use the service."""
     broker: str = "sqlite:sampleapp.sqlite3"
@@ -75,7 +79,7 @@ Try it:
   curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
 
 With TLS beside plain HTTP, and the records in a directory of their own. (Without interface=, an endpoint
-is open to the whole network, and the service does not check who calls.)
+is open to the whole network; then --callers FILE has to say who may call.)
 
   {command} \\
       --listen tcp:8080:interface=127.0.0.1 \\
@@ -112,6 +116,11 @@ class Options(TwistedOptions):
             None,
             "Say whether the service would start so, and exit. No port is opened; the broker is not asked.",
         ],
+        [
+            "open-to-everybody",
+            None,
+            "Let everybody do everything where other machines can reach the service, too.",
+        ],
     ]
 
     # The option's name, its short form, its default as shown, its help.
@@ -127,6 +136,12 @@ class Options(TwistedOptions):
             "r",
             _DEFAULTS.readings_topic,
             "The topic whose records are the readings: the key is the id, the value the text of a number.",
+        ],
+        [
+            "callers",
+            None,
+            None,
+            "The file that says who may call, and what, in TOML. Without it, everybody on this machine may.",
         ],
         [
             "max-body",
@@ -395,7 +410,14 @@ class Options(TwistedOptions):
                 "--readings-topic takes the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, "
                 f"'.', '_' and '-', and neither '.' nor '..'; not {topic!r}."
             )
+        if self["callers"] and self["open-to-everybody"]:
+            raise UsageError(
+                "--open-to-everybody lets everybody do everything, and --callers only those who are in the "
+                "file; give one of them."
+            )
         return Config(
+            callers=_file("--callers", self["callers"]),
+            is_open_to_everybody=bool(self["open-to-everybody"]),
             listen=tuple(self._listen) or _DEFAULTS.listen,
             admin=self._admin(),
             allowed_origins=tuple(dict.fromkeys(self._allowed_origins)),

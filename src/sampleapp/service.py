@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from twisted.application.service import Service
@@ -13,6 +14,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from sampleapp import brokers
+from sampleapp.callers import CallersOfFile
 from sampleapp.errors import StartUpError
 from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker, IReloadable
@@ -74,6 +76,7 @@ class SampleApp(Service):
         reloads: Reloads,
         readiness: Readiness,
         clock: IReactorTime,
+        callers: CallersOfFile | None = None,
         admin: Admin | None = None,
         access_log: AccessLog | None = None,
     ) -> None:
@@ -81,6 +84,7 @@ class SampleApp(Service):
         :param listeners: where the server is to be reached.
         :param reloads: what can be read again while all that runs.
         :param readiness: is told when the service begins to stop.
+        :param callers: who may call; everybody by default.
         :param admin: outlives all the rest, so that operators can see how it ends.
         :param access_log: is open for as long as all that runs.
         :param clock: measures how long stopping may take.
@@ -93,6 +97,7 @@ class SampleApp(Service):
         self._reloads = reloads
         self._readiness = readiness
         self._clock = clock
+        self._callers = callers
         self._admin = admin
         self._access_log = access_log
         self._is_listening = False
@@ -123,6 +128,9 @@ class SampleApp(Service):
         super().privilegedStartService()
         for listener in self._listeners:
             listener.listen(self._server)
+            if self._callers is None and not self._config.is_open_to_everybody:
+                # A name may be that of another address than one has thought.
+                _require_local(listener)
         if self._admin is not None:
             self._admin.listener.listen(self._admin.server)
         self._is_listening = True
@@ -141,6 +149,8 @@ class SampleApp(Service):
             self.privilegedStartService()
         self._broker.start()
         self._follower.start()
+        if self._callers is not None:
+            self._callers.start()
         self._reloads.start()
         wanted, most = self._config.limits.max_connections, self._server.limits.max_connections
         if most < wanted:
@@ -192,6 +202,8 @@ class SampleApp(Service):
                 count=self._server.connections,
             )
         self._reloads.stop()
+        if self._callers is not None:
+            self._callers.stop()
         # Not waited for: the broker stops whoever follows it, and has a deadline for that.
         self._follower.stop()
         await self._broker.stop(deadline_s=max(deadline_s - self._clock.seconds(), _LAST_ANSWERS_S))
@@ -246,12 +258,22 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
             "the broker's certificates and credentials", broker.reload, map(str, broker.reloaded_paths)
         )
     readiness = Readiness(broker=broker, follower=follower)
-    front_door = FrontDoor(broker=broker, get_representation=follower.representation, clock=reactor)
+    listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
+    callers = _callers(config, listeners, reactor=reactor)
+    gate = None
+    if callers is not None:
+        gate = callers.gate
+        reloads.add("the file of callers", callers.reload, callers.paths)
+    front_door = FrontDoor(
+        broker=broker, get_representation=follower.representation, clock=reactor, gate=gate
+    )
     counts = RequestCounts(seconds=reactor.seconds)
     access_log = _access_log(config.log, reloads, clock=reactor)
     on_answer = counts.answered if access_log is None else _both(counts.answered, access_log.answered)
     metrics = MetricsPage()
-    probes = Probes(get_reasons=readiness.reasons)
+    probes = Probes(
+        get_reasons=readiness.reasons, may_see_reasons=(lambda _request: True) if gate is None else gate.knows
+    )
     for_everybody: list[_Part] = [probes] if config.admin else [probes, metrics]
     documentation = _documentation(reactor)
     table = front_door.table(*((part.routes, part) for part in (*for_everybody, documentation)))
@@ -266,7 +288,6 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
     metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
-    listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
     admin = _admin(
         config,
         # There, whoever asks may know why the service is not ready.
@@ -287,6 +308,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         reloads=reloads,
         readiness=readiness,
         clock=reactor,
+        callers=callers,
         admin=admin,
         access_log=access_log,
     )
@@ -307,6 +329,36 @@ def _both(first: OnAnswer, second: OnAnswer) -> OnAnswer:
         second(exchange, answer)
 
     return tell
+
+
+def _callers(config: Config, listeners: Sequence[Listener], *, reactor: Any) -> CallersOfFile | None:
+    """
+    Find out who may call.
+
+    :raise StartUpError: the file with that cannot be used; or everybody may, from other machines too, and
+        nobody has said that this is wanted.
+    """
+    if config.callers:
+        return CallersOfFile(Path(config.callers), reactor=reactor, max_body=config.limits.max_body)
+    if not config.is_open_to_everybody:
+        for listener in listeners:
+            _require_local(listener)
+    return None
+
+
+def _require_local(listener: Listener) -> None:
+    """
+    See that an endpoint, where everybody may do everything, is for this machine only.
+
+    :raise StartUpError: it is not, or that cannot be told.
+    """
+    if not listener.is_local:
+        raise StartUpError(
+            f"--listen {listener.description}: other machines can reach this, or it cannot be told that they "
+            "cannot, and nothing says who may call. Say so in a file, with --callers FILE; or listen on this "
+            "machine only, as with --listen tcp:8080:interface=127.0.0.1; or, if a proxy or a network policy "
+            "lets in only those who may do everything, add --open-to-everybody."
+        )
 
 
 def _admin(

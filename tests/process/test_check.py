@@ -11,6 +11,8 @@ MISTAKES = [
     (["--listen", "ssl:0:privateKey=nowhere.pem"], "cannot read nowhere.pem"),
     (["--broker", "sqlite:nowhere/b.sqlite3"], "nowhere does not exist"),
     (["--broker", "kafka+tls://localhost?ca=nowhere.pem"], "nowhere.pem"),
+    (["--listen", "tcp:1"], "--listen tcp:1: other machines can reach this, "),
+    (["--callers", "nowhere.toml"], "--callers: cannot read nowhere.toml: No such file or directory."),
     (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
 ]
 
@@ -24,7 +26,12 @@ def checks(installed, tmp_path_factory, two_at_a_time):
 
     return {
         "right": check(
-            ["--broker", "kafka://127.0.0.1:1"], {"SAMPLEAPP_LISTEN": "tcp:1", "SAMPLEAPP_MAX_BODDY": "1"}
+            ["--broker", "kafka://127.0.0.1:1"],
+            {
+                "SAMPLEAPP_LISTEN": "tcp:1",
+                "SAMPLEAPP_OPEN_TO_EVERYBODY": "1",
+                "SAMPLEAPP_MAX_BODDY": "1",
+            },
         ),
         "SQLite": check([], {}),
         **{number: check(options, {}) for number, (options, _) in enumerate(MISTAKES)},
@@ -43,6 +50,7 @@ def test_what_is_right_is_shown_without_a_look_at_the_broker(checks):
         "sampleapp would start with this configuration:",
         "--broker kafka://127.0.0.1:1",
         "--listen tcp:1 (SAMPLEAPP_LISTEN)",
+        "--open-to-everybody (SAMPLEAPP_OPEN_TO_EVERYBODY)",
         (
             "sampleapp: SAMPLEAPP_MAX_BODDY is no variable of the service, and has no effect; did you mean "
             "SAMPLEAPP_MAX_BODY?"

@@ -84,13 +84,17 @@ class Authenticator:
         """
         self._callers = callers
         self._verifiers = verifiers
-        self._tokens.clear()
-        self._certificates.clear()
+        self.forget()
         before, self._limiters = self._limiters, {}
         for name, limiter in before.items():
             caller = callers.by_name.get(name)
             if caller is not None and limiter.rates == (caller.requests, caller.bytes):
                 self._limiters[name] = limiter
+
+    def forget(self) -> None:
+        """Verify everybody anew, such as after a key was withdrawn."""
+        self._tokens.clear()
+        self._certificates.clear()
 
     def identify(
         self, authorization: Sequence[bytes], certificate: Callable[[], Certificate | None]

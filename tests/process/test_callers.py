@@ -1,0 +1,119 @@
+"""A file of callers under a service that runs: what it says counts, and goes on counting when it changes."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+from contextlib import closing
+
+import pytest
+
+from tests.support.callers import by, caller
+from tests.support.process import run
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 5.0
+
+READER = caller("t", "read = true")
+NO_READER = caller("t", "read = false")
+
+
+def in_place(path, text):
+    path.write_text(text)
+
+
+def by_rename(path, text):
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def by_link(path, text):
+    """As Kubernetes replaces a secret: the link to the directory turns."""
+    target = path.parent.parent / f"data-{len(list(path.parent.parent.iterdir()))}"
+    target.mkdir()
+    (target / path.name).write_text(text)
+    new = path.parent.with_suffix(".new")
+    new.symlink_to(target)
+    new.replace(path.parent)
+
+
+class Client:
+    """One connection, which stays open."""
+
+    def __init__(self, url):
+        host = url.removeprefix("http://").rstrip("/")
+        self.connection = http.client.HTTPConnection(host, timeout=30)
+
+    def status(self):
+        name, value = by("t")
+        self.connection.request("GET", "/", headers={name.decode(): value.decode()})
+        response = self.connection.getresponse()
+        response.read()
+        return response.status
+
+    def close(self):
+        self.connection.close()
+
+
+@pytest.mark.parametrize("write", [in_place, by_rename, by_link])
+def test_a_change_counts_within_five_seconds_on_open_connections_and_a_mistake_changes_nothing(
+    start, tmp_path, write
+):
+    directory = tmp_path / "secret"
+    (tmp_path / "data").mkdir()
+    directory.symlink_to(tmp_path / "data")
+    path = directory / "callers.toml"
+    path.write_text(READER)
+    service = start(broker="memory:", options=["--callers", str(path)])
+    with closing(Client(service.url)) as client:
+        wait_until(lambda: client.status() == 200, "200", deadline_s=DEADLINE_S)
+        sock = client.connection.sock
+        write(path, NO_READER)
+        wait_until(lambda: client.status() == 403, "403", deadline_s=DEADLINE_S)
+        write(path, READER.replace("read =", "raed ="))
+        service.wait_for_output(
+            r"Could not read the file of callers again.*callers\.toml, line 2: callers\.t\.raed is not known",
+            deadline_s=DEADLINE_S,
+        )
+        assert client.status() == 403
+        write(path, READER)
+        wait_until(lambda: client.status() == 200, "200", deadline_s=DEADLINE_S)
+        assert client.connection.sock is sock
+    assert service.process.poll() is None
+
+
+def test_a_signal_has_the_file_read_at_once_and_ends_nothing(start, tmp_path):
+    path = tmp_path / "callers.toml"
+    path.write_text(READER)
+    service = start(broker="memory:", options=["--callers", str(path)])
+    for _ in range(3):
+        service.process.send_signal(signal.SIGHUP)
+    service.wait_for_output(r"(?s)Read the file of callers again\.", deadline_s=DEADLINE_S)
+    path.unlink()
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_output(r"callers\.toml: No such file or directory", deadline_s=DEADLINE_S)
+    with closing(Client(service.url)) as client:
+        wait_until(lambda: client.status() == 200, "200", deadline_s=DEADLINE_S)
+    assert service.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--listen", "tcp:0"], "--listen tcp:0: other machines can reach this, "),
+        (["--callers", "none.toml"], "--callers: cannot read none.toml: No such file or directory."),
+        (["--callers", "bad.toml"], "--callers: bad.toml, line 2: callers.t.raed is not known here;"),
+        (
+            ["--callers", "callers.toml", "--open-to-everybody"],
+            "--open-to-everybody lets everybody do everything, and --callers only those who are in the file;",
+        ),
+    ],
+)
+def test_what_would_let_in_the_wrong_ones_does_not_start(installed, tmp_path, options, sentence):
+    (tmp_path / "callers.toml").write_text(READER)
+    (tmp_path / "bad.toml").write_text(READER.replace("read", "raed"))
+    done = run(["-n", "--pidfile=", "sampleapp", "--broker", "memory:", *options], installed, tmp_path)
+    assert done.returncode == 1
+    assert f"sampleapp: {sentence}" in done.stdout
+    assert "Traceback" not in done.stdout
