@@ -16,6 +16,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from tests.support.waiting import wait_until
@@ -164,6 +167,12 @@ class Admin:
                 ]
             )
         )
+
+    def set_password(self, user: str, password: str) -> None:
+        """Let a user, who need not be there yet, in with SCRAM-SHA-256 and this password, and no other."""
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        change = UserScramCredentialUpsertion(user, info, password.encode())
+        self._done(self._client.alter_user_scram_credentials([change]))
 
     def _partitions(self, topic: str) -> Mapping:
         # The whole list: to ask for a topic by its name may make it.

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.real_kafka.configuration import Listener
-from tests.real_kafka.versions import ACLS, KRAFT, PEM, SASL, SCRAM, parsed
+from tests.real_kafka.versions import (
+    ACLS,
+    KRAFT,
+    PEM,
+    SASL,
+    SASL_WITH_CERTIFICATES,
+    SCRAM,
+    TOKENS,
+    parsed,
+)
 from tests.support.certificates import Authority, Issued
 
 __all__ = [
@@ -16,6 +28,7 @@ __all__ = [
     "Certificates",
     "authorizer",
     "listeners",
+    "unsecured_token",
     "write_credentials",
 ]
 
@@ -23,7 +36,7 @@ USER = "gateway"
 PASSWORD = "Xyzzy-42-do-not-show"
 
 SESSION_LIFETIME_S = 3
-"""After which a connection that came in with SCRAM-SHA-256 is closed (KIP-368)."""
+"""After which a connection that came in with SCRAM-SHA-256, or with a token, is closed (KIP-368)."""
 
 
 def authorizer(version: str) -> dict[str, str]:
@@ -51,6 +64,25 @@ _SCRAM = {
     f"scram-sha-{bits}.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;" for bits in (256, 512)
 }
 
+_TOKENS = {
+    # The nodes need a token themselves, of which nothing is made.
+    "oauthbearer.sasl.jaas.config": (
+        f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="node";'
+    ),
+    "oauthbearer.connections.max.reauth.ms": str(SESSION_LIFETIME_S * 1000),
+}
+
+
+def unsecured_token(*, until_s: float, user: str = USER) -> str:
+    """
+    A JSON Web Token without a signature (RFC 7515, appendix A.5), as Kafka takes it when told no better.
+
+    :param until_s: when it expires, in seconds since 1970.
+    """
+    parts = {"alg": "none"}, {"sub": user, "iat": time.time(), "exp": until_s}
+    encoded = (base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
+    return ".".join((*encoded, ""))
+
 
 def write_credentials(directory: Path, *, user: str = USER, password: str = PASSWORD) -> Path:
     """The file that ``credentials=`` names."""
@@ -63,6 +95,8 @@ def write_credentials(directory: Path, *, user: str = USER, password: str = PASS
 class Certificates(NamedTuple):
     """What the brokers have, and what clients may have."""
 
+    authority: Authority
+    """Has signed all but the last."""
     ca: Path
     other_ca: Path
     server: Issued
@@ -75,6 +109,7 @@ class Certificates(NamedTuple):
     def write(cls, directory: Path) -> Certificates:
         ours, other = Authority(directory), Authority(directory, "other-ca")
         return cls(
+            authority=ours,
             ca=ours.certificate,
             other_ca=other.certificate,
             server=ours.server(),
@@ -119,6 +154,29 @@ def listeners(certificates: Certificates, version: str) -> list[Listener]:
     if SASL.is_in(version):
         found.append(
             Listener(name="SASL", protocol="SASL_PLAINTEXT", settings={**all_mechanisms, **_PLAIN, **_SCRAM})
+        )
+    if TOKENS.is_in(version):
+        found.append(
+            Listener(
+                name="TOKEN",
+                protocol="SASL_PLAINTEXT",
+                settings={"sasl.enabled.mechanisms": "OAUTHBEARER", **_TOKENS},
+            )
+        )
+    if SASL_WITH_CERTIFICATES.is_in(version) and SCRAM.is_in(version):
+        sessions = {key: value for key, value in all_mechanisms.items() if key.startswith("scram")}
+        found.append(
+            Listener(
+                name="MTLSSASL",
+                protocol="SASL_SSL",
+                settings={
+                    **good,
+                    **verifying,
+                    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+                    **sessions,
+                    **_SCRAM,
+                },
+            )
         )
     if PEM.is_in(version) and SCRAM.is_in(version):
         found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import partial
 
 import pytest
@@ -13,11 +14,18 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from sampleapp.errors import PublishError
 from tests.real_kafka.admin import new_topic
-from tests.real_kafka.listeners import PASSWORD, SESSION_LIFETIME_S, USER, write_credentials
+from tests.real_kafka.listeners import (
+    PASSWORD,
+    SESSION_LIFETIME_S,
+    USER,
+    unsecured_token,
+    write_credentials,
+)
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import in_thread, kafka_url, post, ready, running
-from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SASL, SCRAM, needs
+from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SASL, SCRAM, TOKENS, needs
 from tests.support.brokers import Recorder, eventually, outcomes, record, within
+from tests.support.files import written
 
 WRONG_PASSWORD = "Plugh-43-do-not-show"
 MECHANISMS = (
@@ -103,6 +111,25 @@ async def test_mutual_tls(one_node, certificates, said):
 @pytest_twisted.ensureDeferred
 async def test_sasl(one_node, mechanism, credentials, said):
     await assert_published(one_node, kafka_url(one_node, "SASL", sasl=mechanism, credentials=credentials()))
+
+
+@needs(TOKENS)
+@pytest_twisted.ensureDeferred
+async def test_a_token(one_node, tmp_path, said):
+    path = written(tmp_path / "token", unsecured_token(until_s=time.time() + 60))
+    await assert_published(
+        one_node, kafka_url(one_node, "TOKEN", sasl="OAUTHBEARER", token_file=path, extensions="someThing=1")
+    )
+    assert not [line for line in said if line and path.read_text() in line]
+
+
+@needs(TOKENS)
+@pytest_twisted.ensureDeferred
+async def test_a_token_that_has_expired(one_node, tmp_path, said):
+    path = written(tmp_path / "token", unsecured_token(until_s=time.time() - 60))
+    url = kafka_url(one_node, "TOKEN", sasl="OAUTHBEARER", token_file=path)
+    await assert_told(one_node, said, url, r"refused the token for OAUTHBEARER \(invalid_token\)")
+    assert not [line for line in said if line and path.read_text() in line]
 
 
 @needs(PEM, SCRAM)

@@ -21,9 +21,12 @@ __all__ = [
     "PEM",
     "REAUTHENTICATION",
     "SASL",
+    "SASL_WITH_CERTIFICATES",
     "SCRAM",
+    "SCRAM_BY_REQUEST",
     "SKIPS_VALUES",
     "SOFTWARE_NAME",
+    "TOKENS",
     "TOPIC_IDS",
     "UNCLEAN_ELECTIONS",
     "ZSTD",
@@ -98,6 +101,11 @@ SKIPS_VALUES = Feature(
 PEM = Feature(name="key stores in PEM (KIP-651)", since="2.7")
 SASL = Feature(name="SASL settings of one listener (KIP-226)", since="1.1")
 SCRAM = Feature(name="SCRAM", since="1.1", not_in=("3.0", "3.5"))
+SCRAM_BY_REQUEST = Feature(
+    name="request that changes a password for SCRAM (KIP-554)", since="2.7", not_in=("3.0", "3.5")
+)
+TOKENS = Feature(name="OAUTHBEARER (KIP-255)", since="2.0")
+SASL_WITH_CERTIFICATES = Feature(name="client certificates beside SASL (KIP-684)", since="2.8")
 REAUTHENTICATION = Feature(name="sessions that end (KIP-368)", since="2.2")
 ACLS = Feature(name="authorizer for how it is run here", not_in=("3.0", "3.2"))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 import pytest
 import pytest_twisted
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import parse
@@ -91,6 +95,24 @@ async def test_refusals_have_the_files_read_again_at_most_once_a_minute(tmp_path
         await succeeds(connecting)
     assert REREAD in lines
     assert len(broker.connections) == 4
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 10.0, 30.0, 59.9, 60.0, 100.0])))
+def test_however_often_it_is_refused_reading_again_is_a_minute_apart(pauses):
+    clock = Clock()
+    with TemporaryDirectory() as directory:
+        path = credentials(Path(directory))
+        current = CurrentSecurity(
+            parse(f"kafka://a?sasl=SCRAM-SHA-256&credentials={path}"), environ={}, clock=clock
+        )
+        last_s = None
+        for number, pause_s in enumerate(pauses):
+            clock.advance(pause_s)
+            credentials(Path(directory), f"{SECRET}-{number}")
+            may_read = last_s is None or clock.seconds() - last_s >= 60
+            assert current.has_changed_since(current.for_new_connection()) == may_read
+            if may_read:
+                last_s = clock.seconds()
 
 
 @pytest_twisted.ensureDeferred

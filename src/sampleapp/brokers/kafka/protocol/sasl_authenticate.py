@@ -27,6 +27,10 @@ class SaslAuthenticated(msgspec.Struct, frozen=True, gc=False):
     session_lifetime_ms: int = 0
     """After which the broker closes the connection (KIP-368); 0 for never, and before v1."""
 
+    def __repr__(self) -> str:
+        # A broker may repeat in the rest what it was sent.
+        return f"SaslAuthenticated(error={self.error}, session_lifetime_ms={self.session_lifetime_ms})"
+
 
 class SaslAuthenticateRequest(Request[SaslAuthenticated], frozen=True, kw_only=True):
     """What the mechanism says next. The token may hold the password, so it is in no representation."""
