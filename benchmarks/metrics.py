@@ -11,14 +11,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from itertools import repeat
 from statistics import median
 from typing import Any, cast
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
@@ -54,17 +53,21 @@ def measure_metrics() -> None:
     distribution = Distribution(SECONDS)
     _print("a value of a batch", _us(distribution.add, 0.004) - _us(_nothing, 0.004))
 
-    print("\nms for one scrape, during which nothing else is served")
+    print("\nOne scrape, in ms (at once: the longest that nothing else was served)")
     for topics, connections, brokers in ((1, 10, 1), (100, 1_000, 12), (100, 10_000, 100)):
-        page = _page(topics, connections, brokers)
-        line = f"{topics:,} topics, {connections:,} connections, {brokers} brokers of Kafka"
-        registry = cast("Any", page)._registry  # noqa: SLF001
-        for form, generate in (("text", generate_latest), ("OpenMetrics", generate_openmetrics)):
-            body = generate(registry)
-            lines = sum(not each.startswith(b"#") for each in body.splitlines())
-            _print(f"{line}: {form}, {lines:,} lines", _ms(generate, registry))
-        process = CollectorRegistry()
-        _print("  of it, for the process", _ms(generate_latest, _of_process(process)))
+        clock = _Turns()
+        page = _page(topics, connections, brokers, clock)
+        print(f"  {topics:,} topics, {connections:,} connections, {brokers} brokers of Kafka")
+        for accept in (b"text/plain", b"application/openmetrics-text"):
+            totals, longest, lines = [], [], 0
+            for _ in range(20):
+                answers: list[Answer] = []
+                turns = clock.taken_by(partial(page.answer, accept), answers)
+                totals.append(sum(turns))
+                longest.append(max(turns))
+                lines = sum(not each.startswith(b"#") for each in answers[0].pieces[0].splitlines())
+            times = f"{median(totals):8.1f}, at once {median(longest):6.1f}"
+            print(f"    {accept.decode():30} {lines:6,} lines {times}")
 
 
 def _nothing(*_: object) -> None:
@@ -73,10 +76,6 @@ def _nothing(*_: object) -> None:
 
 def _us(function: Callable[..., object], *arguments: object) -> float:
     return 1e6 * _seconds(function, arguments, CALLS)
-
-
-def _ms(function: Callable[..., object], *arguments: object) -> float:
-    return 1e3 * _seconds(function, arguments, 20)
 
 
 def _seconds(function: Callable[..., object], arguments: tuple[object, ...], calls: int) -> float:
@@ -97,12 +96,26 @@ def _head(method: str, path: str) -> Head:
     return parse_head(f"{method} {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
 
 
-def _of_process(registry: CollectorRegistry) -> CollectorRegistry:
-    from prometheus_client import GCCollector, ProcessCollector
+class _Turns:
+    """The time of the machine, and turns that are taken one by one."""
 
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-    return registry
+    seconds = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], object]] = []
+
+    def callLater(self, _delay: float, what: Callable[..., object], *arguments: object) -> None:  # noqa: N802
+        self._due.append(partial(what, *arguments))
+
+    def taken_by(self, work: Callable[[], Deferred[Answer]], answers: list[Answer]) -> list[float]:
+        """Return how long each turn took, in ms."""
+        self._due.append(lambda: work().addCallback(answers.append))
+        taken = []
+        while self._due:
+            began_s = time.perf_counter()
+            self._due.pop()()
+            taken.append(1e3 * (time.perf_counter() - began_s))
+        return taken
 
 
 class _Kafka(MemoryBroker):
@@ -124,7 +137,7 @@ class _Kafka(MemoryBroker):
         )
 
 
-def _page(topics: int, connections: int, brokers: int) -> MetricsPage:
+def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> MetricsPage:
     clock = Clock()
     counts = RequestCounts(seconds=clock.seconds)
     for route in ROUTES:
@@ -140,7 +153,7 @@ def _page(topics: int, connections: int, brokers: int) -> MetricsPage:
         connection = server.buildProtocol(None)
         server.opened(cast("Any", connection), is_turned_away=False)
     broker = _Kafka(brokers)
-    page = MetricsPage()
+    page = MetricsPage(clock=cast("Any", turns))
     follower = ReadingsFollower(broker=broker, topic="readings", clock=clock)
     page.show(Families(requests=counts, server=server, broker=broker, follower=follower))
     return page

@@ -270,7 +270,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     counts = RequestCounts(seconds=reactor.seconds)
     access_log = _access_log(config.log, reloads, clock=reactor)
     on_answer = counts.answered if access_log is None else _both(counts.answered, access_log.answered)
-    metrics = MetricsPage()
+    metrics = MetricsPage(clock=reactor)
     probes = Probes(
         get_reasons=readiness.reasons, may_see_reasons=(lambda _request: True) if gate is None else gate.knows
     )

@@ -21,7 +21,7 @@ class MeasuredService(InMemoryService):
         super().__init__(broker=PromptBroker() if broker is None else broker, **limits)
         self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
         self.counts = RequestCounts(seconds=self.clock.seconds)
-        self.page = MetricsPage()
+        self.page = MetricsPage(clock=self.clock)
         self.site = HTTPServer(
             self.front_door.table((MetricsPage.routes, self.page)).dispatch,
             answer_to=answer_to_failure,
@@ -38,12 +38,17 @@ class MeasuredService(InMemoryService):
         """Return what a scrape reads: each sample's value by its name and labels."""
         response = self.request("GET", "/metrics", headers)
         assert response.status == 200
-        parse = openmetrics_families if headers == OPENMETRICS else text_families
-        return samples(parse(response.body.decode()))
+        return samples_in(response.body, headers)
 
     def counted(self):
         """Return the samples without asking for them, which would be counted, too."""
         return samples(self.families.collect())
+
+
+def samples_in(body, headers=()):
+    """Read an answer to a request with these headers."""
+    parse = openmetrics_families if headers == OPENMETRICS else text_families
+    return samples(parse(body.decode()))
 
 
 def samples(families):

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
+from twisted.internet.task import Clock
 
-from tests.metrics.service import OPENMETRICS, MeasuredService, of
+from tests.metrics.service import OPENMETRICS, MeasuredService, of, samples_in
+from tests.support.in_memory import request_bytes
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -101,3 +103,40 @@ def test_two_services_in_one_process_count_for_themselves():
     one.post(b'{"topic":"t","content":"c"}')
     assert of(one.counted(), "sampleapp_published_records_total") == {"t": 1}
     assert of(other.counted(), "sampleapp_published_records_total") == {}
+
+
+class SlowClock(Clock):
+    """A clock by which everything takes a millisecond, and whose turns the test takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.turns = []
+
+    def seconds(self):
+        self.rightNow += 0.001
+        return self.rightNow
+
+    def callLater(self, when, what, *args):
+        assert when == 0
+        self.turns.append(lambda: what(*args))
+
+
+@pytest.mark.parametrize("headers", [[], OPENMETRICS])
+def test_others_have_their_turn_while_much_is_written(headers):
+    service = MeasuredService()
+    service.page._clock = clock = SlowClock()  # noqa: SLF001
+    service.post(b'{"topic":"t","content":"c"}')
+    connection = service.connect()
+    connection.send(request_bytes("GET", "/metrics", headers))
+    turns = 0
+    while not connection.sent:
+        (turn,) = clock.turns
+        clock.turns.clear()
+        turn()
+        turns += 1
+        # What happens meanwhile is for the next scrape.
+        service.post(b'{"topic":"t","content":"c"}')
+    assert turns > 5
+    (response,) = connection.responses(["GET"])
+    assert samples_in(response.body, headers)["sampleapp_published_records_total", (("topic", "t"),)] == 1
+    assert response.body.count(b"# EOF\n") == (headers == OPENMETRICS)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp import errors
@@ -35,7 +36,7 @@ class WholeService(InMemoryService):
     """All that is served, with a broker that leaves each answer to the test."""
 
     def __init__(self, **limits):
-        others = [(MetricsPage.routes, MetricsPage())]
+        others = [(MetricsPage.routes, MetricsPage(clock=Clock()))]
         super().__init__(broker=ManualBroker(), others=others, **limits)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Final
 
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, GCCollector, Metric, ProcessCollector
 from prometheus_client.exposition import generate_latest as text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.registry import Collector
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 
 from sampleapp.access import Right
 from sampleapp.negotiation import is_preferred
@@ -42,12 +47,28 @@ _METRICS: Final = Description(
 )
 
 
+_TURN_S: Final = 0.001
+"""After so long others have their turn. A metric with a hundred values takes about as long again."""
+
+
+class _Format(Struct, frozen=True):
+    content_type: bytes
+    write: Callable[..., bytes]
+    end: bytes = b""
+
+
+_TEXT_FORMAT: Final = _Format(TEXT, text)
+_OPENMETRICS_FORMAT: Final = _Format(OPENMETRICS, openmetrics, b"# EOF\n")
+
+
 class MetricsPage:
     """The route that a Prometheus server scrapes."""
 
     routes = Routes()
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: IReactorTime) -> None:
+        """:param clock: gives others their turn while much is written."""
+        self._clock = clock
         # Never the one that prometheus_client shares with whatever else is in the process.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -58,16 +79,41 @@ class MetricsPage:
         self._registry.register(collector)
 
     @routes.route("/metrics", "GET", "HEAD", right=Right.METRICS, description=_METRICS)
-    def metrics(self, request: Request) -> Answer:
+    def metrics(self, request: Request) -> Deferred[Answer]:
         """Answer in the text format of Prometheus, or in that of OpenMetrics if that is asked for."""
-        accept = request.fields.joined(b"Accept")
-        if is_preferred(_OPENMETRICS_TYPE, to=_TEXT_RANGES, accept=accept):
-            content_type = OPENMETRICS
-            body: bytes = openmetrics(self._registry)  # type: ignore[no-untyped-call] # it has no annotations
-        else:
-            content_type, body = TEXT, text(self._registry)
+        return self.answer(request.fields.joined(b"Accept"))
+
+    def answer(self, accept: bytes | None) -> Deferred[Answer]:
+        """
+        Write everything down, in several turns of the reactor if it is much.
+
+        :param accept: the value of that header; ``None`` when there is none.
+        """
+        is_openmetrics = is_preferred(_OPENMETRICS_TYPE, to=_TEXT_RANGES, accept=accept)
+        return Deferred.fromCoroutine(self._answer(_OPENMETRICS_FORMAT if is_openmetrics else _TEXT_FORMAT))
+
+    async def _answer(self, form: _Format) -> Answer:
+        began_s = self._clock.seconds()
+        # All of one moment. To write them down takes several times as long.
+        families = list(self._registry.collect())
+        written = []
+        for family in families:
+            if self._clock.seconds() - began_s >= _TURN_S:
+                await deferLater(self._clock, 0)
+                began_s = self._clock.seconds()
+            written.append(form.write(_Only(family)).removesuffix(form.end))
         return Answer(
             HTTPStatus.OK,
-            ((b"Content-Type", content_type), (b"Cache-Control", b"no-store"), (b"Vary", b"Accept")),
-            body,
+            ((b"Content-Type", form.content_type), (b"Cache-Control", b"no-store"), (b"Vary", b"Accept")),
+            b"".join((*written, form.end)),
         )
+
+
+class _Only(Collector):
+    """One metric, in the place of a registry."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
