@@ -374,11 +374,33 @@ def test_no_code_is_wider_than_a_page(project):
             if language not in {"console", "text"}:
                 found[page.name] = max(found.get(page.name, 0), *map(len, dedent(block).splitlines()))
     for shown in [*(project / "docs/examples").iterdir(), *(project / "docs/howto").iterdir()]:
-        if shown.suffix not in {".py", ".service", ".conf"}:
+        if shown.suffix not in {".py", ".service", ".socket", ".conf"}:
             continue
         found[shown.name] = max(map(len, shown.read_text(encoding="utf-8").splitlines()))
     assert {"kafka.rst", "forward.py", "sampleapp.service", "nginx.conf"} <= found.keys()
     assert {name: width for name, width in found.items() if width > widest} == {}
+
+
+ANALYZE = shutil.which("systemd-analyze")
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="this machine has no systemd-analyze")
+def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
+    for name in ["sampleapp.service", "sampleapp.socket"]:
+        unit = (project / "docs/howto" / name).read_text(encoding="utf-8")
+        # It looks whether the program is there.
+        (tmp_path / name).write_text(unit.replace("/opt/sampleapp/bin/twistd", sys.executable))
+    units = [tmp_path / "sampleapp.service", tmp_path / "sampleapp.socket"]
+    verified = subprocess.run(
+        [ANALYZE, "verify", "--man=no", *units],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+    )
+    about_ours = [line for line in verified.stdout.splitlines() if "sampleapp" in line]
+    assert (verified.returncode, about_ours) == (0, [])
 
 
 def test_every_problem_type_is_in_the_reference(project):
