@@ -20,6 +20,7 @@ from tests.real_kafka.versions import (
     parsed,
 )
 from tests.support.certificates import Authority, Issued
+from tests.support.secrets import secret
 
 __all__ = [
     "PASSWORD",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 USER = "gateway"
-PASSWORD = "Xyzzy-42-do-not-show"
+PASSWORD = secret("Xyzzy-42-do-not-show", "a password")
 
 SESSION_LIFETIME_S = 3
 """After which a connection that came in with SCRAM-SHA-256, or with a token, is closed (KIP-368)."""
@@ -81,7 +82,7 @@ def unsecured_token(*, until_s: float, user: str = USER) -> str:
     """
     parts = {"alg": "none"}, {"sub": user, "iat": time.time(), "exp": until_s}
     encoded = (base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
-    return ".".join((*encoded, ""))
+    return secret(".".join((*encoded, "")), "a token for Kafka")
 
 
 def write_credentials(directory: Path, *, user: str = USER, password: str = PASSWORD) -> Path:

@@ -28,9 +28,10 @@ from tests.real_kafka.versions import (
     needs,
 )
 from tests.support.files import written
+from tests.support.secrets import secret
 from tests.support.waiting import wait_until
 
-OLD, NEW = "Xyzzy-43-do-not-show", "Plugh-44-do-not-show"
+OLD, NEW = (secret(each, "a password") for each in ("Xyzzy-43-do-not-show", "Plugh-44-do-not-show"))
 USER = "rotating"
 # Until the service has read a file that has changed, a connection has expired, and all clients were answered.
 DEADLINE_S = 30
@@ -56,8 +57,8 @@ def publishing(one_node, start_service, request):
         assert found.accepted > CLIENTS
         assert service.stop() == -15
         assert "Traceback" not in service.output
-        for secret in secrets:
-            assert secret not in service.output
+        for each in secrets:
+            assert each not in service.output
 
     return publishing
 

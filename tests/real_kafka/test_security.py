@@ -26,8 +26,9 @@ from tests.real_kafka.service import in_thread, kafka_url, post, ready, running
 from tests.real_kafka.versions import KRAFT, PEM, REAUTHENTICATION, SASL, SCRAM, TOKENS, needs
 from tests.support.brokers import Recorder, eventually, outcomes, record, within
 from tests.support.files import written
+from tests.support.secrets import secret
 
-WRONG_PASSWORD = "Plugh-43-do-not-show"
+WRONG_PASSWORD = secret("Plugh-43-do-not-show", "a password")
 MECHANISMS = (
     "PLAIN",
     pytest.param("SCRAM-SHA-256", marks=needs(SCRAM)),

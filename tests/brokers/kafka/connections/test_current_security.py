@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 import pytest_twisted
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -97,6 +97,7 @@ async def test_refusals_have_the_files_read_again_at_most_once_a_minute(tmp_path
     assert len(broker.connections) == 4
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([0.0, 0.5, 10.0, 30.0, 59.9, 60.0, 100.0])))
 def test_however_often_it_is_refused_reading_again_is_a_minute_apart(pauses):
     clock = Clock()

@@ -12,8 +12,9 @@ from sampleapp.brokers.kafka.connections.sasl import Credentials
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
 from tests.support.files import written
+from tests.support.secrets import secret
 
-SECRET = "s3cr3t-Xyzzy"
+SECRET = secret("s3cr3t-Xyzzy", "a password")
 
 
 def loaded(path):
