@@ -5,10 +5,12 @@
 #                a mock cluster of Kafka)
 #   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
 #                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
+#   make test-container   the steps of the Containerfile, and what they make (takes Linux and root, and no engine)
 #   make fuzz    a minute of made-up HTTP requests, compared with other servers; longer, or again, with
 #                make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
+#   make lock    the newest versions of what the service needs, with hashes, in requirements.lock
 #   make bench   what the service costs on this machine, and Kafka with it (about a quarter of an hour)
 #   make clean   remove what the others have made
 
@@ -24,7 +26,7 @@ KAFKA ?=
 INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-kafka fuzz check docs bench clean
+.PHONY: run test test-kafka test-container fuzz check docs lock bench clean
 
 RUN = .venv-run
 DEV = .venv
@@ -58,6 +60,14 @@ check: $(DEV)/installed
 docs: $(DOCS)/installed
 	$(DOCS)/bin/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "See docs/_build/html/index.html"
+
+test-container: $(DEV)/installed
+	$(DEV)/bin/python -m pytest tests/container -v $(PYTEST_OPTIONS)
+
+lock: $(DEV)/installed
+	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
+	    --upgrade --no-header --quiet --output-file requirements.lock setup.py -
 
 bench: $(DEV)/bench-installed
 	$(DEV)/bin/python benchmarks/run.py

@@ -20,6 +20,8 @@ TEST = [
     "h11 >= 0.14",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
     "kio >= 0.6; python_version >= '3.11'",
+    # Kubernetes' own schemas, for the manifests.
+    "kubernetes-validate >= 1.31",
     # The description of the interface, held against its own specification and against the service.
     "jsonschema >= 4.23",
     "openapi-spec-validator >= 0.7.2",

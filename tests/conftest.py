@@ -15,6 +15,7 @@ from tests.real_kafka.distribution import why_not
 pytest_plugins = ["tests.support.leaks"]
 
 REAL_KAFKA = Path(__file__).with_name("real_kafka")
+CONTAINER = Path(__file__).with_name("container")
 
 hypothesis.settings.register_profile(
     "default",
@@ -28,19 +29,19 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("default")
 
 
-def _names_real_kafka(config):
+def _names(config, directory):
     named = [Path(str(argument).split("::", maxsplit=1)[0]).absolute() for argument in config.args]
-    return any(path == REAL_KAFKA or REAL_KAFKA in path.parents for path in named)
+    return any(path == directory or directory in path.parents for path in named)
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave the tests against real Kafka out, unless they are asked for: they take Java, and long."""
-    return True if collection_path == REAL_KAFKA and not _names_real_kafka(config) else None
+    """Leave out, unless they are asked for, the tests that take Java, or root, and long."""
+    return True if collection_path in (REAL_KAFKA, CONTAINER) and not _names(config, collection_path) else None
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say that they were left out, and whether they could be run."""
-    if _names_real_kafka(config) or config.args != config.getini("testpaths"):
+    """Say that those against real Kafka were left out, and whether they could be run."""
+    if _names(config, REAL_KAFKA) or config.args != config.getini("testpaths"):
         return
     reason = why_not() or "make test-kafka runs them, which takes a while"
     terminalreporter.line(f"The tests against real Kafka were skipped: {reason}.")
