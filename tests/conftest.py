@@ -36,7 +36,9 @@ def _names(config, directory):
 
 def pytest_ignore_collect(collection_path, config):
     """Leave out, unless they are asked for, the tests that take Java, or root, and long."""
-    return True if collection_path in (REAL_KAFKA, CONTAINER) and not _names(config, collection_path) else None
+    return (
+        True if collection_path in (REAL_KAFKA, CONTAINER) and not _names(config, collection_path) else None
+    )
 
 
 def pytest_terminal_summary(terminalreporter, config):
