@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from hashlib import sha256
 
 import kubernetes_validate
 import pytest
@@ -71,7 +72,10 @@ def test_the_service_would_start_with_the_variables_and_the_secrets(variables, t
         (tmp_path / name).mkdir()
     (tmp_path / "tls" / "tls.key").write_bytes(issued.key.read_bytes())
     (tmp_path / "tls" / "tls.crt").write_bytes(issued.certificate.read_bytes())
-    (tmp_path / "callers" / "callers.toml").write_text('[callers.thermometer]\npublish = ["readings"]\n')
+    (tmp_path / "callers" / "callers.toml").write_text(
+        '[callers.thermometer]\npublish = ["readings"]\n[[callers.thermometer.tokens]]\n'
+        f'sha256 = "{sha256(b"a token").hexdigest()}"\n'
+    )
     (tmp_path / "kafka" / "credentials").write_text("username=sampleapp\npassword=horse battery staple\n")
     (tmp_path / "kafka" / "ca.crt").write_bytes(authority.certificate.read_bytes())
     here = {name: value.replace("/etc/sampleapp", str(tmp_path)) for name, value in variables.items()}
