@@ -59,8 +59,10 @@ def start(installed, tmp_path):
     """Starts services, and ends those that the test has left."""
     services = []
 
-    def start(**arguments):
-        service = LiveService(directory=tmp_path, environment=installed, **arguments)
+    def start(*, environment=None, **arguments):
+        service = LiveService(
+            directory=tmp_path, environment={**installed, **(environment or {})}, **arguments
+        )
         services.append(service)
         return service
 
