@@ -7,7 +7,7 @@
 #                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
 #   make test-container   the steps of the Containerfile, and what they make (takes Linux and root, and no engine)
 #   make fuzz    a minute of made-up HTTP requests, compared with other servers; longer, or again, with
-#                make fuzz FUZZ='--seconds 3600 --seed 7'
+#                make fuzz FUZZ='--seconds 3600 --seed 7'; then some that schemathesis makes of /openapi.json
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make lock    the newest versions of what the service needs, with hashes, in requirements.lock
@@ -19,6 +19,8 @@ PYTHON ?= python3
 OPTIONS ?=
 # Options for the fuzzer; see above.
 FUZZ ?=
+# Requests for each operation, made up from the description of the interface, after that.
+EXAMPLES ?= 200
 # Versions of Kafka for test-kafka; none for those that every commit has to pass.
 KAFKA ?=
 
@@ -53,6 +55,7 @@ test-kafka: $(DEV)/installed
 
 fuzz: $(DEV)/installed
 	$(DEV)/bin/python -m tests.fuzz.run $(FUZZ)
+	SAMPLEAPP_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(DEV)/bin/python -m pytest -q tests/process/test_schemathesis.py
 
 check: $(DEV)/installed
 	$(DEV)/bin/python -m tox -e lint,typing,docs

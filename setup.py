@@ -26,6 +26,7 @@ TEST = [
     "jsonschema >= 4.23",
     "openapi-spec-validator >= 0.7.2",
     "pytest-timeout >= 2.3",
+    "schemathesis >= 4.32, < 5; python_version >= '3.11'",
     # A test builds a wheel, with what is installed already.
     "setuptools >= 77",
     "wheel",

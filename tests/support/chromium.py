@@ -22,12 +22,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 """Where it is; ``None`` if this machine has none."""
 
 DEADLINE_S = 60.0
+PHONE = 600
+"""A window that is narrower, in pixels, is that of a phone."""
 
 
 class Chromium:
     """One tab, which remembers what it asked for and what went wrong in it."""
 
-    def __init__(self, *, directory, width=1280, height=900, dark=False):
+    def __init__(self, *, directory):
         """:param directory: where it keeps its profile."""
         here_reads, there_writes = os.pipe()
         there_reads, here_writes = os.pipe()
@@ -35,7 +37,6 @@ class Chromium:
         self._received = b""
         self._number = 0
         self._session = None
-        self._width, self._height, self._dark = width, height, dark
         self.requests: list[str] = []
         """The URLs of what was asked for, in order; ``data:`` included."""
         self.complaints: list[str] = []
@@ -49,7 +50,6 @@ class Chromium:
                 *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
                 *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
                 f"--user-data-dir={directory / 'chromium'}",
-                f"--window-size={width},{height}",
                 "about:blank",
             ],
             pass_fds=(there_reads, there_writes),
@@ -66,16 +66,6 @@ class Chromium:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._call(f"{domain}.enable")
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=self._width,
-            height=self._height,
-            deviceScaleFactor=1,
-            mobile=self._width < 600,
-        )
-        if self._dark:
-            scheme = {"name": "prefers-color-scheme", "value": "dark"}
-            self._call("Emulation.setEmulatedMedia", features=[scheme])
         return self
 
     def __exit__(self, *_):
@@ -87,6 +77,18 @@ class Chromium:
             self._process.wait()
         os.close(self._read)
         os.close(self._write)
+
+    def look_like(self, *, width, height=900, dark=False):
+        """Have a window of this size, in pixels, and the colours that its user likes."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < PHONE,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url):
         """Go to a page."""

@@ -190,18 +190,16 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_fits_its_window(tmp_path, width, dark):
-    with (
-        LiveService(directory=tmp_path) as service,
-        Chromium(directory=tmp_path, width=width, dark=dark) as browser,
-    ):
-        browser.open(f"{service.url}docs")
-        browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
-        browser.evaluate(
-            "document.querySelector('#operations-Messages-publish .opblock-summary-control').click()"
-        )
-        browser.wait_for("document.querySelector('#operations-Messages-publish .responses-table') !== null")
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_the_page_fits_its_window(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        for width, dark in [(390, False), (1280, False), (390, True), (1280, True)]:
+            browser.look_like(width=width, dark=dark)
+            # Another URL, so that the page is loaded again.
+            browser.open(f"{service.url}docs?{width}{dark}")
+            operation = "document.querySelector('#operations-Messages-publish"
+            browser.wait_for(f"{operation} .opblock-summary-control') !== null")
+            browser.evaluate(f"{operation} .opblock-summary-control').click()")
+            browser.wait_for(f"{operation} .responses-table') !== null")
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert browser.evaluate("document.documentElement.classList.contains('dark-mode')") == dark
         assert browser.complaints == []

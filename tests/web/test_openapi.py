@@ -57,7 +57,7 @@ def test_the_document_is_openapi_3_1(described):
 
 def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other():
     reactor = MemoryReactorClock()
-    build(Config(broker="memory:"), reactor=reactor).privilegedStartService()
+    build(Config(broker="memory:", is_open_to_everybody=True), reactor=reactor).privilegedStartService()
     ((_, server, *_),) = reactor.tcpServers
     connection = Connection(server)
     connection.send(request_bytes("GET", "/openapi.json"))

@@ -1,0 +1,58 @@
+"""
+The service does what it describes, whatever schemathesis thinks of to send.
+
+``SAMPLEAPP_SCHEMATHESIS_EXAMPLES`` says how many requests it makes up for each operation, which are others
+each time; ``make fuzz`` asks for many. Without it they are few, and always the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_service import LiveService
+
+COMMAND = Path(sys.executable).with_name("schemathesis")
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
+EXAMPLES = os.environ.get("SAMPLEAPP_SCHEMATHESIS_EXAMPLES")
+
+pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="schemathesis takes Python 3.11 or newer")
+
+
+def run(service, *options):
+    """Let it send what it thinks of, and return what it says of the answers."""
+    with urllib.request.urlopen(f"{service.url}docs") as response:
+        file = re.search(r'"docs/(docs\.[^"]+\.css)"', response.read().decode())[1]
+    ended = subprocess.run(
+        [
+            *(COMMAND, "--config-file", CONFIGURATION, "run", f"{service.url}openapi.json"),
+            *("--checks", "all", "--mode", "all", "--continue-on-failure", "--no-color"),
+            *("--max-examples", EXAMPLES or "10"),
+            *([] if EXAMPLES else ["--generation-deterministic"]),
+            *options,
+        ],
+        cwd=service.directory,
+        env={**os.environ, "SAMPLEAPP_DOCS_FILE": file, "NO_PROXY": "*"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+def test_every_answer_is_one_that_is_described(tmp_path):
+    with LiveService(directory=tmp_path, broker="memory:") as service:
+        said = run(service)
+        with urllib.request.urlopen(f"{service.url}openapi.json") as response:
+            operations = response.read().count(b'"operationId"')
+    # It leaves out the one that it has the description from.
+    assert re.search(rf"Tested: +{operations - 1}\n", said), said
+    assert int(re.search(r"(\d+) generated", said)[1]) > 5 * operations
+    assert "Traceback" not in service.output
