@@ -18,6 +18,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
 from sampleapp.model import Message, Reading, Record, RecordMetadata
 from sampleapp.negotiation import MEDIA_TYPES
+from sampleapp.trace_context import trace_headers
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.descriptions import (
@@ -25,6 +26,8 @@ from sampleapp.web.descriptions import (
     ETAG,
     IF_MATCH,
     IF_NONE_MATCH,
+    TRACEPARENT,
+    TRACESTATE,
     VARY,
     Content,
     Description,
@@ -106,6 +109,7 @@ _MESSAGES: Final = Description(
         "Makes exactly one record, and answers once the broker has acknowledged it. After 503 nothing was "
         "published; after 504 that is not known."
     ),
+    parameters=(TRACEPARENT, TRACESTATE),
     bodies=(
         Content(
             media_type="application/json",
@@ -197,6 +201,15 @@ class FrontDoor:
         require_topic(request, message.topic)
         key = None if message.key is None else message.key.encode("utf-8")
         value = message.content.encode("utf-8")
+        traceparents = request.fields.all(b"traceparent")
         return self._broker.publish(
-            Record(topic=message.topic, key=key, value=value, timestamp_ms=int(self._clock.seconds() * 1000))
+            Record(
+                topic=message.topic,
+                key=key,
+                value=value,
+                timestamp_ms=int(self._clock.seconds() * 1000),
+                headers=trace_headers(traceparents, request.fields.all(b"tracestate"))
+                if traceparents
+                else (),
+            )
         ).addCallback(published_answer, len(value) if key is None else len(key) + len(value))

@@ -23,6 +23,8 @@ __all__ = [
     "IF_MATCH",
     "IF_NONE_MATCH",
     "REQUEST_ID",
+    "TRACEPARENT",
+    "TRACESTATE",
     "VARY",
     "Content",
     "Description",
@@ -143,4 +145,14 @@ IF_MATCH: Final = Parameter(
     name="If-Match",
     place="header",
     meaning="The entity tags that you will have, or `*`: if none is the current one, the answer is 412.",
+)
+TRACEPARENT: Final = Parameter(
+    name="traceparent",
+    place="header",
+    meaning="The trace of the request (W3C Trace Context): a header of the record, if it is valid.",
+)
+TRACESTATE: Final = Parameter(
+    name="tracestate",
+    place="header",
+    meaning="More of that trace: a header of the record as well, if both are valid.",
 )
