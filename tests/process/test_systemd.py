@@ -129,6 +129,26 @@ def test_sockets_of_systemd_are_served_by_their_names_and_outlive_the_service(st
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize(("family", "address"), [("INET", "0.0.0.0"), ("INET6", "::")])
+def test_a_socket_that_others_can_reach_is_refused_as_long_as_nothing_says_who_may_call(
+    start, tmp_path, family, address
+):
+    with ExitStack() as stack:
+        public = stack.enter_context(socket.socket(getattr(socket, f"AF_{family}")))
+        public.bind((address, 0))
+        public.listen()
+        arguments = {
+            "command": with_sockets({"http": public}, TWISTD_SAMPLEAPP),
+            "listen": f"systemd:domain={family}:name=http",
+            "descriptors": [public.fileno()],
+        }
+        with pytest.raises(AssertionError, match="nothing says who may call"):
+            start(**arguments)
+        service = start(options=["--open-to-everybody"], **arguments)
+        assert get(public.getsockname()[1], "/live")[0] == 200
+        assert service.stop() == -signal.SIGTERM
+
+
 def queue_of(listening):
     """How many connections may wait to be accepted, as Linux has it (tcp_info.tcpi_sacked)."""
     information = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)

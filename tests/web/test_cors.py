@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.web.cors import NotAnOrigin, check_origin
+from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, raw
 
@@ -220,3 +221,21 @@ def test_what_is_taken_has_no_more_than_a_scheme_a_host_and_a_port(text):
     assert parts.hostname
     assert parts.username is None
     assert text == f"{parts.scheme}://{parts.netloc}" == text.lower()
+
+
+def test_a_preflight_needs_no_credentials_and_everything_else_does():
+    guarded = InMemoryService(
+        broker=PromptBroker(), allowed_origins=ALLOWED, callers=caller("page", 'publish = ["t"]')
+    )
+    question = (b"Access-Control-Request-Method", b"POST")
+    assert guarded.request("OPTIONS", "/messages", [ORIGIN, question]).status == 204
+    assert guarded.request("OPTIONS", "/messages", [ORIGIN]).status == 401
+    assert guarded.request("OPTIONS", "/messages", [(b"Origin", b"https://other"), question]).status == 401
+    response = guarded.request("POST", "/messages", [*JSON, ORIGIN], MESSAGE)
+    assert response.status == 401
+    # So that the page can tell why.
+    assert response.headers[b"access-control-allow-origin"] == b"https://example.org"
+    assert b"WWW-Authenticate" in response.headers[b"access-control-expose-headers"]
+    response = guarded.request("POST", "/messages", [*JSON, ORIGIN, by("page")], MESSAGE)
+    assert response.status == 200
+    assert response.headers[b"access-control-allow-origin"] == b"https://example.org"

@@ -196,11 +196,17 @@ def test_what_a_client_still_sends_does_not_keep_a_connection_that_is_to_end():
 @given(
     descriptors=st.integers(1, 20_000),
     most=st.integers(1, 20_000),
+    for_admin=st.sampled_from([0, 32]),
 )
-def test_limits_within_descriptors_are_never_over_them_and_never_above_what_was_asked_for(descriptors, most):
-    asked = Limits(max_connections=most)
+def test_limits_within_descriptors_are_never_over_them_and_never_above_what_was_asked_for(
+    descriptors, most, for_admin
+):
+    asked = Limits(max_connections=most, kept_for_admin=for_admin)
     limits = asked.within(descriptors)
-    assert limits.descriptors <= max(descriptors, 3)
+    assert limits.descriptors <= max(descriptors, 4)
+    assert limits.kept_for_admin <= for_admin
+    assert limits.for_admin().max_connections == limits.kept_for_admin >= min(for_admin, 1)
+    assert limits.for_admin().descriptors == limits.kept_for_admin
     assert limits.max_connections <= asked.max_connections
     assert limits.kept_for_loopback <= asked.kept_for_loopback
     assert min(limits.max_connections, limits.kept_for_loopback, limits.max_turned_away) >= 1

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sampleapp.web import HTTPServer, Probes, RouteTable, answer_to_failure
+from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, request_bytes
 from tests.web.http import assert_problem
 
@@ -105,3 +106,17 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
     assert json.loads(response.body)["detail"] == "The service is not ready."
     response = ask((b"Authorization", b"Bearer x"))
     assert (response.status, json.loads(response.body)["reasons"]) == (503, REASONS)
+
+
+def test_with_callers_a_probe_needs_no_credentials_but_reasons_are_for_callers_only():
+    service = InMemoryService(callers=caller("reader", "read = true") + caller("nobody"))
+    service.reasons = REASONS
+    assert service.request("GET", "/live").status == 200
+    for headers in ([], [(b"Authorization", b"Bearer wrong")], [(b"Authorization", b"")]):
+        response = service.request("GET", "/ready", headers)
+        assert_problem(response, 503)
+        assert json.loads(response.body)["detail"] == "The service is not ready."
+        assert "reasons" not in json.loads(response.body)
+    for name in ("reader", "nobody"):
+        response = service.request("GET", "/ready", [by(name)])
+        assert (response.status, json.loads(response.body)["reasons"]) == (503, REASONS)
