@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,11 @@ class CallersOfFile:
         # Without issuers, too: those that there were are let go.
         verifier = self._keys.use(callers, directory=self._path.parent)
         return callers, [verifier] if callers.issuers else []
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many requests were over a rate of their caller, by the name of the rate, since the start."""
+        return self._authenticator.refusals
 
     def paths(self) -> Iterable[str]:
         """The files that all that was read from."""

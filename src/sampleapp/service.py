@@ -287,7 +287,15 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         on_answer=on_answer,
         cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
-    metrics.show(Families(requests=counts, server=server, broker=broker, follower=follower))
+    metrics.show(
+        Families(
+            requests=counts,
+            server=server,
+            broker=broker,
+            follower=follower,
+            rate_refusals={} if callers is None else callers.refusals,
+        )
+    )
     admin = _admin(
         config,
         # There, whoever asks may know why the service is not ready.

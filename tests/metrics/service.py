@@ -30,7 +30,11 @@ class MeasuredService(InMemoryService):
             on_answer=self.counts.answered,
         )
         self.families = Families(
-            requests=self.counts, server=self.site, broker=self.broker, follower=self.follower
+            requests=self.counts,
+            server=self.site,
+            broker=self.broker,
+            follower=self.follower,
+            rate_refusals=None if self.authenticator is None else self.authenticator.refusals,
         )
         self.page.show(self.families)
 

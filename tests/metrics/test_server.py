@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.metrics.service import MeasuredService, of
+from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import ManualBroker, request_bytes
 from tests.web.http import JSON, raw
 
@@ -60,3 +61,41 @@ def test_the_longest_wait_for_a_header_is_counted_when_it_is_over():
     counted = service.counted()
     assert of(counted, "sampleapp_refusals_total")["header-timeout"] == 1
     assert of(counted, "sampleapp_http_requests_total") == {("other", "other", "408"): 1}
+
+
+def test_what_is_over_a_caller_s_rate_is_counted_by_the_rate_and_stays_so():
+    limited = caller("requests", 'publish = ["*"]', "requests_per_second = 1") + caller(
+        "bytes", 'publish = ["*"]', "bytes_per_second = 40"
+    )
+    service = MeasuredService(callers=FULL + limited)
+    for name, count in (("requests", 4), ("bytes", 3), ("full", 5)):
+        for _ in range(count):
+            service.post(b'{"topic":"t","content":"c"}', [*JSON, by(name)])
+    expected = {"requests_per_second": 3, "bytes_per_second": 2}
+    assert of(service.counted(), "sampleapp_refusals_total").items() >= expected.items()
+    service.use_callers(FULL)
+    counted = service.counted()
+    assert of(counted, "sampleapp_refusals_total").items() >= expected.items()
+    assert of(counted, "sampleapp_problems_total")["rate-exceeded"] == 5
+    assert of(counted, "sampleapp_http_requests_total") == {
+        ("POST", "/messages", "200"): 7,
+        ("POST", "/messages", "429"): 5,
+    }
+
+
+def test_metrics_are_for_callers_that_may_see_them():
+    service = MeasuredService(callers=FULL + caller("reader", "read = true"))
+    statuses = [
+        service.request("GET", "/metrics", headers).status for headers in ([by("full")], [by("reader")], [])
+    ]
+    assert statuses == [200, 403, 401]
+
+
+def test_nothing_that_a_caller_sends_to_be_known_is_in_the_metrics():
+    service = MeasuredService(callers=FULL)
+    service.request("GET", "/", [by("full")])
+    service.request("GET", "/", [(b"Authorization", b"Bearer of-nobody")])
+    service.request("GET", "/", [by("full"), (b"X-Request-Id", b"of-nobody")])
+    text = service.request("GET", "/metrics", [by("full")]).body
+    assert b"of-nobody" not in text
+    assert by("full")[1].split()[1] not in text

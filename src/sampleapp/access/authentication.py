@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
@@ -71,6 +72,8 @@ class Authenticator:
         """
         self._seconds = seconds
         self._limiters: dict[str, RateLimiter] = {}
+        self.refusals: Counter[str] = Counter(requests_per_second=0, bytes_per_second=0)
+        """How many requests were over a rate of their caller, by the name of the rate, since the start."""
         self._tokens: dict[bytes, Identity] = {}
         self._certificates: dict[Certificate, Identity] = {}
         self.use(callers, *verifiers)
@@ -172,7 +175,12 @@ class Authenticator:
             return Identity(caller, until_s, None)
         limiter = self._limiters.get(caller.name)
         if limiter is None:
-            limiter = RateLimiter(requests=caller.requests, bytes_=caller.bytes, now_s=self._seconds())
+            limiter = RateLimiter(
+                requests=caller.requests,
+                bytes_=caller.bytes,
+                now_s=self._seconds(),
+                refusals=self.refusals,
+            )
             self._limiters[caller.name] = limiter
         return Identity(caller, until_s, limiter)
 

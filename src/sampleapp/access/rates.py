@@ -8,6 +8,8 @@ leaves it in debt, so that the average holds all the same.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
 
 from sampleapp.access.errors import RateExceeded
@@ -60,12 +62,22 @@ class Bucket:
 class RateLimiter:
     """Holds one caller to its rates."""
 
-    def __init__(self, *, requests: Rate | None, bytes_: Rate | None, now_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        requests: Rate | None,
+        bytes_: Rate | None,
+        now_s: float,
+        refusals: Counter[str] | None = None,
+    ) -> None:
         """
         :param requests: of requests.
         :param bytes_: of the bytes of their bodies.
         :param now_s: the time, in seconds.
+        :param refusals: where those are counted that are refused, by the rate that they were over, as a file
+            of callers names it. Several limiters may share it.
         """
+        self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self.rates = (requests, bytes_)
         self._requests = None if requests is None else Bucket(requests, now_s=now_s)
         self._bytes = None if bytes_ is None else Bucket(bytes_, now_s=now_s)
@@ -88,6 +100,7 @@ class RateLimiter:
         ]
         wait_s, what = max(waits, default=(0.0, ""))
         if wait_s > 0:
+            self._refusals[f"{what}_per_second"] += 1
             raise RateExceeded(what, retry_after_s=wait_s)
         if self._requests is not None:
             self._requests.take(1, now_s=now_s)

@@ -44,15 +44,18 @@ class Families(Collector):
         server: HTTPServer,
         broker: IBroker,
         follower: ReadingsFollower,
+        rate_refusals: Mapping[str, int] | None = None,
     ) -> None:
         """
         :param server: the one that callers reach.
         :param broker: tells more of itself if it provides `IMeasured`.
+        :param rate_refusals: how many requests were over a rate of their caller, by the name of the rate.
         """
         self._requests = requests
         self._server = server
         self._broker = broker
         self._follower = follower
+        self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
         self._build = {
             "version": __version__,
             "python": platform.python_version(),
@@ -64,6 +67,12 @@ class Families(Collector):
         yield InfoMetricFamily("sampleapp_build", "The versions of what is running.", value=self._build)
         yield from _of_requests(self._requests)
         yield from _of_server(self._server)
+        yield _counter(
+            "sampleapp_refusals",
+            "Requests and connections that were refused or ended, by the limit that they were over.",
+            {**self._server.refusals, **self._rate_refusals},
+            label="limit",
+        )
         yield from _of_readings(self._follower)
         yield GaugeMetricFamily(
             "sampleapp_broker_ready",
@@ -140,12 +149,6 @@ def _of_server(server: HTTPServer) -> Iterator[Metric]:
         "sampleapp_http_requests_waiting_limit",
         "How many requests may wait before more are refused.",
         value=server.limits.max_waiting,
-    )
-    yield _counter(
-        "sampleapp_refusals",
-        "Requests and connections that were refused or ended, by the limit that they were over.",
-        server.refusals,
-        label="limit",
     )
 
 
