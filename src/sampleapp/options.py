@@ -83,7 +83,7 @@ is open to the whole network; then --callers FILE has to say who may call.)
 
   {command} \\
       --listen tcp:8080:interface=127.0.0.1 \\
-      --listen ssl:8443:interface=127.0.0.1:privateKey=key.pem:certKey=certificate.pem \\
+      --listen https:8443:interface=127.0.0.1:privateKey=key.pem:certKey=certificate.pem \\
       --broker sqlite:/var/lib/sampleapp/records.sqlite3
 
 On Apache Kafka, with TLS and a password (the reference has all options of such a URL):
@@ -257,7 +257,7 @@ class Options(TwistedOptions):
     # Twisted shows this as it stands, line breaks and indentation included.
     opt_listen.__doc__ = (
         "Where to listen, as a Twisted endpoint: tcp:PORT, tcp:PORT:interface=ADDRESS, "
-        "ssl:PORT:privateKey=FILE:certKey=FILE, unix:PATH, and so on. May be given more than once. "
+        "https:PORT:privateKey=FILE:certKey=FILE, unix:PATH, and so on. May be given more than once. "
         f"[default: {_DEFAULT_LISTEN}]"
     )
     opt_l = opt_listen

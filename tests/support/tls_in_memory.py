@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
@@ -17,8 +17,16 @@ from sampleapp.reloads import Reloads
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import Answer
 from tests.support.in_memory import MemoryTransport
+from tests.support.secrets import record_output
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class _EncryptedTransport(MemoryTransport):
+    """What is written to it is only kept once a client has decrypted it."""
+
+    def write(self, data):
+        StringTransport.write(self, data)
 
 
 class Server:
@@ -52,7 +60,7 @@ class Server:
 
     def accept(self):
         """The server's end of a new connection: what it is served by, and its transport."""
-        transport = MemoryTransport(
+        transport = _EncryptedTransport(
             hostAddress=IPv4Address("TCP", "127.0.0.1", 8443),
             peerAddress=IPv4Address("TCP", "192.0.2.7", 4711),
         )
@@ -77,7 +85,9 @@ class Client:
     def ask(self):
         """Send a request; returns what is answered."""
         self._until_done(lambda: self.tls.write(REQUEST))
-        return self._until_done(lambda: self.tls.read(65536))
+        answer = self._until_done(lambda: self.tls.read(65536))
+        record_output("answers", answer)
+        return answer
 
     def close(self):
         self._protocol.connectionLost(Failure(ConnectionDone()))
