@@ -53,7 +53,7 @@ def test_a_header_that_does_not_come_is_counted():
     whole = service.connect()
     whole.send(request_bytes("GET"))
     service.clock.pump([1] * 8)
-    assert service.site.refusals == {"header-timeout": 3}
+    assert +service.site.refusals == {"header-timeout": 3}
 
 
 @given(
@@ -74,10 +74,10 @@ def test_a_body_is_refused_in_the_first_second_in_which_it_is_too_slow_on_averag
         service.clock.advance(1)
         if second >= grace_s and received < rate * second:
             assert connection.responses(["POST"])[0].status == 408
-            assert service.site.refusals == {"min-body-rate": 1}
+            assert +service.site.refusals == {"min-body-rate": 1}
             return
         assert connection.sent == b""
-    assert service.site.refusals == {}
+    assert +service.site.refusals == {}
 
 
 def test_connections_without_a_request_are_counted_and_those_that_a_client_closes_are_not():
@@ -89,7 +89,7 @@ def test_connections_without_a_request_are_counted_and_those_that_a_client_close
     for connection in (new, used):
         connection.settle()
         assert connection.is_lost
-    assert service.site.refusals == {"idle-timeout": 2}
+    assert +service.site.refusals == {"idle-timeout": 2}
     assert service.site.connections == 0
 
 
@@ -99,7 +99,7 @@ def test_the_limits_hold_for_every_connection_of_many():
     service.clock.pump([1] * 8)
     for connection in connections:
         connection.settle()
-    assert service.site.refusals == {"idle-timeout": 1234}
+    assert +service.site.refusals == {"idle-timeout": 1234}
     assert service.site.connections == 0
 
 
@@ -114,7 +114,7 @@ def test_bodies_over_the_limit_are_counted_however_their_length_is_told():
         connection = service.connect()
         connection.send(head + rest)
         assert connection.responses(["POST"])[0].status == 413
-    assert service.site.refusals == {"max-body": 3}
+    assert +service.site.refusals == {"max-body": 3}
 
 
 def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of_them():
@@ -123,7 +123,7 @@ def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of
     for connection in connections:
         connection.send(POST)
     assert [connection.sent[9:12] for connection in connections] == [b"", b"", b"503", b"503", b"503"]
-    assert service.site.refusals == {"max-waiting": 3}
+    assert +service.site.refusals == {"max-waiting": 3}
     assert service.request("GET").status == 200
     assert service.request("OPTIONS", "/messages").status == 204
     # The client is gone, but the broker still works for it.
@@ -132,7 +132,7 @@ def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of
     service.broker.acknowledge()
     service.connect().send(POST)
     assert len(service.broker.waiting) == 2
-    assert service.site.refusals == {"max-waiting": 4}
+    assert +service.site.refusals == {"max-waiting": 4}
 
 
 def test_as_many_connections_are_taken_as_may_be_and_32_more_from_this_machine():
@@ -143,7 +143,7 @@ def test_as_many_connections_are_taken_as_may_be_and_32_more_from_this_machine()
             assert [is_refused(each) for each in remotes] == [False] * 3 + [True]
             locals_ = [connect_from(service, local) for _ in range(33)]
             assert [is_refused(each) for each in locals_] == [False] * 32 + [True]
-            assert service.site.refusals == {"max-connections": 2}
+            assert +service.site.refusals == {"max-connections": 2}
 
 
 def test_of_many_that_are_turned_away_only_some_are_told_and_one_line_a_while_is_logged():
@@ -237,7 +237,7 @@ def test_without_descriptors_connections_are_closed_at_once_and_counted(lowest_f
                 server.buildProtocol(HERE[0]).makeConnection(transport)
         assert all(transport.aborted is not is_taken for transport in transports)
         assert lines == ([] if is_taken else [closed])
-        assert server.refusals == ({} if is_taken else {"descriptors": 10})
+        assert +server.refusals == ({} if is_taken else {"descriptors": 10})
 
 
 def test_where_the_own_limit_may_not_be_raised_there_are_fewer_connections(monkeypatch):
