@@ -229,7 +229,13 @@ async def test_a_server_that_answers_tls_in_plain_text(authority, words):
     ("has_certificate", "what"),
     [
         (False, "requires a client certificate: give certificate= and key=."),
-        (True, "refuses the client certificate: check that it trusts its authority."),
+        (
+            True,
+            (
+                "refuses the client certificate: check that it trusts its authority, and that it has not "
+                "expired."
+            ),
+        ),
     ],
 )
 def test_an_alert_of_an_old_kafka_that_cannot_be_decrypted(has_certificate, what):

@@ -347,7 +347,10 @@ def _refused_handshake(peer: Peer, said: str) -> str:
 def _refused_illegibly(peer: Peer) -> str:
     said = f"{peer.at} sent something after the TLS handshake that cannot be decrypted, as Kafka does when it"
     if peer.client_certificate:
-        return f"{said} refuses the client certificate: check that it trusts its authority."
+        return (
+            f"{said} refuses the client certificate: check that it trusts its authority, and that it has not "
+            "expired."
+        )
     return f"{said} requires a client certificate: give certificate= and key=."
 
 
