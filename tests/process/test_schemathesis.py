@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import urllib.request
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from tests.support.live_service import LiveService
+from tests.support.secrets import secret
 
 COMMAND = Path(sys.executable).with_name("schemathesis")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
@@ -47,12 +50,35 @@ def run(service, *options):
     return ended.stdout
 
 
-def test_every_answer_is_one_that_is_described(tmp_path):
-    with LiveService(directory=tmp_path, broker="memory:") as service:
-        said = run(service)
-        with urllib.request.urlopen(f"{service.url}openapi.json") as response:
-            operations = response.read().count(b'"operationId"')
+def assert_all_was_tried(said, service):
+    with urllib.request.urlopen(f"{service.url}openapi.json") as response:
+        operations = response.read().count(b'"operationId"')
     # It leaves out the one that it has the description from.
     assert re.search(rf"Tested: +{operations - 1}\n", said), said
     assert int(re.search(r"(\d+) generated", said)[1]) > 5 * operations
     assert "Traceback" not in service.output
+
+
+def test_every_answer_is_one_that_is_described(tmp_path):
+    with LiveService(directory=tmp_path, broker="memory:") as service:
+        assert_all_was_tried(run(service), service)
+
+
+def test_every_answer_to_callers_and_others_is_one_that_is_described(tmp_path):
+    token = secret(f"sampleapp_{secrets.token_urlsafe(32)}")
+    callers = tmp_path / "callers.toml"
+    callers.write_text(
+        f"""
+        [callers.tester]
+        publish = ["*"]
+        read = true
+        metrics = true
+        [[callers.tester.tokens]]
+        sha256 = "{sha256(token.encode()).hexdigest()}"
+        """
+    )
+    options = ["--callers", str(callers)]
+    with LiveService(directory=tmp_path, broker="memory:", options=options) as service:
+        said = run(service, "--header", f"Authorization: Bearer {token}")
+        assert_all_was_tried(said, service)
+        assert token not in service.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp import errors
-from sampleapp.access import Right
+from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages import is_legal_topic, parse_message
 from sampleapp.metrics import MetricsPage
@@ -234,19 +235,87 @@ TARGETS = {"/docs/{file}": "/docs/a.js"}
 """Of paths with variables: one that is served."""
 
 
+def answers_to(method, path):
+    target = TARGETS.get(path, path)
+    yield from answers_of_every_operation(method, target, JSON if method == "POST" else ())
+    if method == "OPTIONS":
+        yield WholeService().request("OPTIONS", target)
+    else:
+        yield from ANSWERS[method, path]()
+
+
 def test_every_declared_answer_is_given_and_every_given_answer_is_declared(described, no_failure_is_lost):
-    given_answers = set()
-    for method, path in described.operations():
-        target = TARGETS.get(path, path)
-        answers = list(answers_of_every_operation(method, target, JSON if method == "POST" else ()))
-        if method == "OPTIONS":
-            answers.append(WholeService().request("OPTIONS", target))
-        else:
-            answers += ANSWERS[method, path]()
-        given_answers |= {described.outcome(method, path, answer) for answer in answers}
+    given_answers = {
+        described.outcome(method, path, answer)
+        for method, path in described.operations()
+        for answer in answers_to(method, path)
+    }
     assert given_answers == described.outcomes()
     assert {failure.type for failure in no_failure_is_lost} == {ZeroDivisionError}
     no_failure_is_lost.clear()
+
+
+CALLERS = f"""
+[callers.one]
+read = true
+metrics = true
+requests_per_second = 1
+[[callers.one.tokens]]
+sha256 = "{sha256(b"one").hexdigest()}"
+
+[callers.nobody]
+[[callers.nobody.tokens]]
+sha256 = "{sha256(b"nobody").hexdigest()}"
+"""
+
+
+def answers_to_callers(method, path):
+    """What is refused because of who calls."""
+    service = WholeService(callers=CALLERS)
+
+    def ask(*tokens):
+        headers = [(b"Authorization", b"Bearer " + token) for token in tokens]
+        return service.request(method, TARGETS.get(path, path), headers)
+
+    yield ask()
+    yield ask(b"wrong")
+    yield ask(b"one", b"one")
+    if method != "OPTIONS":
+        yield ask(b"nobody")
+    while (answer := ask(b"one")).status != 429:
+        pass
+    yield answer
+
+    service.site.dispatch = key_not_known
+    yield ask(b"a.b.c")
+
+
+def key_not_known(request):
+    raise IssuerKeysNotKnown(retry_after_s=2)
+
+
+def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes():
+    guarded = described_by(WholeService(callers=CALLERS))
+    everybody = described_by(WholeService())
+    OpenAPIV31SpecValidator(guarded.document).validate()
+    refused = {
+        guarded.outcome(method, path, answer)
+        for method, path in guarded.operations()
+        if guarded.document["paths"][path][method.lower()]["security"]
+        for answer in answers_to_callers(method, path)
+    }
+    assert refused | everybody.outcomes() == guarded.outcomes()
+    assert refused - everybody.outcomes()
+    assert set(guarded.document["components"]["securitySchemes"]) == {"token", "certificate"}
+    assert "securitySchemes" not in everybody.document["components"]
+
+
+def test_what_is_public_is_said_to_be():
+    guarded = described_by(WholeService(callers=CALLERS))
+    public = {
+        path for path, item in guarded.document["paths"].items() if item.get("get", {}).get("security") == []
+    }
+    assert public == {"/live", "/ready", "/openapi.json", "/docs", "/docs/{file}"}
 
 
 def test_what_is_answered_elsewhere_is_described_too(service, described):

@@ -121,6 +121,11 @@ FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
     for field in (
         Field(name="Cache-Control", meaning="Nothing may keep it.", example="no-store"),
         ALLOW,
+        Field(
+            name="WWW-Authenticate",
+            meaning="How to say who calls (RFC 6750, section 3).",
+            example='Bearer realm="sampleapp"',
+        ),
         Field(name="Retry-After", meaning="After how many seconds it is worth trying again.", example="1"),
         Field(
             name="Accept",

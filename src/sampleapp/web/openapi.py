@@ -17,6 +17,8 @@ from typing import Any, Final
 import msgspec
 from werkzeug.routing import Rule
 
+from sampleapp import access
+from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web import request_errors
 from sampleapp.web.descriptions import (
@@ -49,6 +51,28 @@ OF_EVERY_REQUEST: Final[tuple[type[SampleAppError], ...]] = (
 _OF_OPTIONS: Final = tuple(kind for kind in OF_EVERY_REQUEST if kind is not request_errors.BodyTooLarge)
 """Of what the table of routes answers by itself: the body does not matter."""
 
+_OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
+    access.NoCredentials,
+    access.InvalidCredentials,
+    access.AmbiguousCredentials,
+    access.IssuerKeysNotKnown,
+    access.RateExceeded,
+)
+_TOLD_WHEN: Final = (access.IssuerKeysNotKnown, access.RateExceeded)
+"""These always say when to try again."""
+
+_SECURITY: Final = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of a caller, or a JSON Web Token of an issuer that the service knows.",
+    },
+    "certificate": {
+        "type": "mutualTLS",
+        "description": "A client certificate, on endpoints that ask for one.",
+    },
+}
+
 _ELSEWHERE: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
 """What is answered where no operation is."""
 
@@ -69,23 +93,25 @@ _RESPONSES: Final = "#/components/responses/"
 _PROBLEM_TYPE: Final = "application/problem+json"
 
 
-def openapi_document(parts: Sequence[Routes], *, version: str) -> dict[str, Any]:
+def openapi_document(parts: Sequence[Routes], *, version: str, is_guarded: bool = False) -> dict[str, Any]:
     """
     Describe an interface.
 
     :param parts: the routes that it is made of.
     :param version: of the service.
+    :param is_guarded: whether it asks who calls.
     :return: an OpenAPI document (version 3.1.1), as what JSON is made of.
     :raise ValueError: a route has no description, or names a variable in it that it does not have.
     """
-    return _Builder(parts).document(version=version)
+    return _Builder(parts, is_guarded=is_guarded).document(version=version)
 
 
 class _Builder:
     """Collects what several operations have in common."""
 
-    def __init__(self, parts: Sequence[Routes]) -> None:
+    def __init__(self, parts: Sequence[Routes], *, is_guarded: bool) -> None:
         self._parts = parts
+        self._is_guarded = is_guarded
         self._responses: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         kinds = [Problem, *_kinds(route.description for part in parts for route in part.by_endpoint.values())]
@@ -97,7 +123,8 @@ class _Builder:
         tags: dict[str, None] = {}
         rules = [(part, rule) for part in self._parts for rule in part.app.url_map.iter_rules()]
         for part, rule in rules:
-            description = part.by_endpoint[rule.endpoint].description
+            route = part.by_endpoint[rule.endpoint]
+            description = route.description
             if description is None:
                 raise ValueError(f"The route {rule.rule} has no description.")
             tags[description.tag] = None
@@ -105,7 +132,7 @@ class _Builder:
             for method in _methods(rule):
                 # What is there twice has two names.
                 name = rule.endpoint if not paths[path] else f"{rule.endpoint}_{method.lower()}"
-                paths[path][method.lower()] = self._operation(method, name, description)
+                paths[path][method.lower()] = self._operation(method, name, description, route.right)
         for item in paths.values():
             # Every path takes it, and whoever asks needs to know no more.
             first = next(iter(item.values()))
@@ -114,7 +141,11 @@ class _Builder:
                 "summary": "The methods of this path",
                 "operationId": f"{first['operationId']}_options",
                 **({"parameters": variables} if (variables := _of_path(first)) else {}),
-                "responses": self._answers("OPTIONS", (_OPTIONS,), _OF_OPTIONS),
+                # Without credentials nobody learns what there is.
+                **self._security(Right.ANY),
+                "responses": self._answers(
+                    "OPTIONS", (_OPTIONS,), (*_OF_OPTIONS, *self._refusals_of_callers(Right.ANY))
+                ),
             }
         for kind in _ELSEWHERE:
             self._refusal([kind])
@@ -133,11 +164,12 @@ class _Builder:
                 "schemas": self._schemas,
                 "responses": self._responses,
                 "headers": {REQUEST_ID.name: {**_field(REQUEST_ID), "required": True}},
+                **({"securitySchemes": _SECURITY} if self._is_guarded else {}),
             },
         }
 
-    def _operation(self, method: str, name: str, description: Description) -> dict[str, Any]:
-        refusals = (*OF_EVERY_REQUEST, *description.refusals)
+    def _operation(self, method: str, name: str, description: Description, right: Right) -> dict[str, Any]:
+        refusals = (*OF_EVERY_REQUEST, *self._refusals_of_callers(right), *description.refusals)
         if method.encode("ascii") not in SAFE:
             refusals = (*refusals, request_errors.TooManyRequests)
         operation: dict[str, Any] = {
@@ -151,8 +183,20 @@ class _Builder:
             operation["parameters"] = [self._parameter(parameter) for parameter in description.parameters]
         if description.bodies and method not in {"GET", "HEAD"}:
             operation["requestBody"] = {"required": True, "content": self._content(description.bodies)}
+        operation.update(self._security(right))
         operation["responses"] = self._answers(method, description.successes, refusals)
         return operation
+
+    def _refusals_of_callers(self, right: Right) -> tuple[type[SampleAppError], ...]:
+        if not self._is_guarded or right is Right.NONE:
+            return ()
+        return _OF_EVERY_CALLER if right is Right.ANY else (*_OF_EVERY_CALLER, access.NotGranted)
+
+    def _security(self, right: Right) -> dict[str, Any]:
+        """Any one of the ways to say who calls is enough."""
+        if not self._is_guarded:
+            return {}
+        return {"security": [] if right is Right.NONE else [{name: []} for name in _SECURITY]}
 
     def _parameter(self, parameter: Parameter) -> dict[str, Any]:
         return {
@@ -297,6 +341,8 @@ def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
     names = {name.decode("ascii") for name, _ in (*row.headers, *own)}
     if kind is request_errors.MethodNotAllowed:
         names.add(ALLOW.name)
+    if kind in _TOLD_WHEN:
+        names.add("Retry-After")
     return {"Cache-Control", *names}
 
 

@@ -195,6 +195,11 @@ class RouteTable:
         self._remembered = lru_cache(maxsize=_MOST_REMEMBERED)(self._find)
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether it is asked who calls."""
+        return self._gate is not None
+
+    @property
     def methods(self) -> set[str]:
         """All that any path takes."""
         return {

@@ -168,7 +168,9 @@ class Documentation:
             # What makes it is needed once, and by few.
             from sampleapp.web.openapi import openapi_document
 
-            document = openapi_document(self._shown.routes, version=__version__)
+            document = openapi_document(
+                self._shown.routes, version=__version__, is_guarded=self._shown.is_guarded
+            )
             self._openapi = _Unchanging(msgspec.json.encode(document), b"application/json")
         return self._openapi.answer(request)
 
