@@ -16,6 +16,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tests.support.callers import by, caller
 from tests.support.certificates import Authority
 from tests.support.live_service import LiveService
 from tests.support.process import DEADLINE_S, publish
@@ -32,11 +33,11 @@ def serve(tmp_path):
     """Starts the service with an endpoint; returns it, and the port."""
     services = []
 
-    def serve(scheme, key, certificate, *arguments):
+    def serve(scheme, key, certificate, *arguments, options=()):
         description = ":".join(
             [scheme, "0", "interface=127.0.0.1", f"privateKey={key}", f"certKey={certificate}", *arguments]
         )
-        service = LiveService(directory=tmp_path, options=["--listen", description])
+        service = LiveService(directory=tmp_path, options=["--listen", description, *options])
         services.append(service)
         return service, urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
 
@@ -223,3 +224,39 @@ def test_any_program_of_twistd_can_use_such_an_endpoint(authority, tmp_path):
                 assert connection.getresponse().read() == b"hello"
         finally:
             process.terminate()
+
+
+def status_on(connection, **headers):
+    connection.request("GET", "/", headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_one_endpoint_serves_callers_with_certificates_and_callers_with_tokens(serve, authority, tmp_path):
+    (tmp_path / "callers.toml").write_text(
+        caller("t", "read = true")
+        + '\n[callers.thermometer]\nread = true\ncertificates = ["subject:CN=thermometer"]\n'
+    )
+    issued = authority.server()
+    service, port = serve(
+        "https",
+        issued.key,
+        issued.certificate,
+        f"clientCA={authority.certificate}",
+        options=["--callers", "callers.toml"],
+    )
+    service.wait_for_output("Serving 0 readings")
+    name, value = by("t")
+    token = {name.decode(): value.decode()}
+    with closing(connect(port, authority, client=authority.client("thermometer"))) as connection:
+        assert status_on(connection) == 200
+        # What the request says of its sender decides.
+        assert status_on(connection, Authorization="Bearer nonsense") == 401
+        assert status_on(connection, **token) == 200
+    with closing(connect(port, authority)) as connection:
+        assert status_on(connection) == 401
+        assert status_on(connection, **token) == 200
+    with closing(connect(port, authority, client=authority.client("stranger"))) as connection:
+        assert status_on(connection) == 401
+        assert status_on(connection, **token) == 200

@@ -36,7 +36,7 @@ class Server:
         self.reactor = MemoryReactorClock()
         self.reactor.rightNow = now_s
         self.reloads = Reloads(self.reactor)
-        listener = Listener.from_description(description, reactor=self.reactor)
+        self.listener = listener = Listener.from_description(description, reactor=self.reactor)
         listener.add_to(self.reloads)
         self.seen, self.peers = [], []
         self.site = HTTPServer(
