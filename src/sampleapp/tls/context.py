@@ -103,11 +103,14 @@ def server_context(
     return context
 
 
-def _choice(
-    protocols: tuple[bytes, ...],
-) -> Callable[[SSL.Connection, list[bytes]], bytes | SSL._NoOverlappingProtocols]:
-    def choose(_: SSL.Connection, offered: list[bytes]) -> bytes | SSL._NoOverlappingProtocols:
-        return next((each for each in protocols if each in offered), SSL.NO_OVERLAPPING_PROTOCOLS)
+def _choice(protocols: tuple[bytes, ...]) -> Callable[[SSL.Connection, list[bytes]], bytes]:
+    def choose(_: SSL.Connection, offered: list[bytes]) -> bytes:
+        for protocol in protocols:
+            if protocol in offered:
+                return protocol
+        # pyOpenSSL makes the alert no_application_protocol of it (RFC 7301, section 3.2), and raises it
+        # again, in the form of OpenSSL's own.
+        raise SSL.Error([("SSL routines", "", "no application protocol")])
 
     return choose
 
