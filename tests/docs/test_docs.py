@@ -368,8 +368,9 @@ def test_no_code_is_wider_than_a_page(project):
     found = {}
     for page in sorted((project / "docs").rglob("*.rst")):
         text = page.read_text(encoding="utf-8")
-        for language, block in re.findall(
-            r"^ *\.\. code-block:: (\w+)\n\n((?: +[^\n]*\n|\n)+)", text, re.MULTILINE
+        # A block ends where the indentation does: in a list, more text may follow.
+        for _, language, block in re.findall(
+            r"^( *)\.\. code-block:: (\w+)\n\n((?:\1 +[^\n]*\n|\n)+)", text, re.MULTILINE
         ):
             if language not in {"console", "text"}:
                 found[page.name] = max(found.get(page.name, 0), *map(len, dedent(block).splitlines()))
