@@ -145,7 +145,8 @@ def _decoded(part: bytes, shape: type[_Part]) -> _Part:
     try:
         data = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
         return msgspec.json.decode(data, type=shape)
-    except (ValueError, RecursionError):
+    # In older versions of msgspec, its errors are no ValueError.
+    except (msgspec.DecodeError, ValueError, RecursionError):
         # What a part is not, is not said in the library's words, which may repeat the part.
         raise InvalidCredentials("The token looks like a JSON Web Token, and is none.") from None
 
