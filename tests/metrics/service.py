@@ -19,6 +19,8 @@ class MeasuredService(InMemoryService):
     def __init__(self, *, broker=None, starts=True, **limits):
         """:param starts: whether the broker is started; one that was not can be asked for its measures."""
         super().__init__(broker=PromptBroker() if broker is None else broker, **limits)
+        if starts:
+            self.broker.start()
         self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
         self.counts = RequestCounts(seconds=self.clock.seconds)
         self.page = MetricsPage(clock=self.clock)
