@@ -151,6 +151,9 @@ def test_an_option_that_a_refusal_speaks_of_is_said_to_come_from_a_variable():
         "SAMPLEAPP_MAX_BODY and --broker do not go together."
     )
     assert options.explained("--max-body-size is no option.") == "--max-body-size is no option."
+    assert options.explained("--max-body: a\n--max-body: b") == (
+        "SAMPLEAPP_MAX_BODY: a\nSAMPLEAPP_MAX_BODY: b"
+    )
     assert parsed(["--listen", "tcp:80"]).explained("Give --listen.") == "Give --listen."
 
 

@@ -356,8 +356,11 @@ class Options(TwistedOptions):
             found.append((variable, hint))
         return found
 
-    def explained(self, sentence: str) -> str:
-        """Say where the options that a sentence names come from, unless that is the command line."""
+    def explained(self, sentences: str) -> str:
+        """Say where the options that sentences name come from, a line each, unless from the command line."""
+        return "\n".join(map(self._explained, sentences.split("\n")))
+
+    def _explained(self, sentence: str) -> str:
         first = _OPTION.match(sentence)
         named = {match["name"] for match in _OPTION.finditer(sentence)} & self._from_environment
         variables = {option.name: option.variable for option in self.declared}

@@ -19,7 +19,7 @@ from twisted.python.components import Componentized
 from twisted.python.usage import UsageError
 
 from sampleapp.errors import StartUpError
-from sampleapp.logs import STANDARD_OUTPUT, log_observer
+from sampleapp.logs import log_observer, require_possible
 from sampleapp.options import Options as ServiceOptions
 from sampleapp.service import SampleApp, build
 from sampleapp.systemd import Supervision
@@ -172,7 +172,8 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         from twisted.internet import reactor
     config = options.config
     try:
-        _require_standard_output(options)
+        if options.parent is not None:
+            require_possible(options.parent, config.log)
         if options["check"]:
             build(config, reactor=reactor)
             _tell_that_it_would_start(options)
@@ -193,15 +194,6 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     # The reactor has its handlers by then.
     reactor.callWhenRunning(_heed_first_signal_only)
     return service
-
-
-def _require_standard_output(options: Options) -> None:
-    twistd = options.parent
-    if options.config.log.access_log == STANDARD_OUTPUT and twistd is not None and not twistd["nodaemon"]:
-        raise StartUpError(
-            "--access-log - is for standard output, which a daemon does not have. Give a file, or run twistd "
-            "with --nodaemon."
-        )
 
 
 def _tell_that_it_would_start(options: Options) -> NoReturn:

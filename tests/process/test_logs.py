@@ -103,12 +103,20 @@ def test_lines_for_requests_are_on_standard_output(start):
             "cannot open gone/a.log: No such file or directory.",
         ),
         (
+            ["-n", "--syslog", "sampleapp", "--check", "--log-format=json"],
+            "--log-format json does not go with --syslog",
+        ),
+        (
+            ["-n", "--logger=os.getcwd", "sampleapp", "--log-level=warn"],
+            "--log-format and --log-level do not go with twistd's --logger",
+        ),
+        (
             ["sampleapp", "--access-log=-"],
             "--access-log - is for standard output, which a daemon does not have.",
         ),
     ],
 )
-def test_an_access_log_that_cannot_be_opened_is_a_refusal_to_start(arguments, sentence, installed, tmp_path):
+def test_logs_that_cannot_be_written_are_a_refusal_to_start(arguments, sentence, installed, tmp_path):
     done = run([*arguments, *FREE_PORT], installed, tmp_path)
     assert done.returncode == 1
     assert sentence in done.stdout

@@ -13,13 +13,10 @@ from twisted.logger import Logger
 
 from sampleapp.errors import StartUpError
 from sampleapp.logs.access_lines import combined_line, json_access_line
-from sampleapp.logs.settings import AccessLogFormat
+from sampleapp.logs.settings import STANDARD_OUTPUT, AccessLogFormat
 from sampleapp.web import Answer, Exchange
 
-__all__ = ["STANDARD_OUTPUT", "AccessLog", "require_writable"]
-
-STANDARD_OUTPUT: Final = "-"
-"""In place of a file's name."""
+__all__ = ["AccessLog", "require_writable"]
 
 _INTERVAL_S: Final = 1.0
 _MOST_GATHERED: Final = 64 * 1024

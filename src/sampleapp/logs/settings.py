@@ -7,8 +7,10 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["LEVELS", "AccessLogFormat", "LogFormat", "LogSettings"]
+__all__ = ["LEVELS", "STANDARD_OUTPUT", "AccessLogFormat", "LogFormat", "LogSettings"]
 
+STANDARD_OUTPUT: Final = "-"
+"""In place of the name of a file."""
 LEVELS: Final = ("debug", "info", "warn", "error", "critical")
 """The names of the levels, the least important one first."""
 
