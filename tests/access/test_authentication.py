@@ -1,0 +1,200 @@
+"""Who calls, by certificates and tokens; what was verified is remembered, and no longer than it is valid."""
+
+from __future__ import annotations
+
+import datetime as dt
+from ipaddress import ip_address
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from sampleapp.access import (
+    AmbiguousCredentials,
+    Authenticator,
+    Caller,
+    InvalidCredentials,
+    NoCredentials,
+    parse_callers,
+)
+from tests.support.callers import by, caller, token_of
+
+NOW = dt.datetime(2026, 11, 22, tzinfo=dt.timezone.utc)
+KEY = ec.generate_private_key(ec.SECP256R1())
+EXAMPLE = [(NameOID.ORGANIZATION_NAME, "Example"), (NameOID.COMMON_NAME, "thermometer")]
+
+
+def certificate(subject=EXAMPLE, names=(), *, end=NOW + dt.timedelta(days=1)):
+    name = x509.Name([x509.NameAttribute(*each) for each in subject])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(KEY.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - dt.timedelta(days=1))
+        .not_valid_after(end)
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(list(names)), critical=False)
+    return builder.sign(KEY, hashes.SHA256())
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = NOW.timestamp()
+
+    def __call__(self):
+        return self.now_s
+
+
+def authenticator(*names, more="", verifiers=(), clock=None):
+    quoted = ", ".join(f'"{name}"' for name in names)
+    text = f"[callers.t]\ncertificates = [{quoted}]\n" if names else ""
+    callers = parse_callers((text + more + caller("other")).encode(), name="f")
+    return Authenticator(callers, *verifiers, seconds=clock or Clock())
+
+
+def who(authenticator, shown, *authorization):
+    return authenticator.identify(authorization, lambda: shown).caller.name
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("subject:CN=thermometer,O=Example", certificate()),
+        ("dns:a.example", certificate(names=[x509.DNSName("b.example"), x509.DNSName("A.Example")])),
+        ("email:a@example.org", certificate(names=[x509.RFC822Name("a@Example.ORG")])),
+        ("uri:spiffe://e/a", certificate(names=[x509.UniformResourceIdentifier("spiffe://e/a")])),
+        ("ip:192.0.2.1", certificate(names=[x509.IPAddress(ip_address("192.0.2.1"))])),
+        ("ip:2001:db8:0::1", certificate(names=[x509.IPAddress(ip_address("2001:db8::1"))])),
+        ("dns:*.example", certificate(names=[x509.DNSName("*.example")])),
+    ],
+)
+def test_a_certificate_is_known_by_one_of_its_names(name, shown):
+    assert who(authenticator(name), shown) == "t"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("subject:O=Example,CN=thermometer", certificate()),
+        ("subject:CN=thermometer", certificate()),
+        ("subject:CN=Thermometer,O=Example", certificate()),
+        ("dns:thermometer", certificate()),
+        ("dns:a.example", certificate(names=[x509.DNSName("*.example")])),
+        ("dns:a.example", certificate(names=[x509.DNSName("b.a.example")])),
+        ("email:A@example.org", certificate(names=[x509.RFC822Name("a@example.org")])),
+        ("dns:192.0.2.1", certificate(names=[x509.IPAddress(ip_address("192.0.2.1"))])),
+        ("uri:spiffe://e/a", certificate(names=[x509.DNSName("a"), x509.RFC822Name("spiffe://e/a@x")])),
+    ],
+)
+def test_a_certificate_is_not_known_by_what_only_looks_like_one_of_its_names(name, shown):
+    with pytest.raises(NoCredentials):
+        who(authenticator(name), shown)
+
+
+def test_a_certificate_with_the_names_of_two_callers_is_of_neither():
+    more = '[callers.u]\ncertificates = ["dns:a.example"]\n'
+    shown = certificate(names=[x509.DNSName("a.example")])
+    with pytest.raises(AmbiguousCredentials):
+        who(authenticator("subject:CN=thermometer,O=Example", more=more), shown)
+
+
+def test_two_names_of_the_same_caller_are_no_contradiction():
+    shown = certificate(names=[x509.DNSName("a.example")])
+    assert who(authenticator("subject:CN=thermometer,O=Example", "dns:a.example"), shown) == "t"
+
+
+def test_a_certificate_is_valid_to_its_last_second_also_when_it_was_seen_before():
+    clock = Clock()
+    asked = authenticator("subject:CN=thermometer,O=Example", clock=clock)
+    shown = certificate(end=NOW + dt.timedelta(seconds=10))
+    for elapsed_s in (0, 10, 10.999):
+        clock.now_s = NOW.timestamp() + elapsed_s
+        assert who(asked, shown) == "t"
+    clock.now_s = NOW.timestamp() + 11
+    with pytest.raises(NoCredentials):
+        who(asked, shown)
+
+
+def test_a_token_decides_whatever_the_certificate_says():
+    asked = authenticator("subject:CN=thermometer,O=Example")
+    shown = certificate()
+    assert who(asked, shown, by("other")[1]) == "other"
+    for wrong in (b"Bearer x", b"Basic eDp5", b""):
+        with pytest.raises((InvalidCredentials, NoCredentials)):
+            who(asked, shown, wrong)
+    with pytest.raises(AmbiguousCredentials):
+        who(asked, shown, by("other")[1], by("other")[1])
+
+
+def test_who_shows_nothing_is_nobody():
+    with pytest.raises(NoCredentials):
+        who(authenticator(), None)
+
+
+class Verifier:
+    """Knows tokens that begin with its letter, each for ten seconds, and counts how often it is asked."""
+
+    def __init__(self, letter):
+        self.letter = letter
+        self.asked = 0
+
+    def verify(self, token, *, now_s):
+        self.asked += 1
+        if not token.startswith(self.letter):
+            return None
+        if token.endswith(b"wrong"):
+            raise InvalidCredentials("Wrong.")
+        return Caller(name=token.decode()), now_s + 10
+
+
+def test_further_kinds_of_tokens_are_verified_once_for_as_long_as_they_are_valid():
+    clock = Clock()
+    first, second = Verifier(b"a"), Verifier(b"b")
+    asked = authenticator(verifiers=(first, second), clock=clock)
+    for _ in range(3):
+        assert who(asked, None, b"Bearer b1") == "b1"
+    assert (first.asked, second.asked) == (1, 1)
+    clock.now_s += 9.999
+    assert who(asked, None, b"Bearer b1") == "b1"
+    assert (first.asked, second.asked) == (1, 1)
+    clock.now_s += 0.001
+    assert who(asked, None, b"Bearer b1") == "b1"
+    assert (first.asked, second.asked) == (2, 2)
+    asked.forget()
+    assert who(asked, None, b"Bearer b1") == "b1"
+    assert (first.asked, second.asked) == (3, 3)
+
+
+def test_what_is_not_valid_is_asked_about_each_time():
+    verifier = Verifier(b"a")
+    asked = authenticator(verifiers=(verifier,))
+    for _ in range(3):
+        for wrong in (b"Bearer a-wrong", b"Bearer c"):
+            with pytest.raises(InvalidCredentials):
+                who(asked, None, wrong)
+    assert verifier.asked == 6
+
+
+def test_a_token_of_the_file_asks_nobody_else():
+    verifier = Verifier(b"sampleapp")
+    asked = authenticator(verifiers=(verifier,))
+    assert who(asked, None, f"Bearer {token_of('other')}".encode()) == "other"
+    assert verifier.asked == 0
+
+
+def test_however_many_are_verified_the_memory_for_them_has_an_end():
+    verifier = Verifier(b"a")
+    asked = authenticator(verifiers=(verifier,))
+    for number in range(10_050):
+        who(asked, None, b"Bearer a%d" % number)
+    assert verifier.asked == 10_050
+    # The latest are remembered, the first are not.
+    who(asked, None, b"Bearer a10049")
+    assert verifier.asked == 10_050
+    who(asked, None, b"Bearer a0")
+    assert verifier.asked == 10_051
