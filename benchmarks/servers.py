@@ -23,6 +23,7 @@ __all__ = [
     "Server",
     "aiohttp_librdkafka",
     "aiohttp_readings",
+    "free_port",
     "name_of_aiohttp",
     "sampleapp",
     "stock_klein",
@@ -35,8 +36,10 @@ DEADLINE_S = 60
 class Server:
     """A process that serves HTTP on a port of its own."""
 
-    def __init__(self, command: Sequence[str], *, port: int, directory: str) -> None:
+    def __init__(self, command: Sequence[str], *, port: int, directory: str, path: str = "") -> None:
+        """:param path: answers with success as soon as the process serves."""
         self.port = port
+        self._path = path
         self.began_s = time.perf_counter()
         self.popen = subprocess.Popen(
             command, cwd=directory, stdout=subprocess.DEVNULL, start_new_session=True
@@ -50,7 +53,7 @@ class Server:
 
     def _wait_for_answer(self) -> float:
         while time.perf_counter() - self.began_s < DEADLINE_S:
-            with contextlib.suppress(OSError), urllib.request.urlopen(self.url):
+            with contextlib.suppress(OSError), urllib.request.urlopen(self.url + self._path):
                 return time.perf_counter()
             if self.popen.poll() is not None:
                 raise SystemExit(f"The server ended with status {self.popen.returncode}.")
@@ -107,7 +110,7 @@ def sampleapp(
 ) -> Iterator[Server]:
     """The service as an operator starts it, with a hundred readings."""
     with tempfile.TemporaryDirectory() as directory:
-        port = _free_port()
+        port = free_port()
         command = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", *twistd, "sampleapp"]
         listen = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])
         server = Server([*prefix, *command, *listen, *options], port=port, directory=directory)
@@ -144,7 +147,7 @@ def aiohttp_librdkafka(*, bootstrap: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _script(name: str, *arguments: str) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, str(HERE / name), str(port), *arguments]
         server = Server(command, port=port, directory=directory)
@@ -161,7 +164,7 @@ def name_of_aiohttp() -> str | None:
     return "aiohttp on uvloop" if find_spec("uvloop") else "aiohttp"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
