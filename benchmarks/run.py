@@ -23,6 +23,7 @@ from clients import burst, idle, overload
 from kafka import compare_post_on_kafka, compare_producers, measure_unknown_topic
 from kafka_leader import measure_kill_of_leader
 from many_readings import measure_many_readings
+from metrics import measure_metrics
 from service import compare_get, count_fsyncs, measure_post, measure_process
 
 
@@ -36,6 +37,7 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "readings": lambda: measure_many_readings(
             sizes=[100_000 // scale, 1_000_000 // scale], records=2_000_000 // scale
         ),
+        "metrics": measure_metrics,
         "burst": burst,
         "idle": idle,
         "overload": overload,
