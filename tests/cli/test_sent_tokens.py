@@ -53,7 +53,7 @@ def server():
         thread.join()
 
 
-def run(server, *arguments, token=None, code=0):
+def run(server, *arguments, token=None, environment=None, code=0):
     """Run a command as a process; returns stderr."""
     ended = subprocess.run(
         [COMMAND, *arguments],
@@ -61,7 +61,8 @@ def run(server, *arguments, token=None, code=0):
         check=False,
         env={k: v for k, v in environ.items() if k != "SAMPLEAPP_TOKEN"}
         | {"SAMPLEAPP_URL": f"http://127.0.0.1:{server.server_port}/"}
-        | ({} if token is None else {"SAMPLEAPP_TOKEN": token}),
+        | ({} if token is None else {"SAMPLEAPP_TOKEN": token})
+        | (environment or {}),
         timeout=30,
         encoding="utf-8",
     )
@@ -84,7 +85,7 @@ def test_a_token_comes_from_the_environment_or_from_a_file_which_counts_more(ser
     run(server, "readings", token="")
     run(server, "readings", token=OTHER)
     run(server, "publish", "t", "c", "--token-file", str(file), token=OTHER)
-    run(server, "publish", "t", "--lines", str(file), "--token-file", str(file))
+    run(server, "readings", environment={"SAMPLEAPP_TOKEN_FILE": str(file)}, token=OTHER)
     sent = [None, None, f"Bearer {OTHER}", f"Bearer {TOKEN}", f"Bearer {TOKEN}"]
     assert server.authorizations == sent
 

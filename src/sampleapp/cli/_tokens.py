@@ -50,9 +50,11 @@ token_option = click.option(
     "token",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
+    envvar="SAMPLEAPP_TOKEN_FILE",
+    show_envvar=True,
     callback=_token,
-    help="A file with the token of the caller, such as sampleapp token has printed, or a JSON Web Token.  "
-    f"[default: what the environment variable {VARIABLE} holds, if it is set]",
+    help="A file with the token of the caller, such as sampleapp token has printed, or a JSON Web Token. "
+    f"Without it, the token is what the environment variable {VARIABLE} holds, if that is set.",
 )
 
 
