@@ -18,25 +18,34 @@ _INTERVAL_S: Final = 1.0
 _Signature: TypeAlias = "tuple[int, int, int, int] | int | None"
 
 
-class _Verb(NamedTuple):
-    """What is done again, as the log says it."""
+class _Texts(NamedTuple):
+    """What the log says, each constant, so that it can be searched for."""
 
-    present: str
-    past: str
+    done: str
+    refused: str
+    failed: str
 
 
-_READ: Final = _Verb("read", "Read")
-_OPEN: Final = _Verb("open", "Opened")
+_READ: Final = _Texts(
+    "Read {name} again.",
+    "Could not read {name} again, so it stays as it was: {reason}",
+    "Could not read {name} again, so it stays as it was.",
+)
+_OPEN: Final = _Texts(
+    "Opened {name} again.",
+    "Could not open {name} again, so it stays as it was: {reason}",
+    "Could not open {name} again, so it stays as it was.",
+)
 
 
 class _Source:
     """Something that can be read again."""
 
     def __init__(
-        self, name: str, reload: Callable[[], object], paths: Callable[[], Iterable[str]], verb: _Verb
+        self, name: str, reload: Callable[[], object], paths: Callable[[], Iterable[str]], texts: _Texts
     ) -> None:
         self.name = name
-        self.verb = verb
+        self.texts = texts
         self.reload = reload
         self._paths = paths
         self._seen = self._look()
@@ -85,9 +94,9 @@ class Reloads:
             read again when `reload` is called.
         :param is_written: it is not read, but a file that is opened again to be written to.
         """
-        verb = _OPEN if is_written else _READ
+        texts = _OPEN if is_written else _READ
         fixed = None if callable(paths) else tuple(paths)
-        self._sources.append(_Source(name, reload, paths if callable(paths) else lambda: fixed or (), verb))
+        self._sources.append(_Source(name, reload, paths if callable(paths) else lambda: fixed or (), texts))
 
     def start(self) -> None:
         """Begin to look at the files."""
@@ -136,7 +145,7 @@ class Reloads:
                 "Could not read {name} again; what was read before stays in use.", name=source.name
             )
         else:
-            self._log.info("{done} {name} again.", done=source.verb.past, name=source.name)
+            self._log.info(source.texts.done, name=source.name)
             return True
         return False
 
