@@ -48,6 +48,7 @@ RST_BLOCK = re.compile(
 # What is another each time, and what it is compared as.
 CHANGING = (
     (re.compile(r"^Date: .*$", re.MULTILINE), "Date: ..."),
+    (re.compile(r"^X-Request-Id: .*$", re.MULTILINE), "X-Request-Id: ..."),
     (re.compile(r'"timestamp":\d{13}'), '"timestamp":...'),
 )
 
