@@ -143,3 +143,16 @@ def test_what_was_asked_for_is_not_read_once_more_for_the_change_that_was_its_re
     reloads.reload()
     clock.pump([1, 1])
     assert source.count == 1
+
+
+def test_a_file_that_is_written_to_is_said_to_be_opened(reloads):
+    source = Source()
+    reloads.add("the log", source.reload, is_written=True)
+    with logged_lines() as lines:
+        assert reloads.reload()
+        source.problem = StartUpError("gone.")
+        assert not reloads.reload()
+    assert lines == [
+        "Opened the log again.",
+        "Could not open the log again; what was open before stays in use: gone.",
+    ]

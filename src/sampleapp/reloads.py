@@ -28,13 +28,13 @@ class _Texts(NamedTuple):
 
 _READ: Final = _Texts(
     "Read {name} again.",
-    "Could not read {name} again, so it stays as it was: {reason}",
-    "Could not read {name} again, so it stays as it was.",
+    "Could not read {name} again; what was read before stays in use: {reason}",
+    "Could not read {name} again; what was read before stays in use.",
 )
 _OPEN: Final = _Texts(
     "Opened {name} again.",
-    "Could not open {name} again, so it stays as it was: {reason}",
-    "Could not open {name} again, so it stays as it was.",
+    "Could not open {name} again; what was open before stays in use: {reason}",
+    "Could not open {name} again; what was open before stays in use.",
 )
 
 
@@ -135,15 +135,9 @@ class Reloads:
         try:
             source.reload()
         except StartUpError as error:
-            self._log.error(
-                "Could not read {name} again; what was read before stays in use: {reason}",
-                name=source.name,
-                reason=str(error),
-            )
+            self._log.error(source.texts.refused, name=source.name, reason=str(error))
         except Exception:  # noqa: BLE001 -- whatever it is, the service goes on with what it has
-            self._log.failure(
-                "Could not read {name} again; what was read before stays in use.", name=source.name
-            )
+            self._log.failure(source.texts.failed, name=source.name)
         else:
             self._log.info(source.texts.done, name=source.name)
             return True
