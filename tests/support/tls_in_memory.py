@@ -76,6 +76,7 @@ class Client:
         self.server = server
         self._protocol, self.transport = server.accept()
         self._is_closed = False
+        self.received = b""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(
             self._incoming, self._outgoing, server_hostname="localhost", session=session
@@ -106,6 +107,7 @@ class Client:
         if sent:
             self._protocol.dataReceived(sent)
         self.server.reactor.advance(0)
+        self.received += self.transport.value()
         if not self._is_closed:
             self._incoming.write(self.transport.value())
         self.transport.clear()
