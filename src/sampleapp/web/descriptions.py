@@ -50,7 +50,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     name: str
     meaning: str
-    example: str
+    example: str | int
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
             meaning="How to say who calls (RFC 6750, section 3).",
             example='Bearer realm="sampleapp"',
         ),
-        Field(name="Retry-After", meaning="After how many seconds it is worth trying again.", example="1"),
+        Field(name="Retry-After", meaning="After how many seconds it is worth trying again.", example=1),
         Field(
             name="Accept",
             meaning="The media types that a body may have here (RFC 9110, section 12.5.1).",

@@ -363,4 +363,5 @@ def _headers(fields: Iterable[Field], always: Iterable[str] | None = None) -> di
 
 
 def _field(field: Field) -> dict[str, Any]:
-    return {"description": field.meaning, "schema": {"type": "string"}, "example": field.example}
+    schema = {"type": "string"} if isinstance(field.example, str) else {"type": "integer", "minimum": 0}
+    return {"description": field.meaning, "schema": schema, "example": field.example}
