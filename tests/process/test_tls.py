@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.support.process import (
     DEADLINE_S,
     connect,
@@ -18,9 +20,10 @@ from tests.support.process import (
 )
 
 
-def test_tls_works_beside_plain_http(start, certificate):
+@pytest.mark.parametrize("scheme", ["ssl", "https"])
+def test_tls_works_beside_plain_http(start, certificate, scheme):
     key_file, certificate_file = certificate
-    tls = f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    tls = f"{scheme}:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
     service = start(options=["--listen", tls, "--max-body", "1000"])
     secure = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1))
     context = ssl.create_default_context(cafile=certificate_file)
