@@ -69,7 +69,14 @@ def test_it_is_read_again_when_somebody_asks_for_it(reloads):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda path: path.write_text("longer"), replace, lambda path: path.unlink()]
+    "change",
+    [
+        lambda path: path.write_text("longer"),
+        replace,
+        lambda path: path.unlink(),
+        # It may be one that can be read only now.
+        lambda path: path.chmod(0o640),
+    ],
 )
 def test_it_is_read_again_within_two_seconds_when_a_file_has_changed(reloads, clock, path, change):
     source, other = Source(), Source()
