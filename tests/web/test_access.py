@@ -140,6 +140,7 @@ def test_a_token_with_any_other_byte_is_of_nobody(both, data):
 HEADS = {
     "one that has come in part": [*JSON, (b"Content-Length", b"100")],
     "one that is too large": [*JSON, (b"Content-Length", b"2000")],
+    "one of a length that fits nowhere": [(b"Content-Length", b"9" * 30), *JSON],
     "one in chunks": [*JSON, (b"Transfer-Encoding", b"chunked")],
     "one of no type": [(b"Content-Length", b"100")],
     "one that is compressed": [*JSON, (b"Content-Length", b"100"), (b"Content-Encoding", b"gzip")],

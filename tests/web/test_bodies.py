@@ -83,7 +83,7 @@ def test_a_refusal_is_the_only_answer_also_to_a_body_that_is_malformed_as_well(s
 
 
 def test_a_content_length_of_more_digits_than_anybody_counts_is_too_much(service):
-    data = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: %b\r\n\r\n" % (b"9" * 5000)
+    data = request_bytes("POST", "/messages", [(b"Content-Length", b"9" * 5000), *JSON])
     connection = raw(service, request_bytes("GET") + data)
     ok, refused = connection.responses(["GET", "POST"])
     assert ok.status == 200

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from sampleapp.web.request_errors import (
+    BodyTooLarge,
     ExpectationNotMet,
     HeaderTooLarge,
     MalformedRequest,
@@ -49,6 +50,8 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/
 _SCHEME = re.compile(rb"https?://", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
+_LENGTH = re.compile(rb"^(Content-Length:[ \t]*)[0-9]+", re.IGNORECASE | re.MULTILINE)
+_GREATEST_LENGTH: Final = 2**63 - 1
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _REQUEST_ID_LINE = re.compile(rb"\r\nX-Request-Id:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 
@@ -97,7 +100,13 @@ def _parse_head(data: bytes) -> Head:
     if line is None:
         raise _not_a_request_line(data)
     parser = FieldParser()
-    parser.feed(data[line.end() :])
+    try:
+        parser.feed(data[line.end() :])
+    except BodyTooLarge:
+        # The parser has stopped there, and who makes the request may stand after it, which is judged before.
+        # The greatest length that there is will be refused as well as this one.
+        parser = FieldParser()
+        parser.feed(_LENGTH.sub(rb"\g<1>%d" % _GREATEST_LENGTH, data[line.end() :]))
     method, target, minor = line.groups()
     path, query = _split(target)
     return _interpret(method, path, query, is_1_1=minor == b"1", fields=parser.fields())
@@ -113,6 +122,7 @@ class PartialHead:
     def __init__(self) -> None:
         self._fields: FieldParser | None = None
         self._looked_at = 0
+        self._is_judged = True
         self._seen = 0
 
     def check(self, data: bytes) -> None:
@@ -133,11 +143,17 @@ class PartialHead:
                 raise _not_a_request_line(data)
             self._fields = FieldParser()
             self._seen = self._looked_at = line.end()
+        if not self._is_judged:
+            return
         new, self._looked_at = data[self._looked_at :], len(data)
         if new.strip(BLANKS):
             # White space at the end may go on in what comes next.
             end = len(data.rstrip(BLANKS))
-            self._fields.feed(data[self._seen : end])
+            try:
+                self._fields.feed(data[self._seen : end])
+            except BodyTooLarge:
+                # What is refused for that is first asked who it is, once it is whole.
+                self._is_judged = False
             self._seen = end
 
 
