@@ -12,23 +12,12 @@ import secrets
 from hashlib import sha256
 from typing import Final
 
-from msgspec import Struct
-
-__all__ = ["PREFIX", "Token", "digest_of", "new_token", "parse_digest"]
+__all__ = ["PREFIX", "digest_of", "new_token", "parse_digest"]
 
 PREFIX: Final = "sampleapp_"
 """What a token begins with, so that one that was published by mistake can be found."""
 _RANDOM_BYTES: Final = 32
 _DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64}")
-
-
-class Token(Struct, frozen=True):
-    """A token as the service knows it."""
-
-    digest: bytes
-    """SHA-256 of its text: 32 bytes."""
-    until_s: float | None = None
-    """The first moment at which it is not valid any more, in seconds since the epoch; ``None``: for ever."""
 
 
 def new_token() -> str:
