@@ -84,7 +84,9 @@ def test_in_no_stretch_of_time_more_is_admitted_than_the_rate_and_one_burst(rate
             limiter.admit(length, now_s=START_S + now_s)
         except RateExceeded:
             continue
-        admitted.append((now_s, length))
+        # What is empty takes nothing, and waits for nothing.
+        if length:
+            admitted.append((now_s, length))
     for first, (start_s, _) in enumerate(admitted):
         for last in range(first, len(admitted)):
             end_s = admitted[last][0]
