@@ -29,6 +29,7 @@ from twisted.web.iweb import IAgent, IResponse
 
 from sampleapp.access import Callers, CallersFileError
 from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
+from sampleapp.access.files import read_file
 from sampleapp.access.issuers import Issuer
 from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
@@ -260,7 +261,7 @@ def _not_there() -> InvalidCredentials:
 
 def _load(path: Path, issuer: Issuer) -> KeySet:
     try:
-        return parse_jwks(path.read_bytes())
+        return parse_jwks(read_file(path))
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
         raise CallersFileError(f"--callers: the keys of issuers.{issuer.name}: {path} {reason}.") from error

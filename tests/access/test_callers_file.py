@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from ipaddress import ip_address
 
@@ -297,6 +298,19 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(CallersFileError) as caught:
         load_callers(tmp_path / "none.toml")
     assert str(caught.value) == f"--callers: cannot read {tmp_path / 'none.toml'}: No such file or directory."
+
+
+def test_what_is_no_regular_file_or_a_huge_one_is_told_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "huge").write_bytes(b"#" * (4 * 1024 * 1024 + 1))
+    for name, reason in [
+        ("pipe", "It is not a regular file"),
+        ("huge", "It has more than 4194304 bytes"),
+        (".", "Is a directory"),
+    ]:
+        with pytest.raises(CallersFileError) as caught:
+            load_callers(tmp_path / name)
+        assert str(caught.value) == f"--callers: cannot read {tmp_path / name}: {reason}."
 
 
 def test_what_is_not_utf_8_is_told_with_its_line():

@@ -33,6 +33,7 @@ from msgspec import Struct
 
 from sampleapp.access.caller import Caller, is_legal_name
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
+from sampleapp.access.files import read_file
 from sampleapp.access.issuers import Issuer, IssuersReader, Subject
 from sampleapp.access.members import Faults, Members, in_words
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
@@ -78,7 +79,7 @@ def load_callers(path: Path) -> Callers:
     :raise CallersFileError: it cannot be read, or there are mistakes in it.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise CallersFileError(f"--callers: cannot read {path}: {error.strerror}.") from error
     return parse_callers(data, name=str(path))
