@@ -198,6 +198,8 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
 
 def _tell_that_it_would_start(options: Options) -> NoReturn:
     sys.stdout.write(f"sampleapp would start with this configuration:\n{options.summary}\n")
+    # In a file or a pipe, too, what follows comes after it.
+    sys.stdout.flush()
     for variable, hint in options.surplus_variables:
         sys.stderr.write(f"sampleapp: {_NO_VARIABLE.format(variable=variable, hint=hint)}\n")
     raise SystemExit(0)

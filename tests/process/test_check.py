@@ -22,7 +22,9 @@ def checks(installed, tmp_path_factory, two_at_a_time):
     def check(options, variables):
         directory = tmp_path_factory.mktemp("check")
         arguments = ["sampleapp", "--check", *options]
-        return two_at_a_time.submit(run, arguments, installed | variables, directory), directory
+        # As in a pipe of an operator's: Python may write what it prints late.
+        environment = installed | {"PYTHONUNBUFFERED": ""} | variables
+        return two_at_a_time.submit(run, arguments, environment, directory), directory
 
     return {
         "right": check(
