@@ -9,7 +9,7 @@ from tests.container.image import Image, why_not
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory, request):
-    reason = why_not()
+    reason = why_not(tmp_path_factory.mktemp("try"))
     if reason is not None:
         pytest.skip(reason)
     return Image(project=request.config.rootpath, directory=tmp_path_factory.mktemp("image"))

@@ -31,17 +31,25 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTINGS = re.compile(r"PIP_\w+|\w+_PROXY|SSL_CERT_\w+|REQUESTS_CA_BUNDLE", re.IGNORECASE)
 
 
-def why_not() -> str | None:
-    """Say what keeps this machine from it."""
+def why_not(directory: Path) -> str | None:
+    """
+    Say what keeps this machine from it.
+
+    :param directory: an empty one, where the layers would be.
+    """
     if sys.platform != "linux" or os.geteuid() != 0:
         return "they take Linux and root"
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"they take {', '.join(missing)}"
     tried = subprocess.run(
-        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False, capture_output=True
+        ["unshare", "--mount", "--net", "--pid", "--fork", "bash", "-euc", _Stage(directory).prepare()],
+        check=False,
+        capture_output=True,
+        text=True,
     )
-    return None if tried.returncode == 0 else tried.stderr.decode().strip()
+    # A container may not, nor is there a layer on top of one that is a layer itself.
+    return None if tried.returncode == 0 else tried.stderr.strip()
 
 
 class Instruction(NamedTuple):
