@@ -40,7 +40,7 @@ class Authority:
         self.subject = _subject(name)
         signer, issuer = (self.key, self.subject) if parent is None else (parent.key, parent.subject)
         self._certificate = (
-            _builder(self.subject, issuer, self.key, start=-2 * DAY, end=2 * DAY)
+            _builder(self.subject, issuer, self.key, signer, start=-2 * DAY, end=2 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .sign(signer, hashes.SHA256())
@@ -69,7 +69,7 @@ class Authority:
     def _issue(self, name, *, names, usage, start, end, key=None):
         key = ec.generate_private_key(ec.SECP256R1()) if key is None else key
         builder = (
-            _builder(_subject(name), self.subject, key, start=start, end=end)
+            _builder(_subject(name), self.subject, key, self.key, start=start, end=end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -103,7 +103,7 @@ def _subject(name):
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject, issuer, key, *, start, end):
+def _builder(subject, issuer, key, signer, *, start, end):
     now = dt.datetime.now(dt.timezone.utc)
     return (
         x509.CertificateBuilder()
@@ -113,6 +113,11 @@ def _builder(subject, issuer, key, *, start, end):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + start)
         .not_valid_after(now + end)
+        # RFC 5280, sections 4.2.1.1 and 4.2.1.2; Python 3.13 refuses a certificate that has neither.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
     )
 
 
