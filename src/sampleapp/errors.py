@@ -32,6 +32,7 @@ __all__ = [
     "SampleAppError",
     "StartUpError",
     "TopicNotAuthorized",
+    "UnknownPartition",
     "UnknownTopic",
 ]
 
@@ -114,6 +115,13 @@ class TopicNotAuthorized(RecordRefused):
 
 class UnknownTopic(PublishError):
     """The topic does not exist, and the broker does not create it by itself."""
+
+    retriable = False
+    possibly_published = False
+
+
+class UnknownPartition(PublishError):
+    """The topic has no partition of this number."""
 
     retriable = False
     possibly_published = False

@@ -7,13 +7,23 @@ never what callers see.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
+from sampleapp.errors import PublishError
 from sampleapp.measures import Measures
-from sampleapp.model import EARLIEST, ConsumerRecord, Health, Record, RecordMetadata, Start
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    Health,
+    Record,
+    RecordMetadata,
+    Start,
+    TopicDescription,
+)
 
 __all__ = [
     "IBroker",
@@ -23,7 +33,11 @@ __all__ = [
     "IRecordObserver",
     "IReloadable",
     "IVerifiesClients",
+    "Outcome",
 ]
+
+Outcome: TypeAlias = RecordMetadata | PublishError
+"""What became of one of many records: where it is, or why it is not known to be anywhere."""
 
 
 class IRecordObserver(Interface):
@@ -144,6 +158,45 @@ class IBroker(Interface):
         :return: fires once the record is as safe as the broker can make it: on disk, or with all in-sync
             replicas. Fails with a `sampleapp.errors.PublishError`, and with nothing else. Cancelling it
             stops the waiting only: the record may be published all the same.
+        """
+
+    def publish_many(records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """
+        Append many records, each to its topic.
+
+        Records with the same topic and key are appended in their order, behind those of earlier calls. So
+        many that they would take the reactor more than a few milliseconds are taken in over several of its
+        turns, and what is published meanwhile may come between them.
+
+        :param records: of any topics. The sequence must not change before the result is there.
+        :return: fires once it is known of each record what became of it, with an outcome for each, in order:
+            where the record is, or why it is not known to be anywhere. Fails with a
+            `sampleapp.errors.PublishError`, and with nothing else, if all of them are refused together, as
+            when they are more than the broker has room for: none of them was published then. Cancelling it
+            stops the waiting only.
+        """
+
+    def check_topics(topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+        """
+        Find out which of some topics cannot be published to.
+
+        A broker that creates topics by itself creates those that do not exist. What it knows already it does
+        not ask for again, so this is cheap for topics that are in use.
+
+        :return: fires with the reason for each topic that cannot, as `publish` would have it: it does not
+            exist, its name is not allowed, this service may not publish to it, or the broker cannot be asked.
+            Empty when nothing is known against any of them. Never fails; cancelling it stops the waiting
+            only.
+        """
+
+    def describe_topics(topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
+        """
+        Look which topics there are, and where their partitions are kept.
+
+        :param topics: the only ones to look for; all by default, but for those that are the broker's own.
+        :return: fires with those that there are, by name. Fails with
+            `sampleapp.errors.BrokerUnavailable`, and with nothing else, if the broker cannot be asked.
+            Cancelling it stops the waiting only.
         """
 
     def follow(

@@ -20,10 +20,12 @@ __all__ = [
     "FromTime",
     "Health",
     "Message",
+    "PartitionDescription",
     "Reading",
     "Record",
     "RecordMetadata",
     "Start",
+    "TopicDescription",
 ]
 
 
@@ -63,7 +65,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """A record on its way to a topic. The broker chooses the partition and the offset."""
+    """A record on its way to a topic. The broker chooses the offset and, unless it is told, the partition."""
 
     topic: str
     key: bytes | None
@@ -71,6 +73,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     timestamp_ms: int
     """When the record was made: milliseconds since the epoch."""
     headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+    """Where it is to go; ``None``, as nearly always, leaves that to the broker."""
 
 
 class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
@@ -99,6 +103,26 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class PartitionDescription(Struct, frozen=True, kw_only=True):
+    """One partition of a topic, as far as the broker tells."""
+
+    partition: int
+    leader: int | None
+    """The node that leads it; ``None`` if there is none at the moment."""
+    replicas: tuple[int, ...]
+    """The nodes that keep it, the leader included."""
+    in_sync: tuple[int, ...]
+    """Those of the replicas that have all of it."""
+
+
+class TopicDescription(Struct, frozen=True, kw_only=True):
+    """A topic that there is."""
+
+    name: str
+    partitions: tuple[PartitionDescription, ...]
+    """In the order of their numbers."""
 
 
 class FromOffset(Struct, frozen=True):

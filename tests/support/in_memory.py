@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.access import Authenticator, Callers, parse_callers
+from sampleapp.brokers.shared.one_by_one import publish_one_by_one
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
@@ -43,6 +44,15 @@ class ManualBroker:
         waiting = Deferred()
         self.waiting.append(waiting)
         return waiting
+
+    def publish_many(self, records):
+        return publish_one_by_one(self.publish, records)
+
+    def check_topics(self, topics):
+        return succeed({})
+
+    def describe_topics(self, topics=None):
+        return succeed([])
 
     def follow(self, *, topic, observer):
         raise NotImplementedError

@@ -7,7 +7,7 @@ keeps every record until the process ends, and forgets it all then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -16,8 +16,9 @@ from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
-from sampleapp.errors import BrokerStopped
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.brokers.shared.one_by_one import publish_one_by_one
+from sampleapp.errors import BrokerStopped, PublishError
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
     EARLIEST,
@@ -28,6 +29,7 @@ from sampleapp.model import (
     Record,
     RecordMetadata,
     Start,
+    TopicDescription,
 )
 
 __all__ = ["MemoryBroker"]
@@ -80,6 +82,21 @@ class MemoryBroker:
             if following.topic == record.topic:
                 following.wake()
         return succeed(RecordMetadata(topic=record.topic, partition=0, offset=offset))
+
+    def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """See `IBroker.publish_many`."""
+        return publish_one_by_one(self.publish, records)
+
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
+        """See `IBroker.check_topics`."""
+        return succeed({})
+
+    def describe_topics(
+        self,
+        topics: Collection[str] | None = None,  # noqa: ARG002
+    ) -> Deferred[Sequence[TopicDescription]]:
+        """See `IBroker.describe_topics`."""
+        return succeed([])
 
     def follow(
         self,

@@ -118,6 +118,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     errors.RecordTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
     errors.TopicNotAuthorized: Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
     errors.UnknownTopic: Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
+    errors.UnknownPartition: Row(_S.NOT_FOUND, "unknown-partition", "Unknown partition"),
     errors.BufferFull: Row(
         _S.SERVICE_UNAVAILABLE, "buffer-full", "Too much is waiting for the broker", _RETRY_AFTER
     ),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import environ
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -23,11 +23,12 @@ from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.one_by_one import publish_one_by_one
 from sampleapp.brokers.shared.stopping import Stopping
-from sampleapp.errors import BrokerStopped, BrokerUnavailable
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
-from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
+from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start, TopicDescription
 
 __all__ = ["KafkaBroker"]
 
@@ -111,6 +112,21 @@ class KafkaBroker:
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; the record was not published."))
         return self._producer.publish(record)
+
+    def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """See `IBroker.publish_many`."""
+        return publish_one_by_one(self.publish, records)
+
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
+        """See `IBroker.check_topics`."""
+        return succeed({})
+
+    def describe_topics(
+        self,
+        topics: Collection[str] | None = None,  # noqa: ARG002
+    ) -> Deferred[Sequence[TopicDescription]]:
+        """See `IBroker.describe_topics`."""
+        return succeed([])
 
     def follow(
         self,

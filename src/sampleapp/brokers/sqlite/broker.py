@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.one_by_one import publish_one_by_one
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.following import Followings
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
+from sampleapp.errors import PublishError
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import SQLiteMeasures
-from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start
+from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start, TopicDescription
 
 __all__ = ["SQLiteBroker"]
 
@@ -95,6 +98,21 @@ class SQLiteBroker:
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`. A record that is published before the start waits for it."""
         return self._writer.publish(record)
+
+    def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """See `IBroker.publish_many`."""
+        return publish_one_by_one(self.publish, records)
+
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
+        """See `IBroker.check_topics`."""
+        return succeed({})
+
+    def describe_topics(
+        self,
+        topics: Collection[str] | None = None,  # noqa: ARG002
+    ) -> Deferred[Sequence[TopicDescription]]:
+        """See `IBroker.describe_topics`."""
+        return succeed([])
 
     def follow(
         self,

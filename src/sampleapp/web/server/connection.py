@@ -346,8 +346,8 @@ class HTTPConnection(TwistedProtocol):
             # Not sooner: who may not call is told only that.
             handler = problem_answer(UnsupportedContentCoding())
         length = head.length
-        if length is not None and length > server.limits.max_body:
-            self._refuse_body(handler)
+        if length is not None and length > self._max_body(request):
+            self._refuse_body(handler, request)
             return b""
         if length == 0:
             self._handle(handler)
@@ -360,7 +360,7 @@ class HTTPConnection(TwistedProtocol):
         if isinstance(handler, Answer) and handler.at_once:
             self._refuse(handler)
             return b""
-        return self._begin_body(handler, head, data[end:])
+        return self._begin_body(handler, request, head, data[end:])
 
     def _dispatch(self, request: Request) -> Answer | Handler:
         server = self._server
@@ -388,7 +388,10 @@ class HTTPConnection(TwistedProtocol):
             self._enter(HEADER)
             self._since_s = self._server.seconds()
 
-    def _begin_body(self, handler: Answer | Handler, head: Head, data: bytes) -> bytes:
+    def _max_body(self, request: Request) -> int:
+        return self._server.limits.max_body if request.max_body is None else request.max_body
+
+    def _begin_body(self, handler: Answer | Handler, request: Request, head: Head, data: bytes) -> bytes:
         is_wanted = not isinstance(handler, Answer)
         if head.expects_continue and not data:
             if isinstance(handler, Answer):
@@ -399,7 +402,7 @@ class HTTPConnection(TwistedProtocol):
             self._has_unsent = True
         self._handler = handler
         self._body = (
-            ChunkedBody(self._server.limits.max_body, keep=is_wanted)
+            ChunkedBody(self._max_body(request), keep=is_wanted)
             if head.length is None
             else SizedBody(head.length, keep=is_wanted)
         )
@@ -417,7 +420,7 @@ class HTTPConnection(TwistedProtocol):
             rest = body.receive(data)
         except RequestError as error:
             if isinstance(error, BodyTooLarge):
-                self._refuse_body(handler)
+                self._refuse_body(handler, request)
             else:
                 self._refuse_for(error)
             return b""
@@ -617,12 +620,12 @@ class HTTPConnection(TwistedProtocol):
             self._server.refused("max-body")
         self._refuse(problem_answer(error))
 
-    def _refuse_body(self, handler: Answer | Handler) -> None:
+    def _refuse_body(self, handler: Answer | Handler, request: Request) -> None:
         """Refuse a body over the limit, or say what is wrong with the request anyway."""
         if isinstance(handler, Answer):
             self._refuse(handler)
         else:
-            self._refuse_for(BodyTooLarge(self._server.limits.max_body))
+            self._refuse_for(BodyTooLarge(self._max_body(request)))
 
     def _close(self, *, timeout_s: float | None = None) -> None:
         """

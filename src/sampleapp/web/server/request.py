@@ -30,6 +30,8 @@ class Request(Struct, gc=False):
     """Empty until the handler is called."""
     caller: Caller | None = None
     """Who makes it; ``None`` if nobody was asked for it, so that everything is allowed."""
+    max_body: int | None = None
+    """How long the body may be, in bytes, if not as long as the server takes; what decides on it may say so."""
 
 
 Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]
