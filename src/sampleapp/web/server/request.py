@@ -31,7 +31,7 @@ class Request(Struct, gc=False):
     caller: Caller | None = None
     """Who makes it; ``None`` if nobody was asked for it, so that everything is allowed."""
     max_body: int | None = None
-    """How long the body may be, in bytes, if not as long as the server takes; what decides on it may say so."""
+    """How long the body may be, in bytes, if that is not up to the server; set by what decides on it."""
 
 
 Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]
