@@ -1,15 +1,22 @@
-"""Without a file of callers the service listens where no other machine can reach it, unless it is told to."""
+"""
+The file of callers in a service.
+
+Without one, it listens where no other machine can reach it, unless it is told to.
+"""
 
 from __future__ import annotations
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
 from sampleapp.options import Config
 from sampleapp.service import build
-from tests.support.callers import FULL
+from tests.support.callers import FULL, by, caller
+from tests.support.in_memory import Connection, request_bytes
+from tests.support.logs import logged_lines
 
 
 def started(*listen, **config):
@@ -68,3 +75,115 @@ def test_what_the_description_does_not_tell_is_asked_of_the_port(address, is_loc
             start()
         assert "other machines can reach this" in str(caught.value)
     start(is_open_to_everybody=True)
+
+
+class Threads:
+    """A pool of threads whose work is done when the test says so."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def callInThreadWithCallback(self, on_result, work, *arguments):
+        self.waiting.append((on_result, work, arguments))
+
+    def do_one(self):
+        on_result, work, arguments = self.waiting.pop(0)
+        try:
+            result = work(*arguments)
+        except Exception:  # noqa: BLE001 -- as Twisted's pool does it
+            on_result(False, Failure())  # noqa: FBT003 -- Twisted's argument
+        else:
+            on_result(True, result)  # noqa: FBT003 -- as above
+
+
+class ReactorWithThreads(MemoryReactorClock):
+    def __init__(self):
+        super().__init__()
+        self.threads = Threads()
+
+    def getThreadPool(self):
+        return self.threads
+
+    def callFromThread(self, call, *arguments):
+        call(*arguments)
+
+
+class ServiceWithFile:
+    """A service, its file of callers, and a client that wants to see metrics."""
+
+    def __init__(self, path):
+        self.path = path
+        self.write(may=True)
+        self.reactor = ReactorWithThreads()
+        listen = ("tcp:8080:interface=127.0.0.1",)
+        self.service = build(Config(broker="memory:", listen=listen, callers=str(path)), reactor=self.reactor)
+        self.service.privilegedStartService()
+        self._client = Connection(self.reactor.tcpServers[-1][1])
+        self._methods = []
+
+    def write(self, *, may):
+        self.path.write_text(caller("t", f"metrics = {str(may).lower()}"))
+
+    def reload(self):
+        outcome = []
+        self.service.reload().addCallback(outcome.append)
+        return outcome
+
+    def read_one(self):
+        self.reactor.threads.do_one()
+
+    def status(self):
+        self._client.send(request_bytes("GET", "/metrics", [by("t")]))
+        self._methods.append("GET")
+        return self._client.responses(self._methods)[-1].status
+
+
+@pytest.fixture
+def with_file(tmp_path):
+    return ServiceWithFile(tmp_path / "callers.toml")
+
+
+def test_the_file_is_read_beside_the_requests_and_counts_when_it_is_read(with_file):
+    assert with_file.status() == 200
+    with_file.write(may=False)
+    outcome = with_file.reload()
+    assert (with_file.status(), outcome) == (200, [])
+    with_file.read_one()
+    assert (with_file.status(), outcome) == (403, [True])
+
+
+def test_a_change_while_the_file_is_read_is_what_counts_in_the_end(with_file):
+    with_file.write(may=False)
+    first = with_file.reload()
+    with_file.write(may=True)
+    second = with_file.reload()
+    with_file.write(may=False)
+    third = with_file.reload()
+    assert len(with_file.reactor.threads.waiting) == 1
+    with_file.read_one()
+    with_file.read_one()
+    assert (first, second, third) == ([True], [True], [True])
+    assert with_file.status() == 403
+    assert with_file.reactor.threads.waiting == []
+
+
+def test_a_mistake_that_is_found_while_requests_are_served_changes_nothing(with_file):
+    with_file.path.write_text("[callers.t]\nraed = true\n")
+    with logged_lines() as lines:
+        outcome = with_file.reload()
+        with_file.read_one()
+    assert (with_file.status(), outcome) == (200, [False])
+    (line,) = lines
+    assert "callers.toml, line 2: callers.t.raed is not known here" in line
+
+
+def test_what_is_read_when_the_service_has_stopped_has_no_effect(with_file):
+    with_file.write(may=False)
+    with_file.service.startService()
+    outcome = with_file.reload()
+    with_file.service.stopService()
+    with_file.reactor.advance(60)
+    assert outcome == [False]
+    with logged_lines() as lines:
+        with_file.read_one()
+    assert lines == []

@@ -29,6 +29,7 @@ from sampleapp.issuer_keys import (
     IssuerKeys,
     RemoteKeys,
     fetch_with,
+    load_keys,
 )
 from tests.support.client_servers import CannedResource, Listener, SilentResource, Talker, listening
 from tests.support.issuer import ISSUER, NOW_S, jwk, jwks, signed
@@ -276,7 +277,10 @@ class Files:
         return answer
 
     def use(self, text):
-        return self.keys.use(parse_callers(text.encode(), name="callers.toml"), directory=self.directory)
+        callers = parse_callers(text.encode(), name="callers.toml")
+        keys = load_keys(callers, directory=self.directory)
+        self.paths = list(keys.paths)
+        return self.keys.use(callers, keys)
 
 
 @pytest.fixture
@@ -292,7 +296,7 @@ def test_keys_may_be_in_a_file_beside_that_of_the_callers(files, tmp_path):
     verifier = files.use(FILE)
     caller, _ = verifier.verify(signed(), now_s=NOW_S)
     assert caller.name == "kitchen"
-    assert list(files.keys.paths) == [str(tmp_path / "keys.json")]
+    assert files.paths == [str(tmp_path / "keys.json")]
     with pytest.raises(InvalidCredentials, match="names a key"):
         verifier.verify(signed(number=1), now_s=NOW_S)
 

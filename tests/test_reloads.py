@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 
@@ -22,6 +23,17 @@ class Source:
         self.count += 1
         if self.problem is not None:
             raise self.problem
+
+
+class SlowSource:
+    """Something that is read until the test says so."""
+
+    def __init__(self):
+        self.readings = []
+
+    def reload(self):
+        self.readings.append(Deferred())
+        return self.readings[-1]
 
 
 @pytest.fixture
@@ -63,7 +75,7 @@ def test_it_is_read_again_when_somebody_asks_for_it(reloads):
     reloads.add("the source", source.reload)
     reloads.add("the other source", other.reload)
     with logged_lines() as lines:
-        assert reloads.reload()
+        assert reloads.reload().result
     assert (source.count, other.count) == (1, 1)
     assert lines == ["Read the source again.", "Read the other source again."]
 
@@ -128,7 +140,7 @@ def test_what_cannot_be_used_is_said_once_and_the_others_are_read_all_the_same(r
         "Could not read the wrong source again; what was read before stays in use: a mistake in line 3.",
         "Read the right source again.",
     ]
-    assert not reloads.reload()
+    assert not reloads.reload().result
 
 
 def test_a_fault_in_one_of_them_is_logged_and_nothing_else_suffers(reloads, clock, no_failure_is_lost):
@@ -137,7 +149,7 @@ def test_a_fault_in_one_of_them_is_logged_and_nothing_else_suffers(reloads, cloc
     reloads.add("the wrong source", wrong.reload)
     reloads.add("the right source", right.reload)
     with logged(LogLevel.critical) as events:
-        assert not reloads.reload()
+        assert not reloads.reload().result
     assert len(events) == 1
     assert no_failure_is_lost.pop().check(ZeroDivisionError)
     assert right.count == 1
@@ -156,10 +168,47 @@ def test_a_file_that_is_written_to_is_said_to_be_opened(reloads):
     source = Source()
     reloads.add("the log", source.reload, is_written=True)
     with logged_lines() as lines:
-        assert reloads.reload()
+        assert reloads.reload().result
         source.problem = StartUpError("gone.")
-        assert not reloads.reload()
+        assert not reloads.reload().result
     assert lines == [
         "Opened the log again.",
         "Could not open the log again; what was open before stays in use: gone.",
     ]
+
+
+def test_who_asks_while_it_is_read_gets_one_more_reading_for_all_after_that(reloads, clock, path):
+    slow, quick = SlowSource(), Source()
+    reloads.add("the slow source", slow.reload, [str(path)])
+    reloads.add("the quick source", quick.reload)
+    outcomes = []
+    with logged_lines() as lines:
+        for number in range(3):
+            reloads.reload().addCallback(lambda result, number=number: outcomes.append((number, result)))
+        replace(path)
+        clock.advance(1)
+        # What does not take long is not kept waiting.
+        assert quick.count == 3
+        assert (len(slow.readings), outcomes) == (1, [])
+        slow.readings[0].errback(StartUpError("a mistake in line 3."))
+        assert (len(slow.readings), outcomes) == (2, [(0, False)])
+        slow.readings[1].callback(None)
+        assert (len(slow.readings), sorted(outcomes)) == (2, [(0, False), (1, True), (2, True)])
+    assert lines == [
+        *["Read the quick source again."] * 3,
+        "Could not read the slow source again; what was read before stays in use: a mistake in line 3.",
+        "Read the slow source again.",
+    ]
+
+
+def test_what_is_being_read_at_the_end_ends_in_silence(clock, no_failure_is_lost):
+    reloads, slow = Reloads(clock), SlowSource()
+    reloads.add("the slow source", slow.reload)
+    reloads.start()
+    outcomes = []
+    with logged_lines() as lines:
+        for _ in range(2):
+            reloads.reload().addCallback(outcomes.append)
+        reloads.stop()
+    assert outcomes == [False, False]
+    assert (len(slow.readings), lines, no_failure_is_lost) == (1, [], [])

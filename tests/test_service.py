@@ -188,9 +188,9 @@ def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_chang
     clock = MemoryReactorClock()
     service = build(Config(broker=url), reactor=clock)
     with logged_lines() as lines:
-        assert service.reload()
+        assert service.reload().result
         credentials.write_text("s3cr3t-Xyzzy\n")
-        assert not service.reload()
+        assert not service.reload().result
     read, refused = lines
     assert read == "Read the broker's certificates and credentials again."
     assert f"what was read before stays in use: The file {credentials}, given with credentials=," in refused
@@ -200,5 +200,5 @@ def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_chang
 def test_a_broker_without_files_has_nothing_to_read_again():
     for broker in ("kafka://127.0.0.1:1", "memory:"):
         with logged_lines() as lines:
-            assert build(Config(broker=broker), reactor=MemoryReactorClock()).reload()
+            assert build(Config(broker=broker), reactor=MemoryReactorClock()).reload().result
         assert lines == []

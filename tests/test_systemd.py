@@ -85,6 +85,28 @@ def test_without_a_time_there_is_no_watchdog(supervised, microseconds):
     assert ["WATCHDOG=1"] not in setup.told()
 
 
+def test_it_hears_that_all_is_read_once_nothing_is_being_read_any_more(supervised):
+    setup = supervised()
+    setup.supervision.started()
+    setup.told()
+    setup.supervision.reloading()
+    setup.supervision.reloading()
+    setup.supervision.reloaded()
+    assert [message[0] for message in setup.told()] == ["RELOADING=1", "RELOADING=1"]
+    setup.supervision.reloaded()
+    assert setup.told() == [["READY=1"]]
+
+
+def test_what_is_read_to_its_end_while_the_service_stops_does_not_make_it_ready(supervised):
+    setup = supervised()
+    setup.supervision.started()
+    setup.supervision.reloading()
+    setup.supervision.stopping()
+    setup.told()
+    setup.supervision.reloaded()
+    assert setup.told() == []
+
+
 def test_nothing_is_sent_after_the_end_and_nothing_is_left_scheduled(supervised):
     setup = supervised(WATCHDOG_USEC="1000000")
     setup.supervision.started()

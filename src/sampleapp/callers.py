@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
 
 from sampleapp.access import Authenticator, Callers, TokenVerifier, load_callers
-from sampleapp.issuer_keys import IssuerKeys, fetch_with
+from sampleapp.issuer_keys import IssuerKeys, KeysInFiles, fetch_with, load_keys
 from sampleapp.web import Gate
 
 __all__ = ["CallersOfFile"]
+
+
+class _Content(NamedTuple):
+    """What the file says, and the files that it names."""
+
+    callers: Callers
+    keys: KeysInFiles
 
 
 class CallersOfFile:
@@ -26,17 +36,24 @@ class CallersOfFile:
         :raise CallersFileError: it cannot be read, or there are mistakes in it.
         """
         self._path = path
+        self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
-        callers, verifiers = self._load()
-        self._authenticator = Authenticator(callers, *verifiers, seconds=reactor.seconds)
+        content = self._load()
+        self._key_paths = content.keys.paths
+        self._authenticator = Authenticator(
+            content.callers, *self._verifiers(content), seconds=reactor.seconds
+        )
         self.gate = Gate(self._authenticator, seconds=reactor.seconds, max_body=max_body)
         """Lets in whom the file names."""
 
-    def _load(self) -> tuple[Callers, list[TokenVerifier]]:
+    def _load(self) -> _Content:
         callers = load_callers(self._path)
+        return _Content(callers, load_keys(callers, directory=self._path.parent))
+
+    def _verifiers(self, content: _Content) -> list[TokenVerifier]:
         # Without issuers, too: those that there were are let go.
-        verifier = self._keys.use(callers, directory=self._path.parent)
-        return callers, [verifier] if callers.issuers else []
+        verifier = self._keys.use(content.callers, content.keys)
+        return [verifier] if content.callers.issuers else []
 
     @property
     def refusals(self) -> Mapping[str, int]:
@@ -45,16 +62,25 @@ class CallersOfFile:
 
     def paths(self) -> Iterable[str]:
         """The files that all that was read from."""
-        return (os.fspath(self._path), *self._keys.paths)
+        return (os.fspath(self._path), *self._key_paths)
 
-    def reload(self) -> None:
+    def reload(self) -> Deferred[None]:
         """
         Read the file again; what was verified by what it said before is forgotten.
 
-        :raise CallersFileError: it cannot be read, or there are mistakes in it; nothing has changed.
+        It is read in a thread: ten thousand callers take more than half a second. Until then, what it said
+        before counts.
+
+        :return: fires with ``None`` when what it says now counts. Fails with
+            `sampleapp.access.CallersFileError` if the file cannot be read, or there are mistakes in it; then
+            nothing has changed, and neither has it after cancelling.
         """
-        callers, verifiers = self._load()
-        self._authenticator.use(callers, *verifiers)
+        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), self._load)
+        return reading.addCallback(self._use)
+
+    def _use(self, content: _Content) -> None:
+        self._authenticator.use(content.callers, *self._verifiers(content))
+        self._key_paths = content.keys.paths
 
     def _forget(self) -> None:
         self._authenticator.forget()

@@ -10,9 +10,9 @@ something else, locks nobody out whose key is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from OpenSSL.SSL import Error as SSLError
 from treq.client import HTTPClient
@@ -34,7 +34,7 @@ from sampleapp.access.issuers import Issuer
 from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
 
-__all__ = ["Fetch", "FetchFailed", "IssuerKeys", "RemoteKeys", "fetch_with"]
+__all__ = ["Fetch", "FetchFailed", "IssuerKeys", "KeysInFiles", "RemoteKeys", "fetch_with", "load_keys"]
 
 REFRESH_S: Final = 300.0
 """After how many seconds keys are fetched again; one that is withdrawn counts for so long."""
@@ -192,6 +192,26 @@ class RemoteKeys:
         self._later = self._clock.callLater(seconds, self._begin)
 
 
+class KeysInFiles(NamedTuple):
+    """The keys of those issuers that have them in a file."""
+
+    by_issuer: Mapping[str, KeySet]
+    paths: tuple[str, ...]
+    """The files that they were read from."""
+
+
+def load_keys(callers: Callers, *, directory: Path) -> KeysInFiles:
+    """
+    Read the files that the issuers have their keys in.
+
+    :param directory: in which the paths of files begin.
+    :raise CallersFileError: one of them cannot be used.
+    """
+    paths = {name: directory / issuer.jwks for name, issuer in callers.issuers.items() if not issuer.has_url}
+    by_issuer = {name: _load(path, callers.issuers[name]) for name, path in paths.items()}
+    return KeysInFiles(by_issuer, tuple(map(os.fspath, paths.values())))
+
+
 class IssuerKeys:
     """The keys of all issuers in the file of callers."""
 
@@ -201,36 +221,26 @@ class IssuerKeys:
         self._clock = clock
         self._on_withdrawn = on_withdrawn
         self._remote: dict[str, RemoteKeys] = {}
-        self._files: tuple[str, ...] = ()
         self._is_running = False
 
-    @property
-    def paths(self) -> Iterable[str]:
-        """The files that keys were read from."""
-        return self._files
-
-    def use(self, callers: Callers, *, directory: Path) -> JWTVerifier:
+    def use(self, callers: Callers, files: KeysInFiles) -> JWTVerifier:
         """
         Have the keys of these issuers, and of no others, from now on. Those that were fetched are kept.
 
-        :param directory: in which the paths of files begin.
+        :param files: of the same callers, see `load_keys`.
         :return: verifies tokens with them.
-        :raise CallersFileError: a file with keys cannot be used; nothing has changed.
         """
         issuers = callers.issuers
-        files = {name: directory / issuer.jwks for name, issuer in issuers.items() if not issuer.has_url}
-        keys: dict[str, KeySource] = {
-            name: _FileKeys(_load(path, issuers[name])) for name, path in files.items()
-        }
         remote = {
             issuer.jwks: self._remote_keys(issuer.jwks) for issuer in issuers.values() if issuer.has_url
         }
         for url, source in self._remote.items():
             if url not in remote:
                 source.stop()
-        self._remote, self._files = remote, tuple(map(os.fspath, files.values()))
+        self._remote = remote
         if self._is_running:
             self.start()
+        keys: dict[str, KeySource] = {name: _FileKeys(known) for name, known in files.by_issuer.items()}
         keys |= {name: remote[issuer.jwks] for name, issuer in issuers.items() if issuer.has_url}
         return JWTVerifier(issuers, keys, callers=callers.by_name, subjects=callers.subjects)
 

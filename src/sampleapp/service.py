@@ -111,11 +111,12 @@ class SampleApp(Service):
         """Why the service is not ready to serve, see `Readiness.reasons`; none if it is."""
         return self._readiness.reasons()
 
-    def reload(self) -> bool:
+    def reload(self) -> Deferred[bool]:
         """
         Read again what can be read again, such as files with the rights of callers.
 
-        :return: whether all of it could be used; what could not stays as it was, and the log says why.
+        :return: fires, once that is done, with whether all of it could be used; what could not stays as it
+            was, and the log says why. Never fails.
         """
         return self._reloads.reload()
 

@@ -119,6 +119,8 @@ class Supervision:
         self._interval_s = _INTERVAL_S if watchdog_s is None else min(_INTERVAL_S, watchdog_s / 2)
         self._reasons = reasons
         self._status = ""
+        self._reloading = 0
+        self._is_stopping = False
         self._telling = LoopingCall(self._tell)
         self._telling.clock = clock
 
@@ -145,16 +147,25 @@ class Supervision:
             self._telling.start(self._interval_s)
 
     def reloading(self) -> None:
-        """Files are read again."""
+        """Files are read again, perhaps while they still are for an earlier time."""
+        self._reloading += 1
         # Type=notify-reload compares the time (systemd.service(5)).
         self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """They were read, whether or not they could be used."""
-        self._notifier.send("READY=1")
+        """
+        They were read, whether or not they could be used.
+
+        systemd hears of it once nothing is being read any more; not while the service stops, since that would
+        look as if it ran again.
+        """
+        self._reloading -= 1
+        if not self._reloading and not self._is_stopping:
+            self._notifier.send("READY=1")
 
     def stopping(self) -> None:
         """The service stops, which takes a while."""
+        self._is_stopping = True
         self._notifier.send("STOPPING=1")
         self._tell_status()
 

@@ -103,8 +103,7 @@ class TwistdService(Service):
         """Read again what can be read again, while the service runs."""
         if self.running:
             self._supervision.reloading()
-            self._sampleapp.reload()
-            self._supervision.reloaded()
+            self._sampleapp.reload().addCallback(lambda _: self._supervision.reloaded())
 
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """Stop the service; fires with ``None`` when everything has ended."""

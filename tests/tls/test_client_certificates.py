@@ -209,7 +209,7 @@ def test_a_session_does_not_outlive_the_authority_behind_it(serve, authority, fo
     first = Client(server, context)
     first.ask()
     authority.certificate.write_bytes(foreign.certificate.read_bytes())
-    assert server.reloads.reload()
+    assert server.reloads.reload().result
     with pytest.raises(ssl.SSLError):
         Client(server, context, session=first.tls.session).ask()
     # The connection that there was goes on, with what it was opened with.

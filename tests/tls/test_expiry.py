@@ -47,7 +47,7 @@ def test_a_certificate_that_ends_within_two_weeks_is_warned_of_each_day_until_it
         )
         lasting(60)
         count = len(told(events))
-        assert server.reloads.reload()
+        assert server.reloads.reload().result
         server.reactor.advance(DAY_S)
         assert len(told(events)) == count
 
@@ -56,7 +56,7 @@ def test_what_is_put_in_the_place_of_a_certificate_is_looked_at_at_once(lasting)
     with capturedLogs() as events:
         server = Server(endpoint(lasting(60)), now_s=NOW.timestamp())
         lasting(3)
-        assert server.reloads.reload()
+        assert server.reloads.reload().result
     assert len(told(events)) == 1
 
 
