@@ -17,6 +17,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.client import (
+    AnswerLost,
     Client,
     RequestTimedOut,
     ServiceUnreachable,
@@ -27,6 +28,7 @@ from tests.support.certificates import Authority
 from tests.support.client_servers import (
     Arrivals,
     ContractResource,
+    HangingUp,
     Listener,
     SilentResource,
     Talker,
@@ -213,6 +215,22 @@ async def test_requests_share_one_connection_until_the_client_is_closed():
         await client.close()
     finally:
         await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_tombstone_is_not_sent_a_second_time_when_the_connection_that_was_kept_is_closed():
+    factory = Factory.forProtocol(HangingUp)
+    factory.requests = []
+    port, url = await listening(factory)
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        await client.delete(topic="t", key="1")
+        with pytest.raises(AnswerLost):
+            await client.delete(topic="t", key="2")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert factory.requests == [b"DELETE /topics/t?key=1", b"DELETE /topics/t?key=2"]
 
 
 @pytest_twisted.ensureDeferred

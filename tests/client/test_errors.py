@@ -12,10 +12,13 @@ from sampleapp.client import (
     AnswerLost,
     Client,
     ClientError,
+    Message,
+    PartlyPublished,
     ProblemError,
     UnexpectedAnswer,
 )
 from sampleapp.errors import Fault
+from sampleapp.model import RecordMetadata
 from tests.support.client_servers import (
     PROBLEM,
     V1,
@@ -172,3 +175,69 @@ async def test_an_endless_answer_is_not_kept(monkeypatch):
         await service.gone
     finally:
         await port.stopListening()
+
+
+TWO = [Message(topic="t", content="1"), Message(topic="t", content="2")]
+PLACE = {"topic": "t", "partition": 3, "offset": 9}
+PARTLY = "urn:sampleapp:problem:partly-published"
+
+
+@pytest_twisted.ensureDeferred
+async def test_when_some_messages_were_published_the_error_says_for_each():
+    failed = {"status": 504, "type": "urn:sampleapp:problem:no-answer", "detail": "Perhaps."}
+    body = problem(504, type=PARTLY, results=[PLACE, failed])
+    with pytest.raises(PartlyPublished, match=r"^Title \(504\): Detail\.$") as caught:
+        await canned(504, PROBLEM, body).publish_many(TWO)
+    assert (caught.value.retriable, caught.value.possibly_published) == (True, True)
+    stored, error = caught.value.results
+    assert stored == RecordMetadata(topic="t", partition=3, offset=9)
+    assert (error.problem.type, error.problem.status, error.possibly_published) == (failed["type"], 504, True)
+    assert str(error) == "Gateway Timeout (504): Perhaps."
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_that_was_refused_for_good_among_others_was_not_published():
+    body = problem(422, type=PARTLY, results=[{"status": 413, "detail": "Too large."}, PLACE])
+    with pytest.raises(PartlyPublished) as caught:
+        await canned(422, PROBLEM, body).publish_many(TWO)
+    assert (caught.value.retriable, caught.value.possibly_published) == (False, True)
+    assert (caught.value.results[0].retriable, caught.value.results[0].possibly_published) == (False, False)
+
+
+@pytest.mark.parametrize("status", [422, 504])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"results": []},
+        {"results": [PLACE]},
+        {"results": [PLACE, {}]},
+        {"results": [PLACE, {"topic": "t", "partition": 0}]},
+        {"results": [PLACE, {"status": "422"}]},
+        {"results": "none"},
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_results_that_do_not_fit_the_messages_leave_all_of_them_in_doubt(status, members):
+    with pytest.raises(UnexpectedAnswer) as caught:
+        await canned(status, PROBLEM, problem(status, type=PARTLY, **members)).publish_many(TWO)
+    assert (caught.value.status, caught.value.possibly_published) == (status, True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_when_none_of_many_messages_was_published_the_error_is_as_for_one():
+    faults = [{"pointer": "/1/topic", "detail": "Too odd."}]
+    with pytest.raises(ProblemError) as caught:
+        await canned(422, PROBLEM, problem(422, errors=faults)).publish_many(TWO)
+    assert type(caught.value) is ProblemError
+    assert caught.value.problem.errors == (Fault("/1/topic", "Too odd."),)
+    assert caught.value.possibly_published is False
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3])
+@pytest_twisted.ensureDeferred
+async def test_an_answer_for_another_number_of_messages_leaves_them_in_doubt(lines):
+    body = b'{"topic": "t", "partition": 0, "offset": 1}\n' * lines
+    with pytest.raises(UnexpectedAnswer, match=f"{lines} lines for 2 messages") as caught:
+        await canned(200, "application/x-ndjson", body).publish_many(TWO)
+    assert caught.value.possibly_published is True

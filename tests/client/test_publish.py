@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 from hypothesis import given
+from hypothesis import strategies as st
 
+from sampleapp.client import Message
 from sampleapp.errors import InvalidMessage
 from sampleapp.model import RecordMetadata
 from tests.support import strategies
@@ -46,4 +48,95 @@ async def test_text_that_utf8_cannot_carry_is_refused_before_anything_is_sent():
     with pytest.raises(InvalidMessage) as caught:
         await in_memory(service).publish(topic="t", content="\ud800", key="\udfff")
     assert [fault.pointer for fault in caught.value.faults] == ["/content", "/key"]
+    assert service.records == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_headers_and_a_timestamp_go_with_a_message():
+    service = ContractResource()
+    await in_memory(service).publish(topic="t", content="c", headers={"b": "1", "a": "ä"}, timestamp_ms=7)
+    assert service.records == [
+        {"topic": "t", "content": "c", "headers": {"b": "1", "a": "ä"}, "timestamp": 7}
+    ]
+    assert list(service.records[0]["headers"]) == ["b", "a"]
+
+
+@given(
+    messages=st.lists(
+        st.builds(
+            Message,
+            topic=strategies.topics,
+            content=strategies.texts,
+            key=strategies.keys,
+            headers=st.none() | st.dictionaries(strategies.texts, strategies.texts, max_size=3),
+            timestamp_ms=st.none() | st.integers(0, 2**53),
+        ),
+        max_size=5,
+    )
+)
+@pytest_twisted.ensureDeferred
+async def test_any_messages_arrive_unchanged_and_in_order(messages):
+    service = ContractResource()
+    results = await in_memory(service).publish_many(iter(messages))
+    assert results == [
+        RecordMetadata(topic=message.topic, partition=0, offset=offset)
+        for offset, message in enumerate(messages)
+    ]
+    members = {
+        "topic": "topic",
+        "content": "content",
+        "key": "key",
+        "headers": "headers",
+        "timestamp_ms": "timestamp",
+    }
+    assert service.records == [
+        {name: value for field, name in members.items() if (value := getattr(message, field)) is not None}
+        for message in messages
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_of_many_messages_that_utf8_cannot_carry_is_named_before_anything_is_sent():
+    service = ContractResource()
+    messages = [
+        Message(topic="t", content="\ud800"),
+        Message(topic="t", content="c"),
+        Message(topic="t", content="c", key="\udfff", headers={"h": "\ud800"}),
+    ]
+    with pytest.raises(InvalidMessage) as caught:
+        await in_memory(service).publish_many(messages)
+    assert [fault.pointer for fault in caught.value.faults] == ["/0/content", "/2/key", "/2/headers"]
+    assert service.records == []
+
+
+@given(topic=strategies.topics, body=st.binary(), key=st.none() | st.binary(max_size=20))
+@pytest_twisted.ensureDeferred
+async def test_any_bytes_arrive_unchanged(topic, body, key):
+    service = ContractResource()
+    metadata = await in_memory(service).publish_raw(topic=topic, body=body, key=key, content_type="image/png")
+    assert metadata == RecordMetadata(topic=topic, partition=0, offset=0)
+    record = {"topic": topic, "value": body, "type": "image/png"}
+    assert service.records == [record if key is None else {**record, "key": key}]
+
+
+@given(topic=strategies.topics, key=strategies.texts)
+@pytest_twisted.ensureDeferred
+async def test_a_tombstone_has_its_key_and_no_value(topic, key):
+    service = ContractResource()
+    await in_memory(service).delete(topic=topic, key=key)
+    assert service.records == [{"topic": topic, "value": None, "type": None, "key": key.encode()}]
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ä", "\ud800", "a" * 250])
+@pytest_twisted.ensureDeferred
+async def test_a_topic_that_there_cannot_be_is_refused_before_a_path_is_made_of_it(topic):
+    service = ContractResource()
+    for publish in [
+        lambda client: client.publish_raw(topic=topic, body=b"b"),
+        lambda client: client.delete(topic=topic, key="\udfff"),
+    ]:
+        with pytest.raises(InvalidMessage) as caught:
+            await publish(in_memory(service))
+        assert caught.value.faults[0].pointer == "/topic"
+    assert [fault.pointer for fault in caught.value.faults] == ["/topic", "/key"]
     assert service.records == []

@@ -24,6 +24,9 @@ V1 = "application/json"
 V2 = "application/vnd.sampleApp.v2+json"
 
 
+NDJSON = "application/x-ndjson"
+
+
 PROBLEM = "application/problem+json"
 
 
@@ -50,13 +53,32 @@ class ContractResource(Resource):
         return b"" if request.setETag(f'"{hash(body)}"'.encode()) else body.encode()
 
     def render_POST(self, request):
-        assert request.path == b"/messages"
-        assert request.getHeader("content-type") == V1
-        message = json.loads(request.content.read())
-        self.records.append(message)
-        answer = {"topic": message["topic"], "partition": 0, "offset": len(self.records) - 1}
+        if request.path != b"/messages":
+            return self.take_raw(request, request.content.read())
+        content_type = request.getHeader("content-type")
+        assert content_type in {V1, NDJSON}
+        body = request.content.read()
+        messages = [json.loads(body)] if content_type == V1 else list(map(json.loads, body.splitlines()))
+        answers = [self.stored(message) for message in messages]
+        request.setHeader("content-type", content_type)
+        return "\n".join(map(json.dumps, answers)).encode()
+
+    def render_DELETE(self, request):
+        assert b"key" in request.args
+        return self.take_raw(request, None)
+
+    def take_raw(self, request, value):
+        (directory, topic) = request.postpath
+        assert directory == b"topics"
+        record = {"topic": topic.decode(), "value": value, "type": request.getHeader("content-type")}
+        for (key,) in [request.args[b"key"]] if b"key" in request.args else []:
+            record["key"] = key
         request.setHeader("content-type", V1)
-        return json.dumps(answer).encode()
+        return json.dumps(self.stored(record)).encode()
+
+    def stored(self, record):
+        self.records.append(record)
+        return {"topic": record["topic"], "partition": 0, "offset": len(self.records) - 1}
 
 
 class CannedResource(Resource):
@@ -148,3 +170,18 @@ class Talker(Protocol):
     def dataReceived(self, data):
         self.transport.write(self.factory.answer)
         self.transport.loseConnection()
+
+
+class HangingUp(Protocol):
+    """Answers the first request of each connection, and hangs up at the second one."""
+
+    asked = False
+
+    def dataReceived(self, data):
+        self.factory.requests.append(data.partition(b" HTTP/")[0])
+        if self.asked:
+            self.transport.loseConnection()
+            return
+        self.asked = True
+        body = b'{"topic": "t", "partition": 0, "offset": 0}'
+        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

@@ -14,6 +14,7 @@ from sampleapp.client._errors import (
     AnswerLost,
     ClientError,
     Forbidden,
+    PartlyPublished,
     Problem,
     ProblemError,
     RequestTimedOut,
@@ -23,6 +24,7 @@ from sampleapp.client._errors import (
     Unauthorized,
     UnexpectedAnswer,
 )
+from sampleapp.client._messages import Message
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
 from sampleapp.negotiation import Version
@@ -32,6 +34,8 @@ __all__ = [
     "Client",
     "ClientError",
     "Forbidden",
+    "Message",
+    "PartlyPublished",
     "Problem",
     "ProblemError",
     "RequestTimedOut",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Generic, Literal, TypeVar, cast, overload
 
-import msgspec
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -12,32 +12,18 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from sampleapp.client._errors import (
-    Forbidden,
-    Problem,
-    ProblemError,
-    TooManyRequests,
-    Unauthorized,
-    UnexpectedAnswer,
-)
-from sampleapp.client._exchange import Answer, Exchanger
+from sampleapp.client._answers import OK, AnswerReader, decode
+from sampleapp.client._exchange import Exchanger
+from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
 from sampleapp.client._tls import TLSPolicy
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
-from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.model import Reading, RecordMetadata
 from sampleapp.negotiation import MEDIA_TYPES, Version
 
 __all__ = ["Client", "Snapshot"]
 
-PROBLEM_MEDIA_TYPE = "application/problem+json"
-OK = 200
 NOT_MODIFIED = 304
-UNAUTHORIZED = 401
-FORBIDDEN = 403
-TOO_MANY_REQUESTS = 429
-
-SHORTEST_SECRET = 16
 
 # Shorter than servers keep idle connections, ours (60 s) included: a message written to a connection
 # that is just being closed would be neither published nor known not to be.
@@ -46,7 +32,6 @@ IDLE_CONNECTION_S = 30
 # sent.
 CONNECT_TIMEOUT_S = 10.0
 
-_T = TypeVar("_T")
 _Readings = TypeVar("_Readings")
 
 
@@ -98,7 +83,8 @@ class Client:
         :raise ValueError: the base URL is not one, or the token cannot be one.
         """
         self._base_url = parse_base_url(base_url)
-        self._token = None if token is None else check_token(token)
+        if token is not None:
+            check_token(token)
         self._pool: HTTPConnectionPool | None = None
         if agent is None:
             pool = HTTPConnectionPool(reactor)
@@ -112,9 +98,18 @@ class Client:
                 pool=pool,
             )
             self._pool = pool
-        self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=self._token)
+        self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)
+        self._answers = AnswerReader(token=token)
 
-    def publish(self, *, topic: str, content: str, key: str | None = None) -> Deferred[RecordMetadata]:
+    def publish(
+        self,
+        *,
+        topic: str,
+        content: str,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deferred[RecordMetadata]:
         """
         Publish one message.
 
@@ -124,10 +119,72 @@ class Client:
         :param topic: the name of the topic.
         :param content: the record's value; stored as UTF-8.
         :param key: the record's key, stored as UTF-8; ``None`` for none, which the empty key is not.
+        :param headers: the record's headers, in this order; values are stored as UTF-8.
+        :param timestamp_ms: when the record was made, in milliseconds since the epoch; ``None`` for when the
+            service gets it.
         :return: fires, once the broker has acknowledged the record, with where it is. Fails also with
             `sampleapp.errors.InvalidMessage`, before anything is sent, for text with lone surrogates.
         """
-        return Deferred.fromCoroutine(self._publish(topic=topic, content=content, key=key))
+        message = Message(
+            topic=topic,
+            content=content,
+            key=key,
+            headers=None if headers is None else dict(headers),
+            timestamp_ms=timestamp_ms,
+        )
+        return Deferred.fromCoroutine(self._publish(message))
+
+    def publish_many(self, messages: Iterable[Message]) -> Deferred[list[RecordMetadata]]:
+        """
+        Publish many messages in one request, at a small part of what each would cost alone.
+
+        The service looks at all of them before it publishes any. Records of one topic and key keep the order
+        of the messages. How many there may be, the service decides: by default 16 MiB of JSON. The whole
+        request is made at once, in a few milliseconds for a megabyte.
+
+        When it fails with `sampleapp.client.PartlyPublished`, that error's ``results`` tell for each message
+        where its record is, or what went wrong. Any other `sampleapp.client.ClientError` is about all of
+        them: unless it is ``possibly_published``, none was published. Of a
+        `sampleapp.client.ProblemError`, the pointers in ``problem.errors`` begin with the number of the
+        message, from 0: ``/17/content``.
+
+        :param messages: without any, no request is made.
+        :return: fires, once the broker has acknowledged all records, with where each is, in the order of the
+            messages. Fails also with `sampleapp.errors.InvalidMessage`, before anything is sent, for text
+            with lone surrogates.
+        """
+        return Deferred.fromCoroutine(self._publish_many(list(messages)))
+
+    def publish_raw(
+        self, *, topic: str, body: bytes, key: str | bytes | None = None, content_type: str | None = None
+    ) -> Deferred[RecordMetadata]:
+        """
+        Publish one record whose value is any bytes.
+
+        :param topic: the name of the topic.
+        :param body: the record's value, byte for byte.
+        :param key: the record's key, which may be any bytes as well; text is stored as UTF-8. ``None`` for
+            none, which the empty key is not.
+        :param content_type: of the body. It changes nothing, except that those of Confluent's REST Proxy
+            (``application/vnd.kafka.…``) are not for this method: they ask for another answer.
+        :return: fires and fails as that of `publish`; with `sampleapp.errors.InvalidMessage` also for a topic
+            that there cannot be.
+        """
+        return Deferred.fromCoroutine(
+            self._publish_raw(topic=topic, body=body, key=key, content_type=content_type)
+        )
+
+    def delete(self, *, topic: str, key: str | bytes) -> Deferred[RecordMetadata]:
+        """
+        Publish a tombstone: a record with a key and a null value, which removes the reading of that key.
+
+        What was published with that key before stays in the topic, unless its broker compacts it.
+
+        :param topic: the name of the topic.
+        :param key: as for `publish_raw`, but there has to be one.
+        :return: fires and fails as that of `publish_raw`, with where the tombstone is.
+        """
+        return Deferred.fromCoroutine(self._delete(topic=topic, key=key))
 
     @overload
     def readings(self, *, version: Literal[1] = 1) -> Deferred[list[float]]: ...
@@ -192,19 +249,42 @@ class Client:
             self._pool.closeCachedConnections().addCallback(lambda _: closed.callback(None))
         return closed
 
-    async def _publish(self, *, topic: str, content: str, key: str | None) -> RecordMetadata:
-        message = {"topic": topic, "content": content}
-        if key is not None:
-            message["key"] = key
+    async def _publish(self, message: Message) -> RecordMetadata:
         answer = await self._exchanger.request(
             method="POST",
             url=f"{self._base_url}messages",
             headers=Headers({b"Content-Type": [b"application/json"]}),
-            body=_encode(message),
+            body=encode_message(message),
         )
-        if answer.status != OK:
-            raise self._refusal(answer)
-        return _decode(answer, RecordMetadata)
+        return self._answers.metadata(answer)
+
+    async def _publish_many(self, messages: list[Message]) -> list[RecordMetadata]:
+        if not messages:
+            return []
+        answer = await self._exchanger.request(
+            method="POST",
+            url=f"{self._base_url}messages",
+            headers=Headers({b"Content-Type": [b"application/x-ndjson"]}),
+            body=encode_messages(messages),
+        )
+        return self._answers.metadata_of_many(answer, count=len(messages))
+
+    async def _publish_raw(
+        self, *, topic: str, body: bytes, key: str | bytes | None, content_type: str | None
+    ) -> RecordMetadata:
+        path, query = topic_path(topic, key=key)
+        headers = Headers() if content_type is None else Headers({"Content-Type": [content_type]})
+        answer = await self._exchanger.request(
+            method="POST", url=f"{self._base_url}{path}", query=query, headers=headers, body=body
+        )
+        return self._answers.metadata(answer)
+
+    async def _delete(self, *, topic: str, key: str | bytes) -> RecordMetadata:
+        path, query = topic_path(topic, key=key)
+        answer = await self._exchanger.request(
+            method="DELETE", url=f"{self._base_url}{path}", query=query, headers=Headers(), body=b""
+        )
+        return self._answers.metadata(answer)
 
     async def _poll(
         self, headers: Headers, shape: type[_Readings], after: Snapshot[_Readings] | None
@@ -215,72 +295,6 @@ class Client:
         if answer.status == NOT_MODIFIED and after is not None:
             return after
         if answer.status != OK:
-            raise self._refusal(answer)
+            raise self._answers.refusal(answer)
         etags = answer.headers.getRawHeaders(b"etag")
-        return Snapshot(_decode(answer, shape), etags[0] if etags else None)
-
-    def _refusal(self, answer: Answer) -> ProblemError | UnexpectedAnswer:
-        """Make an error of an answer that is none of the expected ones."""
-        if answer.media_type == PROBLEM_MEDIA_TYPE:
-            try:
-                problem = _decode(
-                    msgspec.structs.replace(answer, body=self._without_token(answer.body)), Problem
-                )
-            except UnexpectedAnswer as error:
-                return error
-            if problem.status == answer.status:
-                return self._problem_error(problem, retry_after_s=_retry_after_s(answer.headers))
-        locations = answer.headers.getRawHeaders(b"location") or []
-        place = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
-        elsewhere = f" and refers to {place}" if locations else ""
-        return UnexpectedAnswer(
-            f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}){elsewhere}, "
-            "which is not an answer of the service: is there a proxy in between, or something else there?",
-            status=answer.status,
-        )
-
-    def _problem_error(self, problem: Problem, *, retry_after_s: int | None) -> ProblemError:
-        if problem.status == UNAUTHORIZED:
-            return Unauthorized(problem, has_token=self._token is not None, retry_after_s=retry_after_s)
-        kind = {FORBIDDEN: Forbidden, TOO_MANY_REQUESTS: TooManyRequests}.get(problem.status, ProblemError)
-        return kind(problem, retry_after_s=retry_after_s)
-
-    def _without_token(self, text: bytes) -> bytes:
-        """Take the token out of what is to be shown: some servers, not this one, repeat what they refuse."""
-        # What is shorter is no secret, and may be a part of any word.
-        if self._token is None or len(self._token) < SHORTEST_SECRET:
-            return text
-        return text.replace(self._token.encode("ascii"), b"[token]")
-
-
-def _encode(message: dict[str, str]) -> bytes:
-    try:
-        return msgspec.json.encode(message)
-    except UnicodeEncodeError as error:
-        raise InvalidMessage(
-            [
-                Fault(f"/{name}", f"The {name} has characters that UTF-8 cannot carry (lone surrogates).")
-                for name, text in message.items()
-                if any("\ud800" <= character <= "\udfff" for character in text)
-            ]
-        ) from error
-
-
-def _decode(answer: Answer, shape: type[_T]) -> _T:
-    """Read a body by what it has to be. What Content-Type says of it proves nothing, and is not asked."""
-    try:
-        return msgspec.json.decode(answer.body, type=shape)
-    # Not JSON, or of another shape; not UTF-8; or brackets without end.
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnexpectedAnswer(
-            f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}), but not with what "
-            f"the service sends: {error}. Is it the address of the service, in a version that knows this "
-            "request?",
-            status=answer.status,
-        ) from error
-
-
-def _retry_after_s(headers: Headers) -> int | None:
-    """The seconds of a Retry-After; the service does not use its other form, a date."""
-    values = headers.getRawHeaders(b"retry-after") or [b""]
-    return int(values[-1]) if values[-1].isdigit() else None
+        return Snapshot(decode(answer, shape), etags[0] if etags else None)

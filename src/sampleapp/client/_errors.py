@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from sampleapp.errors import Fault, SampleAppError
+from sampleapp.model import RecordMetadata
 
 __all__ = [
     "AnswerLost",
     "ClientError",
     "Forbidden",
+    "PartlyPublished",
     "Problem",
     "ProblemError",
     "RequestTimedOut",
@@ -139,3 +143,20 @@ class TooManyRequests(ProblemError):
         if retry_after_s is not None:
             seconds = "second" if retry_after_s == 1 else "seconds"
             self.args = (f"{self} There is room again in {retry_after_s} {seconds}.",)
+
+
+class PartlyPublished(ProblemError):
+    """Some of many messages were published, and not all."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        results: Sequence[RecordMetadata | ProblemError],
+        retry_after_s: int | None = None,
+    ) -> None:
+        """:param results: one for each message, in their order."""
+        super().__init__(problem, retry_after_s=retry_after_s)
+        self.results = tuple(results)
+        """For each message where its record is, or the error that it would have got alone."""
+        self.possibly_published = True

@@ -72,22 +72,27 @@ class Exchanger:
         """
         self._authorization = None if token is None else b"Bearer " + token.encode("ascii")
         # FileBodyProducer, the default for bytes, is driven by the global reactor.
-        self._http = HTTPClient(agent, data_to_body_producer=_Bytes)
+        self._http = HTTPClient(agent, data_to_body_producer=lambda producer: producer)
         self._reactor = reactor
         self._timeout_s = timeout_s
 
     def request(
-        self, *, method: str, url: str, headers: Headers, body: bytes | None = None
+        self, *, method: str, url: str, headers: Headers, query: str = "", body: bytes | None = None
     ) -> Deferred[Answer]:
         """
         Send a request; cancelling it closes its connection.
 
+        :param query: what follows the URL, with its question mark. It is in no error: it may be long.
+        :param body: what to send, if only the empty body. A request without one may be sent a second time by
+            Twisted, unless it is a ``POST``, when its connection turns out to be closed.
         :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
             `RequestTimedOut`, `AnswerLost`, or, for what is not HTTP, `UnexpectedAnswer`.
         """
         if self._authorization is not None:
             headers.setRawHeaders(b"Authorization", [self._authorization])
-        exchange = Deferred.fromCoroutine(self._exchange(method=method, url=url, headers=headers, body=body))
+        exchange = Deferred.fromCoroutine(
+            self._exchange(method=method, url=url, query=query, headers=headers, body=body)
+        )
         given_up = False
 
         def give_up(_: object) -> None:
@@ -112,13 +117,16 @@ class Exchanger:
         # Not treq's own timeout: that one ends with the headers, and a body can take for ever as well.
         return answer.addTimeout(self._timeout_s, self._reactor, onTimeoutCancel=timed_out)
 
-    async def _exchange(self, *, method: str, url: str, headers: Headers, body: bytes | None) -> Answer:
+    async def _exchange(
+        self, *, method: str, url: str, query: str, headers: Headers, body: bytes | None
+    ) -> Answer:
         try:
             response = await self._http.request(
                 method,
-                _ASCIIURL.from_text(url),
+                _ASCIIURL.from_text(url + query),
                 headers=headers,
-                data=body,
+                # Bytes that are empty would be no body to treq.
+                data=None if body is None else cast("Any", _Bytes(body)),
                 # The interface has no redirects: to follow one would be to publish, and to send the token,
                 # somewhere else.
                 allow_redirects=False,

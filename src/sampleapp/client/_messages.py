@@ -1,0 +1,99 @@
+"""What is to be published, and the bodies that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from sampleapp.errors import Fault, InvalidMessage
+from sampleapp.messages import is_legal_topic
+
+__all__ = ["Message", "encode_message", "encode_messages", "topic_path"]
+
+
+class Message(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"timestamp_ms": "timestamp"}
+):
+    """A message to publish."""
+
+    topic: str
+    """The name of the topic."""
+    content: str
+    """The record's value; stored as UTF-8."""
+    key: str | None = None
+    """The record's key, stored as UTF-8; ``None`` for none, which the empty key is not."""
+    headers: dict[str, str] | None = None
+    """The record's headers, in this order; values are stored as UTF-8."""
+    timestamp_ms: int | None = None
+    """When the record was made, in milliseconds since the epoch; ``None`` for when the service gets it."""
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_message(message: Message) -> bytes:
+    """
+    Write a message as JSON.
+
+    :raise InvalidMessage: a text in it has a lone surrogate.
+    """
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(list(_surrogate_faults(message))) from error
+
+
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """
+    Write messages as NDJSON, one a line.
+
+    :raise InvalidMessage: a text in one has a lone surrogate. Pointers begin with the number of the message.
+    """
+    try:
+        return _encoder.encode_lines(messages)
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            [
+                Fault(f"/{number}{fault.pointer}", fault.detail)
+                for number, message in enumerate(messages)
+                for fault in _surrogate_faults(message)
+            ]
+        ) from error
+
+
+def topic_path(topic: str, *, key: str | bytes | None) -> tuple[str, str]:
+    """
+    Return the path of a topic, without a slash before it, and the query with the key.
+
+    :raise InvalidMessage: there can be no such topic, and so no such path; or the key has a lone surrogate.
+    """
+    faults = []
+    if not is_legal_topic(topic):
+        faults.append(
+            Fault("/topic", 'The topic has to be 1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-".')
+        )
+    if isinstance(key, str) and _has_surrogate(key):
+        faults.append(_surrogate_fault("key"))
+    if faults:
+        raise InvalidMessage(faults)
+    return f"topics/{topic}", "" if key is None else f"?key={quote(key, safe='')}"
+
+
+def _surrogate_faults(message: Message) -> Iterator[Fault]:
+    texts = {"topic": message.topic, "content": message.content, "key": message.key or ""}
+    for name, text in texts.items():
+        if _has_surrogate(text):
+            yield _surrogate_fault(name)
+    if any(_has_surrogate(name + value) for name, value in (message.headers or {}).items()):
+        yield Fault("/headers", "The headers have characters that UTF-8 cannot carry (lone surrogates).")
+
+
+def _surrogate_fault(name: str) -> Fault:
+    return Fault(f"/{name}", f"The {name} has characters that UTF-8 cannot carry (lone surrogates).")
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
