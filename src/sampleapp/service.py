@@ -266,7 +266,11 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         gate = callers.gate
         reloads.add("the file of callers", callers.reload, callers.paths)
     front_door = FrontDoor(
-        broker=broker, get_representation=follower.representation, clock=reactor, gate=gate
+        broker=broker,
+        get_representation=follower.representation,
+        clock=reactor,
+        gate=gate,
+        allowed_origins=config.allowed_origins,
     )
     counts = RequestCounts(seconds=reactor.seconds)
     access_log = _access_log(config.log, reloads, clock=reactor)

@@ -209,6 +209,7 @@ class InMemoryService:
             get_representation=self._representation,
             clock=self.clock,
             gate=gate,
+            allowed_origins=allowed_origins,
         )
         self.probes = Probes(
             get_reasons=lambda: self.reasons,

@@ -120,6 +120,8 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     yield answer(ask([(b"Expect", b"a wonder")])[1])
     yield answer(ask([(b"Content-Encoding", b"gzip")])[1])
     yield answer(ask([(b"X-Long", b"x" * 17_000)])[1])
+    if method not in {"GET", "HEAD", "OPTIONS"}:
+        yield answer(ask([(b"Origin", b"https://other.example")])[1])
 
     service = WholeService(max_body=10)
     chunks = request_bytes(method, target, [*headers, (b"Transfer-Encoding", b"chunked")]) + chunked(

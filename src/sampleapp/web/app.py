@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +22,7 @@ from sampleapp.negotiation import MEDIA_TYPES
 from sampleapp.trace_context import trace_headers
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, published_answer
+from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
     ETAG,
@@ -153,14 +155,18 @@ class FrontDoor:
         get_representation: GetRepresentation,
         clock: IReactorTime,
         gate: Gate | None = None,
+        allowed_origins: Iterable[str] = (),
     ) -> None:
         """
         :param broker: where messages go.
         :param get_representation: where readings come from.
         :param clock: gives the records their timestamps; it shows seconds since the epoch.
         :param gate: lets requests in; by default everybody may do everything.
+        :param allowed_origins: the sites whose pages may publish, beside those of this service; each as
+            `sampleapp.web.cors.check_origin` takes it.
         """
         self._gate = gate
+        self._cross_site = CrossSiteRule(allowed_origins)
         self._broker = broker
         self._readings = readings_resource(get_representation)
         self._clock = clock
@@ -171,11 +177,11 @@ class FrontDoor:
 
         :param others: what else is served; see `RouteTable`.
         """
-        return RouteTable(self.routes, self, *others, gate=self._gate)
+        return RouteTable(self.routes, self, *others, gate=self._gate, cross_site=self._cross_site)
 
     def resource(self) -> Resource:
         """Make the root of a site, or a part of one, for any program with twisted.web."""
-        return self.routes.resource(self, gate=self._gate)
+        return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site)
 
     @routes.route("/", "GET", "HEAD", right=Right.READ, description=_READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:

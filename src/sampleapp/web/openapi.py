@@ -171,7 +171,7 @@ class _Builder:
     def _operation(self, method: str, name: str, description: Description, right: Right) -> dict[str, Any]:
         refusals = (*OF_EVERY_REQUEST, *self._refusals_of_callers(right), *description.refusals)
         if method.encode("ascii") not in SAFE:
-            refusals = (*refusals, request_errors.TooManyRequests)
+            refusals = (*refusals, request_errors.TooManyRequests, request_errors.CrossSiteRequest)
         operation: dict[str, Any] = {
             "tags": [description.tag],
             "summary": description.summary,

@@ -107,6 +107,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
         _S.SERVICE_UNAVAILABLE, "issuer-keys-not-known", "Issuer's keys not known", at_once=True
     ),
     access.NotGranted: Row(_S.FORBIDDEN, "not-granted", "Not granted"),
+    request_errors.CrossSiteRequest: Row(_S.FORBIDDEN, "cross-site", "Request of another site"),
     access.RateExceeded: Row(_S.TOO_MANY_REQUESTS, "rate-exceeded", "Rate exceeded", at_once=True),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),

@@ -9,6 +9,7 @@ from sampleapp.web.answers import Headers
 
 __all__ = [
     "BodyTooLarge",
+    "CrossSiteRequest",
     "ExpectationNotMet",
     "HeaderTooLarge",
     "MalformedRequest",
@@ -88,6 +89,21 @@ class BodyTooLarge(RequestError):
             "The declared length of the body has more than 64 bits."
             if max_body is None
             else f"The body is larger than the {max_body} bytes that this service takes."
+        )
+
+
+class CrossSiteRequest(RequestError):
+    """A page of another site made the request, and its origin is not allowed (``--allow-origin``)."""
+
+    def __init__(self, name: str, value: bytes) -> None:
+        """
+        :param name: of the header field that says so.
+        :param value: of that field.
+        """
+        super().__init__(
+            f"A page of another site made this request ({name}: {_shown(value)}), and nothing was published. "
+            "Requests of pages are taken if Origin has the host and the port of Host, or if it is an origin "
+            "that the service was started with (--allow-origin)."
         )
 
 

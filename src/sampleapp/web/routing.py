@@ -30,10 +30,11 @@ from werkzeug.routing import MapAdapter
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
+from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
 from sampleapp.web.gate import Gate
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
-from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
+from sampleapp.web.request_errors import CrossSiteRequest, MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Request
 from sampleapp.web.server.head import check_content_coding, check_host
 from sampleapp.web.twisted_web import give_request_id, render, request_of, set_caller
@@ -135,14 +136,19 @@ class Routes:
 
         return decorate
 
-    def resource(self, instance: object, *, gate: Gate | None = None) -> Resource:
+    def resource(
+        self, instance: object, *, gate: Gate | None = None, cross_site: CrossSiteRule | None = None
+    ) -> Resource:
         """
         Make the root of a site, or a part of one, for any program with twisted.web.
 
         :param instance: whose handlers they are.
         :param gate: lets requests in; by default everybody may do everything.
+        :param cross_site: what pages of other sites may do; by default none of them may publish.
         """
-        return _RoutesResource(self.app.__get__(instance, type(instance)), routes=self, gate=gate)
+        return _RoutesResource(
+            self.app.__get__(instance, type(instance)), routes=self, gate=gate, cross_site=cross_site
+        )
 
     def right_to(self, method: bytes, path: bytes) -> Right:
         """Return what a caller has to have for a request, whether or not something answers it."""
@@ -170,14 +176,21 @@ class RouteTable:
     """The routes of Klein applications, as the service's own connections find them."""
 
     def __init__(
-        self, routes: Routes, instance: object, *others: tuple[Routes, object], gate: Gate | None = None
+        self,
+        routes: Routes,
+        instance: object,
+        *others: tuple[Routes, object],
+        gate: Gate | None = None,
+        cross_site: CrossSiteRule | None = None,
     ) -> None:
         """
         :param instance: whose handlers they are.
         :param others: more routes, each with the instance whose handlers they are. No path may be in two.
         :param gate: lets requests in; by default everybody may do everything.
+        :param cross_site: what pages of other sites may do; by default none of them may publish.
         """
         self._gate = gate
+        self._check_site = (CrossSiteRule() if cross_site is None else cross_site).check
         self._parts = ((routes, instance), *others)
         self.routes = tuple(part for part, _ in self._parts)
         """All that it finds."""
@@ -223,6 +236,7 @@ class RouteTable:
             bound = found
         request.exchange.route = bound.path
         finish = None if self._gate is None else self._gate.admit(request, bound.right)
+        self._check_site(request)
         if bound.admit is not None:
             bound.admit(request)
         return bound.handler if finish is None else finish(bound.handler)
@@ -319,10 +333,13 @@ def _decoded(path: bytes) -> str:
 class _RoutesResource(KleinResource):
     """Klein's resource, which is not asked what it would take for another request, or refuse badly."""
 
-    def __init__(self, app: Klein, *, routes: Routes, gate: Gate | None) -> None:
+    def __init__(
+        self, app: Klein, *, routes: Routes, gate: Gate | None, cross_site: CrossSiteRule | None
+    ) -> None:
         super().__init__(app)
         self._routes = routes
         self._gate = gate
+        self._cross_site = CrossSiteRule() if cross_site is None else cross_site
 
     def render(self, request: IRequest) -> Any:
         """Answer a request, or refuse it."""
@@ -349,6 +366,12 @@ class _RoutesResource(KleinResource):
         _decoded(path)
         if own.method != own.method.upper():
             _match(self._app.url_map.bind(""), own.method, path)
+        try:
+            self._cross_site.check(own)
+        except CrossSiteRequest:
+            # That there is no such path, or method of it, is said first.
+            _match(self._app.url_map.bind(""), own.method, path)
+            raise
 
 
 def _refuse(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's names
