@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 
 import msgspec
 import pytest
@@ -11,20 +12,21 @@ from hypothesis import strategies as st
 
 from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
-from sampleapp.web import HTTPServer, answer_to_failure
+from sampleapp.web import Answer, Batch, Exchange, HTTPServer, TopicTotal, answer_to_failure
+from sampleapp.web.server import Peer
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.support.strategies import field_bytes
 from tests.web.http import JSON, MESSAGE
 
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
-# After Apache's nine fields: the id, the seconds, the route, and where the record is.
+# After Apache's nine fields: the id, the seconds, the route, where the record is, and how many there are.
 COMBINED = re.compile(
     rf"(\S+) - (\S+) \[([^]]+)\] {QUOTED} (\d{{3}}) (\d+|-) {QUOTED} {QUOTED} "
-    r"(\S+) (\d+\.\d{6}) (\S+) (\S+) (\d+|-) (\d+|-)\n"
+    r"(\S+) (\d+\.\d{6}) (\S+) (\S+) (\d+|-) (\d+|-) (\d+|-)\n"
 )
 NAMES = (
     *("client", "caller", "time", "request", "status", "bytes", "referer", "agent"),
-    *("request_id", "seconds", "route", "topic", "partition", "offset"),
+    *("request_id", "seconds", "route", "topic", "partition", "offset", "records"),
 )
 
 
@@ -110,6 +112,7 @@ def test_a_message_that_was_published_is_told_with_its_record(combined, as_json)
             "topic": "t",
             "partition": "0",
             "offset": "0",
+            "records": "1",
         }
     ]
     assert as_json.lines() == [
@@ -127,6 +130,7 @@ def test_a_message_that_was_published_is_told_with_its_record(combined, as_json)
             "topic": "t",
             "partition": 0,
             "offset": 0,
+            "records": 1,
             "referer": "http://a/b",
             "user_agent": "tests/1",
         }
@@ -163,6 +167,22 @@ def test_each_answer_has_a_line_be_it_a_refusal(combined, data, request_line, st
     body = connection.sent.partition(b"\r\n\r\n")[2]
     assert line["bytes"] == (str(len(body)) if body else "-")
     assert b"X-Request-Id: %b\r\n" % line["request_id"].encode() in connection.sent
+
+
+@pytest.mark.parametrize(("totals", "topic"), [([], None), ([("a", 2)], "a"), ([("a", 2), ("b", 3)], None)])
+def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, totals, topic):
+    published = tuple(TopicTotal(name, records, 10) for name, records in totals)
+    count = sum(records for _, records in totals)
+    batch = Batch(published=published, records=count, refused=1)
+    for service in (combined, as_json):
+        service.site.on_answer(
+            Exchange(Peer(None), b"7", service.clock.seconds()), Answer(HTTPStatus.OK, batch=batch)
+        )
+    (line,) = combined.lines()
+    where = (line["topic"], line["partition"], line["offset"], line["records"])
+    assert where == (topic or "-", "-", "-", str(count))
+    (line,) = as_json.lines()
+    assert (line.get("topic"), line["records"], "offset" in line) == (topic, count, False)
 
 
 def unescaped(text):

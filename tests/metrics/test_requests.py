@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.errors import BufferFull, UnknownTopic
 from sampleapp.measures import SECONDS
 from sampleapp.model import RecordMetadata
-from sampleapp.web import Answer, Exchange
+from sampleapp.web import Answer, Batch, Exchange, TopicTotal
 from sampleapp.web.server import Peer
 from tests.metrics.service import MeasuredService, of
 from tests.support.in_memory import ManualBroker, request_bytes
@@ -131,6 +131,27 @@ def test_topics_after_the_first_hundred_count_as_one():
     records = of(counted, "sampleapp_published_records_total")
     assert records == {f"t{number}": 1 for number in range(100)} | {"t7": 2, "other": 151}
     assert of(counted, "sampleapp_published_bytes_total")["other"] == 150 * 3 + 2
+
+
+def test_records_of_batches_count_for_their_topics_and_as_batches():
+    service = MeasuredService()
+    for published, refused, problem in (
+        ([("t", 2, 30), ("u", 1, 5)], 0, ""),
+        ([("t", 1, 7)], 4, "publish-timed-out"),
+        ([], 3, "invalid-message"),
+    ):
+        totals = tuple(TopicTotal(*total) for total in published)
+        batch = Batch(published=totals, records=sum(total.records for total in totals), refused=refused)
+        answer = Answer(HTTPStatus.OK, batch=batch, problem=problem)
+        service.counts.answered(Exchange(Peer(None), b"1", service.clock.seconds()), answer)
+    service.post(b'{"topic":"t","content":"cc"}')
+    counted = service.counted()
+    assert of(counted, "sampleapp_published_records_total") == {"t": 4, "u": 1}
+    assert of(counted, "sampleapp_published_bytes_total") == {"t": 39, "u": 5}
+    assert of(counted, "sampleapp_batches_total") == {(): 3}
+    assert of(counted, "sampleapp_batch_refused_records_total") == {(): 7}
+    problems = of(counted, "sampleapp_problems_total")
+    assert {kind for kind, count in problems.items() if count} == {"publish-timed-out", "invalid-message"}
 
 
 def test_a_topic_may_have_the_name_of_all_the_others_from_the_start():

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from sampleapp.web import Answer, Exchange
+from sampleapp.web import Answer, Batch, Exchange
 
 __all__ = ["combined_line", "json_access_line"]
 
@@ -44,7 +44,11 @@ def combined_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
         if head.method == b"HEAD":
             length = 0
     caller = _word(exchange.caller.encode("utf-8", "backslashreplace"))
-    where = "- - -" if record is None else f"{record.topic} {record.partition} {record.offset}"
+    if record is not None:
+        where = f"{record.topic} {record.partition} {record.offset} 1"
+    else:
+        topic, records = _of_batch(answer.batch)
+        where = f"{topic or '-'} - - {'-' if records is None else records}"
     return (
         f"{exchange.peer.host or '-'} - {caller} {_apache_time(int(started_s))} "
         f'"{request}" {int(answer.status)} {length or "-"} "{referer}" "{agent}" '
@@ -69,6 +73,7 @@ class _Line(Struct, omit_defaults=True, gc=False):
     topic: str = ""
     partition: int | None = None
     offset: int | None = None
+    records: int | None = None
     referer: str = ""
     user_agent: str = ""
 
@@ -108,7 +113,17 @@ def json_access_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
             line.bytes = 0
     if record is not None:
         line.topic, line.partition, line.offset = record.topic, record.partition, record.offset
+        line.records = 1
+    else:
+        line.topic, line.records = _of_batch(answer.batch)
     return _encode(line).decode("utf-8") + "\n"
+
+
+def _of_batch(batch: Batch | None) -> tuple[str, int | None]:
+    """The topic, if there is only one, and how many records were published."""
+    if batch is None:
+        return "", None
+    return batch.published[0].topic if len(batch.published) == 1 else "", batch.records
 
 
 def _quoted(value: bytes | None) -> str:

@@ -120,6 +120,14 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
         {topic: published.bytes for topic, published in requests.published.items()},
         label="topic",
     )
+    yield CounterMetricFamily(
+        "sampleapp_batches", "Requests that may have several records.", value=requests.batches
+    )
+    yield CounterMetricFamily(
+        "sampleapp_batch_refused_records",
+        "Records of such requests that were wrong, or that were not published for certain.",
+        value=requests.refused_in_batches,
+    )
 
 
 def _of_server(server: HTTPServer) -> Iterator[Metric]:

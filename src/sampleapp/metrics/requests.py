@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sampleapp.measures import SECONDS, Distribution
-from sampleapp.web import Answer, Exchange
+from sampleapp.web import Answer, Batch, Exchange
 from sampleapp.web.problems import KINDS
 
 __all__ = ["MOST_TOPICS", "OTHER", "Published", "RequestCounts"]
@@ -48,6 +48,10 @@ class RequestCounts:
         self._answers: dict[tuple[str, bytes | None, int], Distribution] = {}
         self.published: dict[str, Published] = {}
         """By topic: the first hundred, and the others as one."""
+        self.batches = 0
+        """How many answers were to requests that may have several records."""
+        self.refused_in_batches = 0
+        """How many of the records of those were not published, or not for certain."""
         self.problems = dict.fromkeys(sorted(KINDS), 0)
         """How many answers told of each kind of problem."""
 
@@ -71,9 +75,21 @@ class RequestCounts:
                 published = self._find_published(record.topic)
             published.records += 1
             published.bytes += answer.record_bytes
-        elif answer.problem:
+            return
+        batch = answer.batch
+        if batch is not None:
+            self._count_batch(batch)
+        if answer.problem:
             kind = answer.problem if answer.problem in KINDS else OTHER
             self.problems[kind] = self.problems.get(kind, 0) + 1
+
+    def _count_batch(self, batch: Batch) -> None:
+        self.batches += 1
+        self.refused_in_batches += batch.refused
+        for total in batch.published:
+            published = self.published.get(total.topic) or self._find_published(total.topic)
+            published.records += total.records
+            published.bytes += total.bytes
 
     def answers(self) -> Iterator[tuple[str, str, int, Distribution]]:
         """

@@ -1,6 +1,6 @@
 """What the service shows over HTTP."""
 
-from sampleapp.web.answers import Answer
+from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
@@ -11,6 +11,7 @@ from sampleapp.web.server import Descriptors, Exchange, HTTPServer, Limits, OnAn
 
 __all__ = [
     "Answer",
+    "Batch",
     "Cors",
     "Descriptors",
     "Documentation",
@@ -24,6 +25,7 @@ __all__ = [
     "Request",
     "RouteTable",
     "Routes",
+    "TopicTotal",
     "answer_to_failure",
     "is_on_loopback",
 ]

@@ -16,7 +16,17 @@ from twisted.web.iweb import IRequest
 
 from sampleapp.model import RecordMetadata
 
-__all__ = ["SERVER", "Answer", "Headers", "json_answer", "published_answer", "set_answer", "set_head"]
+__all__ = [
+    "SERVER",
+    "Answer",
+    "Batch",
+    "Headers",
+    "TopicTotal",
+    "json_answer",
+    "published_answer",
+    "set_answer",
+    "set_head",
+]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -30,6 +40,26 @@ _NEW_PHRASES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
 
 # RFC 9110, section 8.6: no Content-Length with 204, and with 304 only the one that a 200 would have.
 _WITHOUT_LENGTH: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+
+
+class TopicTotal(Struct, frozen=True):
+    """What was published to one topic."""
+
+    topic: str
+    records: int
+    bytes: int
+    """Of their keys and values."""
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """What became of the records of a request that may have several, for those who count and log."""
+
+    published: tuple[TopicTotal, ...] = ()
+    """Each topic once. Of very many topics, some may have been left out."""
+    records: int = 0
+    """How many were published, to all topics."""
+    refused: int = 0
+    """How many were not, or not for certain. Of a request that was wrong: how many are known to be."""
 
 
 class Answer(Struct, frozen=True):
@@ -47,6 +77,8 @@ class Answer(Struct, frozen=True):
     """The record that was published, for those who count and log."""
     record_bytes: int = 0
     """Of its key and its value."""
+    batch: Batch | None = None
+    """In place of the record, if there may be several."""
     problem: str = ""
     """What kind of problem it tells of: the last part of the type, or else the phrase of the status."""
 

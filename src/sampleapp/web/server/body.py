@@ -7,6 +7,7 @@ Pure: what comes is handed in, and what comes after the body is handed back.
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import Final, Protocol
 
 from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
@@ -51,7 +52,8 @@ class SizedBody:
         """
         self._left = length
         self._keep = keep
-        self._content = bytearray()
+        # What has come is not copied again when all of it is there.
+        self._content = BytesIO()
 
     def receive(self, data: bytes) -> bytes | None:
         """Take what belongs to the body; see `Body`."""
@@ -63,12 +65,12 @@ class SizedBody:
             data, rest = data[: self._left], data[self._left :]
             self._left = 0
         if self._keep:
-            self._content += data
+            self._content.write(data)
         return rest
 
     def content(self) -> bytes:
         """Return the body; see `Body`."""
-        return bytes(self._content)
+        return self._content.getvalue()
 
 
 class ChunkedBody:
@@ -85,7 +87,7 @@ class ChunkedBody:
         """
         self._limit = limit
         self._keep = keep
-        self._content = bytearray()
+        self._content = BytesIO()
         self._length = 0
         self._extensions = 0
         self._line = b""
@@ -103,7 +105,7 @@ class ChunkedBody:
                 self._left -= len(piece)
                 position += len(piece)
                 if self._keep:
-                    self._content += piece
+                    self._content.write(piece)
                 continue
             end = data.find(b"\n", position) + 1 or len(data)
             self._line += data[position:end]
@@ -116,7 +118,7 @@ class ChunkedBody:
 
     def content(self) -> bytes:
         """Return the body; see `Body`."""
-        return bytes(self._content)
+        return self._content.getvalue()
 
     def _is_amid_line(self) -> bool:
         return bool(self._line or self._left or self._is_after_chunk or self._trailers)
@@ -131,7 +133,7 @@ class ChunkedBody:
                 break
             self._count(size)
             if self._keep:
-                self._content += data[start:end]
+                self._content.write(data[start:end])
             position = end + 2
         return position
 
