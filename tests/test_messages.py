@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages import parse_message
 from tests.support import strategies
 
 ABSENT = object()
+MEMBERS = ("topic", "key", "content", "headers", "timestamp")
 
 
 def encoded(members, *, ensure_ascii=True):
     return json.dumps(members, ensure_ascii=ensure_ascii).encode()
+
+
+def header_pointer(name):
+    cut = name if len(name) <= 200 else f"{name[:200]}…"
+    return "/headers/" + cut.replace("~", "~0").replace("/", "~1")
 
 
 def faults_of(body):
@@ -99,6 +106,31 @@ def test_what_is_not_json_in_utf_8_is_malformed(body, why):
         (b'{"topic":"t","content":"c","key":"\\udfff"}', ["/key"]),
         (b'{"topic":"t","content":"c","content":"d"}', ["/content"]),
         (b'{"topic":"t","content":"c","key":"k","key":null}', ["/key"]),
+        (b'{"topic":"t","content":"c","headers":null}', ["/headers"]),
+        (b'{"topic":"t","content":"c","headers":[["a","b"]]}', ["/headers"]),
+        (b'{"topic":"t","content":"c","headers":"a"}', ["/headers"]),
+        (
+            b'{"topic":"t","content":"c","headers":{"a":1,"b":"","c":null,"":{"d":[]}}}',
+            ["/headers/a", "/headers/c", "/headers/"],
+        ),
+        (
+            b'{"topic":"t","content":"c","headers":{"a/~":1,"b":"\\ud800","\\udfff":"c"}}',
+            ["/headers/a~1~0", "/headers/b", "/headers/\N{REPLACEMENT CHARACTER}"],
+        ),
+        (b'{"topic":"t","content":"c","headers":{"a":"b","a":"b"}}', ["/headers/a"]),
+        (b'{"topic":"t","content":"c","headers":{},"headers":{}}', ["/headers"]),
+        (b'{"topic":"t","content":"c","timestamp":null}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":true}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":-1}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":0.5}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":1e999}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":9223372036854775808}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":%b}' % (b"9" * 5000), ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":"1700000000000"}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":"2026-03-01T12:00:00"}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":1,"timestamp":2}', ["/timestamp"]),
+        (b'{"topic":"t","content":"c","timestamp":"\\ud800"}', ["/timestamp"]),
+        (b'{"topic":"t","timestamp":-1,"headers":{"a":1}}', ["/content", "/timestamp", "/headers/a"]),
         (
             b'{"topic":1,"key":2,"content":3,"a~/b":4,"\\ud800":5}',
             ["/topic", "/key", "/content", "/a~0~1b", "/\N{REPLACEMENT CHARACTER}"],
@@ -119,7 +151,7 @@ def test_of_many_faults_100_are_told(unknown):
     if unknown == 98:
         assert faults[-1].pointer == "/m97"
     else:
-        assert faults[-1].detail == f"{unknown - 97} further members are not of a message either."
+        assert faults[-1].detail == f"{unknown - 97} further members are not right either."
     assert str(caught.value).endswith("90 more faults are listed.")
 
 
@@ -136,7 +168,10 @@ def test_names_of_any_length_are_told_briefly(character):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("Key", "key"), ("kye", "key"), ("TOPIC", "topic"), (" content", "content"), ("value", "content")],
+    [
+        *[("Key", "key"), ("kye", "key"), ("TOPIC", "topic"), (" content", "content"), ("value", "content")],
+        *[("header", "headers"), ("Headers", "headers"), ("timeStamp", "timestamp"), ("time", "timestamp")],
+    ],
 )
 def test_a_member_that_is_misspelt_is_named_with_the_one_that_was_meant(name, meant):
     body = encoded({**{m: "x" for m in ("topic", "key", "content") if m != meant}, name: "x"})
@@ -150,7 +185,8 @@ def test_no_member_is_proposed_that_is_there_or_that_is_not_alike(name):
     with pytest.raises(InvalidMessage) as caught:
         parse_message(encoded({"topic": "t", "key": "k", "content": "c", name: "x"}))
     assert str(caught.value) == (
-        f'"{name}" is not a member of a message; it has "topic", "content" and, if wanted, "key".'
+        f'"{name}" is not a member of a message; it has "topic", "content" and, if wanted, "key", "headers" '
+        'and "timestamp".'
     )
 
 
@@ -159,12 +195,21 @@ def test_a_fault_says_what_would_be_right():
         parse_message(b'{"topic":"t","content":21.5}')
 
 
+def is_timestamp(value):
+    # No text of these strategies is a date-time.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        return False
+    return 0 <= value <= (2**53 if isinstance(value, float) else 2**63 - 1)
+
+
 members = st.fixed_dictionaries(
     {},
     optional={
         "topic": strategies.topics | strategies.json_values,
         "key": strategies.json_values,
         "content": strategies.json_values,
+        "headers": strategies.json_values | st.dictionaries(strategies.texts, strategies.json_values),
+        "timestamp": strategies.json_values | st.integers(-1, 2**63),
         "Key": strategies.json_values,
         "": strategies.json_values,
     },
@@ -175,10 +220,17 @@ members = st.fixed_dictionaries(
 @given(members)
 def test_the_faults_are_exactly_those_that_the_rules_name(document):
     wrong = {f"/{name}" for name in ("topic", "content") if name not in document}
-    wrong |= {f"/{name}" for name in document if name not in ("topic", "key", "content")}
+    wrong |= {f"/{name}" for name in document if name not in MEMBERS}
     wrong |= {f"/{name}" for name in ("topic", "content") if not isinstance(document.get(name), str)}
     if not isinstance(document.get("key"), str | None):
         wrong.add("/key")
+    headers = document.get("headers", {})
+    if not isinstance(headers, dict):
+        wrong.add("/headers")
+    else:
+        wrong |= {header_pointer(name) for name, value in headers.items() if not isinstance(value, str)}
+    if not is_timestamp(document.get("timestamp", 0)):
+        wrong.add("/timestamp")
     topic = document.get("topic")
     if isinstance(topic, str):
         legal = 0 < len(topic) < 250 and topic not in (".", "..")
@@ -189,7 +241,10 @@ def test_the_faults_are_exactly_those_that_the_rules_name(document):
     if wrong:
         assert wrong == set(faults_of(body))
     else:
-        assert parse_message(body).content == document["content"]
+        message = parse_message(body)
+        assert message.content == document["content"]
+        assert message.headers == document.get("headers", UNSET)
+        assert message.timestamp == document.get("timestamp", UNSET)
 
 
 @given(strategies.texts, st.sampled_from(["topic", "key", "content"]), st.booleans())
@@ -206,6 +261,69 @@ def test_a_key_that_is_there_twice_is_noticed_also_when_it_is_null(first, second
     again = encoded({"key": second}, ensure_ascii=ensure_ascii)
     assert faults_of(body[:-1] + b"," + again[1:]) == ["/key"]
     assert parse_message(body).key == first
+
+
+@given(
+    st.lists(st.tuples(strategies.texts, strategies.texts), unique_by=lambda header: header[0]),
+    st.booleans(),
+)
+def test_headers_are_read_as_they_were_written_in_their_order(headers, ensure_ascii):
+    body = encoded({"headers": dict(headers), "topic": "t", "content": "c"}, ensure_ascii=ensure_ascii)
+    assert list(parse_message(body).headers.items()) == headers
+
+
+# Few of each, so that each is often repeated, with quotation marks in all the ways to write them.
+json_strings = st.sampled_from(['"a"', '""', r'"\""', r'"\u0022"', r'"\\"', r'"\"\""', r'"a\",\"key\":\""'])
+written_headers = st.lists(st.tuples(json_strings, json_strings), max_size=3).map(
+    lambda headers: "{" + ",".join(f"{name}:{value}" for name, value in headers) + "}"
+)
+written_members = st.one_of(
+    st.just(("topic", '"t"')),
+    st.tuples(st.just("content"), json_strings),
+    st.tuples(st.just("key"), json_strings | st.just("null")),
+    st.tuples(st.just("headers"), written_headers),
+    st.tuples(st.just("timestamp"), st.sampled_from(["0", "7.0", "12", '"1970-01-01T00:00:01Z"'])),
+)
+
+
+@settings(max_examples=500)
+@given(st.lists(written_members, max_size=4))
+@example([("timestamp", "1"), ("timestamp", "2")])
+@example([("headers", "{}"), ("headers", "{}")])
+@example([("key", "null"), ("timestamp", "1"), ("headers", "{}")])
+def test_whatever_is_repeated_is_noticed_and_nothing_else(members):
+    members = [
+        *members,
+        *(each for each in [("topic", '"t"'), ("content", '"c"')] if each[0] not in dict(members)),
+    ]
+    body = "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+    repeated = {f"/{name}" for name, _ in members if [other for other, _ in members].count(name) > 1}
+    names = [name for name, _ in json.loads(dict(members).get("headers", "{}"), object_pairs_hook=list)]
+    repeated |= {header_pointer(name) for name in names if names.count(name) > 1}
+    if repeated:
+        assert repeated == set(faults_of(body.encode()))
+    else:
+        message = parse_message(body.encode())
+        assert message.key == json.loads(body).get("key")
+        assert message.headers == json.loads(body).get("headers", UNSET)
+
+
+@pytest.mark.parametrize(
+    ("written", "timestamp_ms"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("1700000000123", 1_700_000_000_123),
+        ("1.700000000123e12", 1_700_000_000_123),
+        ("9223372036854775807", 2**63 - 1),
+        ('"2023-11-14T22:13:20.1239Z"', 1_700_000_000_123),
+        (r'"2023-11-14\u005423:13:20+01:00"', 1_700_000_000_000),
+    ],
+)
+def test_a_timestamp_becomes_milliseconds(written, timestamp_ms):
+    body = b'{"topic":"t","content":"c","timestamp":%b}' % written.encode()
+    timestamp = parse_message(body).timestamp
+    assert (type(timestamp), timestamp) == (int, timestamp_ms)
 
 
 @given(st.binary(max_size=60) | strategies.texts.map(str.encode))

@@ -11,20 +11,27 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.model import TOPIC_PATTERN, Message
+from sampleapp.timestamps import InvalidTimestamp, parse_timestamp
 
-__all__ = ["is_legal_topic", "parse_message"]
+__all__ = ["TOPIC_RULE", "is_legal_topic", "parse_message"]
 
-_MEMBERS: Final = ("topic", "key", "content")
+TOPIC_RULE: Final = '1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", and neither "." nor ".."'
+"""What a legal topic is, for those who have to be told."""
+
+_MEMBERS: Final = ("topic", "key", "content", "headers", "timestamp")
 _REQUIRED: Final = ("topic", "content")
-_OTHER_WORDS: Final = {"value": "content"}
+_OTHER_WORDS: Final = {"value": "content", "time": "timestamp", "ts": "timestamp"}
 """What Kafka's users call a member."""
 
 # A body of the greatest size has room for a hundred thousand unknown members, or for one with a name of a
@@ -33,9 +40,18 @@ _MOST_FAULTS: Final = 100
 _LONGEST_POINTER: Final = 200
 _LONGEST_NAME: Final = 40
 
+_LONGEST_INTEGER: Final = 40
+"""An integer of more digits is no timestamp."""
+_GREATEST_WHOLE: Final = 2.0**53
+"""Beyond it a floating-point number may be another than the one that was written."""
+
 # How many quotation marks there are for the members; a key that is none may be null, or not be there.
 _WITH_KEY: Final = (12,)
 _WITHOUT_KEY: Final = (8, 10)
+
+_A_TIMESTAMP: Final = (
+    'milliseconds since the epoch or a date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
+)
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -43,7 +59,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _decode = msgspec.json.Decoder(Message).decode
 
-if Message.__struct_fields__ != ("topic", "content", "key"):
+if Message.__struct_fields__ != ("topic", "content", "key", "headers", "timestamp"):
     raise AssertionError("_may_repeat_a_member has to count the quotation marks of every member")
 
 
@@ -66,27 +82,59 @@ def parse_message(body: bytes) -> Message:
         return _parse_slowly(body)
     if not is_legal_topic(message.topic) or _may_repeat_a_member(body, message):
         return _parse_slowly(body)
-    return message
+    written = message.timestamp
+    if written is UNSET:
+        return message
+    try:
+        timestamp_ms = parse_timestamp(written)
+    except InvalidTimestamp:
+        return _parse_slowly(body)
+    return message if timestamp_ms is written else replace(message, timestamp=timestamp_ms)
 
 
 def _may_repeat_a_member(body: bytes, message: Message) -> bool:
     """
-    Whether a member may be there twice, of which the decoder keeps the last without a word.
+    Whether a member, or a header, may be there twice, of which the decoder keeps the last without a word.
 
     A body that holds each member once has two quotation marks for each name, two for each string, and one
     for each that a string contains, unless the body has that one as a number. A repeated member has further
-    ones: at least the two of its name, and those of its value unless that is null, as only that of the key
-    may be.
+    ones: at least the two of its name, and those of its value, unless that is null, a number or an empty
+    object.
     """
     # Every message passes here, so what one takes that is as usual comes first. A legal topic has no
     # quotation mark.
     key = message.key
-    once = _WITH_KEY if key is not None else _WITHOUT_KEY
     quotes = body.count(b'"')
+    if message.headers is not UNSET or message.timestamp is not UNSET:
+        return _may_repeat_one_of_all(body, message, quotes)
+    once = _WITH_KEY if key is not None else _WITHOUT_KEY
     if quotes in once:
         return False
     contained = message.content.count('"') + (0 if key is None else key.count('"'))
     return quotes - contained not in once or b"\\u0022" in body
+
+
+def _may_repeat_one_of_all(body: bytes, message: Message, quotes: int) -> bool:
+    """
+    Whether that may be so in a message that has headers or a timestamp.
+
+    A number, or an empty object, that is repeated has two further quotation marks, as many as a key that is
+    null. So a message with one of those is always read slowly.
+    """
+    strings = [message.content]
+    marks = _WITHOUT_KEY[0]
+    if message.key is not None:
+        strings.append(message.key)
+        marks = _WITH_KEY[0]
+    if message.headers is not UNSET:
+        strings += message.headers
+        strings += message.headers.values()
+        marks += 2 + 4 * len(message.headers)
+    if message.timestamp is not UNSET:
+        # A string that has quotation marks is no timestamp.
+        marks += 4 if isinstance(message.timestamp, str) else 2
+    contained = "".join(strings).count('"')
+    return quotes != marks + contained or (contained > 0 and b"\\u0022" in body)
 
 
 class _Object(list[tuple[str, Any]]):
@@ -98,13 +146,25 @@ def _parse_slowly(body: bytes) -> Message:
     if not isinstance(document, _Object):
         raise InvalidMessage([Fault("", f"A message is a JSON object, not {_type_name(document)}.")])
     values = dict(document)
-    faults = _bounded(
-        list(_faults(document, values)),
-        unknown=[name for name in values if name not in _MEMBERS],
-        absent=[name for name in _MEMBERS if name not in values],
-    )
+    faults = list(_faults(document, values))
+    absent = [name for name in _MEMBERS if name not in values]
+    # There may be very many of these, so only those are put into words for which there is room.
+    others: list[Callable[[], Fault]] = []
+    headers = values.get("headers")
+    if isinstance(headers, _Object):
+        others += _header_faults(headers)
+    others += [partial(_unknown_member_fault, name, absent) for name in values if name not in _MEMBERS]
+    room = _MOST_FAULTS - len(faults)
+    told = others if len(others) <= room else others[: room - 1]
+    faults += [make() for make in told]
+    if len(told) < len(others):
+        faults.append(Fault("", f"{len(others) - len(told)} further members are not right either."))
     if faults:
         raise InvalidMessage(faults)
+    if isinstance(headers, _Object):
+        values["headers"] = dict(headers)
+    if "timestamp" in values:
+        values["timestamp"] = parse_timestamp(_whole(values["timestamp"]))
     return Message(**values)
 
 
@@ -114,8 +174,7 @@ def _parse_json(body: bytes) -> Any:
             body.decode("utf-8"),
             object_pairs_hook=_Object,
             parse_constant=_refuse_constant,
-            # A number is refused wherever it stands, and int() refuses to read a very long one.
-            parse_int=float,
+            parse_int=_parse_int,
         )
     except UnicodeDecodeError as error:
         raise MalformedMessage(
@@ -135,6 +194,11 @@ def _parse_json(body: bytes) -> Any:
         raise MalformedMessage("The body is nested too deeply; a message has one level.") from error
 
 
+def _parse_int(digits: str) -> int | float:
+    # Only a timestamp may be a number, and int() refuses to read a very long one.
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+
+
 def _refuse_constant(name: str) -> None:
     raise MalformedMessage(f"The body is not JSON: {name} is not a JSON value.")
 
@@ -151,30 +215,56 @@ def _faults(members: _Object, values: dict[str, Any]) -> Iterator[Fault]:
             yield from _value_faults(name, values[name])
 
 
-def _bounded(faults: list[Fault], unknown: list[str], absent: list[str]) -> list[Fault]:
-    """Add the unknown members, or as many of them as there is room for."""
-    room = _MOST_FAULTS - len(faults)
-    named = unknown if len(unknown) <= room else unknown[: room - 1]
-    faults += [_unknown_member_fault(name, absent) for name in named]
-    if len(named) < len(unknown):
-        faults.append(Fault("", f"{len(unknown) - len(named)} further members are not of a message either."))
-    return faults
-
-
 def _value_faults(name: str, value: Any) -> Iterator[Fault]:
-    if not isinstance(value, str):
+    if name == "timestamp":
+        yield from _timestamp_faults(value)
+    elif name == "headers":
+        if not isinstance(value, _Object):
+            yield Fault("/headers", f'"headers" has to be an object of strings, not {_type_name(value)}.')
+    elif not isinstance(value, str):
         yield Fault(f"/{name}", f'"{name}" has to be a string, not {_type_name(value)}.')
     elif (surrogate := _LONE_SURROGATE.search(value)) is not None:
-        yield Fault(
-            f"/{name}",
-            f'"{name}" holds a lone surrogate, \\u{ord(surrogate[0]):04x}, which has no form in UTF-8.',
-        )
+        yield Fault(f"/{name}", f'"{name}" holds {_described(surrogate)}.')
     elif name == "topic" and not is_legal_topic(value):
-        yield Fault(
-            "/topic",
-            '"topic" has to be 1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", '
-            'and neither "." nor "..".',
-        )
+        yield Fault("/topic", f'"topic" has to be {TOPIC_RULE}.')
+
+
+def _timestamp_faults(value: Any) -> Iterator[Fault]:
+    written = _whole(value)
+    if isinstance(written, bool) or not isinstance(written, int | str):
+        yield Fault("/timestamp", f'"timestamp" has to be {_A_TIMESTAMP}, not {_type_name(value)}.')
+        return
+    try:
+        parse_timestamp(written)
+    except InvalidTimestamp as error:
+        yield Fault("/timestamp", f'"timestamp" {error}; it has to be {_A_TIMESTAMP}.')
+
+
+def _whole(number: Any) -> Any:
+    """Make an integer of a number that is one, however it is written: ``1.7e12``."""
+    is_whole = isinstance(number, float) and number.is_integer() and abs(number) <= _GREATEST_WHOLE
+    return int(number) if is_whole else number
+
+
+def _header_faults(headers: _Object) -> Iterator[Callable[[], Fault]]:
+    for name, count in Counter(name for name, _ in headers).items():
+        if count > 1:
+            yield partial(_header_fault, name, f"is there {count} times; a message has it once")
+    for name, value in headers:
+        if (surrogate := _LONE_SURROGATE.search(name)) is not None:
+            yield partial(_header_fault, name, f"has in its name {_described(surrogate)}")
+        if not isinstance(value, str):
+            yield partial(_header_fault, name, f"has to be a string, not {_type_name(value)}")
+        elif (surrogate := _LONE_SURROGATE.search(value)) is not None:
+            yield partial(_header_fault, name, f"holds {_described(surrogate)}")
+
+
+def _header_fault(name: str, wrong: str) -> Fault:
+    return Fault(f"/headers/{_pointer_token(name)}", f'The header "{_printable(name)}" {wrong}.')
+
+
+def _described(surrogate: re.Match[str]) -> str:
+    return f"a lone surrogate, \\u{ord(surrogate[0]):04x}, which has no form in UTF-8"
 
 
 def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
@@ -184,7 +274,7 @@ def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
     else:
         detail = (
             f'"{_printable(name)}" is not a member of a message; it has "topic", "content" and, if wanted, '
-            '"key".'
+            '"key", "headers" and "timestamp".'
         )
     return Fault(f"/{_pointer_token(name)}", detail)
 
@@ -216,4 +306,6 @@ def _type_name(value: Any) -> str:
         return "an object"
     if value is None:
         return "null"
-    return {bool: "a boolean", float: "a number", list: "an array", str: "a string"}[type(value)]
+    return {bool: "a boolean", int: "a number", float: "a number", list: "an array", str: "a string"}[
+        type(value)
+    ]

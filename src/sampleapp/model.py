@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
@@ -62,6 +62,37 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         ),
     ] = None
     """The record's key; ``None`` for none, which is not the same as the empty key."""
+    headers: Annotated[
+        dict[str, str] | UnsetType,
+        Meta(
+            description="Headers of the record, in this order. A name may be empty; it may not be repeated.",
+            examples=[{"unit": "celsius"}],
+        ),
+    ] = UNSET
+    """The record's headers by their names, in order. Not to be changed."""
+    timestamp: Annotated[
+        Annotated[
+            int,
+            Meta(
+                description="Milliseconds since the epoch.",
+                extra_json_schema={"minimum": 0, "maximum": 2**63 - 1, "format": "int64"},
+            ),
+        ]
+        | Annotated[
+            str,
+            Meta(
+                description="A date-time with an offset (RFC 3339), not before 1970. "
+                "What is finer than a millisecond is cut off.",
+                extra_json_schema={"format": "date-time"},
+            ),
+        ]
+        | UnsetType,
+        Meta(
+            description="When the record was made. Absent: now.",
+            examples=[1700000000000, "2023-11-14T22:13:20Z"],
+        ),
+    ] = UNSET
+    """When the record was made, as it was written; an integer once it was read. Unset: now."""
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):

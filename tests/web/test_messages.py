@@ -50,6 +50,16 @@ def test_an_empty_key_is_a_key_and_null_is_none():
     assert [record.key for record in service.broker.records] == [b"", None, None]
 
 
+@given(st.dictionaries(strategies.texts, strategies.texts), st.integers(0, 2**63 - 1))
+def test_headers_and_the_timestamp_are_those_of_the_record(headers, timestamp):
+    service = InMemoryService(broker=PromptBroker())
+    body = encoded(topic="t", content="c", headers=headers, timestamp=timestamp)
+    assert service.post(body).status == 200
+    (record,) = service.broker.records
+    assert record.headers == tuple((name, value.encode("utf-8")) for name, value in headers.items())
+    assert record.timestamp_ms == timestamp
+
+
 def test_the_answer_waits_for_the_broker_and_tells_its_record_s_own_place(service):
     connection = service.connect()
     connection.send(request_bytes("POST", "/messages", JSON, encoded(topic="t", content="c")))

@@ -49,6 +49,13 @@ def test_a_valid_trace_becomes_headers_of_the_record(service, sites, fields, hea
         assert service.broker.records[-1].headers == headers
 
 
+def test_a_trace_among_the_message_s_own_headers_wins(service, sites):
+    body = b'{"topic":"t","content":"c","headers":{"traceparent":"own","unit":"K"}}'
+    for site in sites:
+        Connection(site).send(request_bytes("POST", "/messages", [*JSON, *TRACE], body))
+        assert service.broker.records[-1].headers == (("traceparent", b"own"), ("unit", b"K"))
+
+
 @given(st.lists(st.tuples(st.sampled_from([b"traceparent", b"tracestate"]), field_bytes), max_size=4))
 def test_no_trace_keeps_a_message_from_being_taken(fields):
     service = InMemoryService(broker=PromptBroker())

@@ -17,8 +17,9 @@ from sampleapp.access import Right
 from sampleapp.conditional import match_fails
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
-from sampleapp.model import Message, Reading, Record, RecordMetadata
+from sampleapp.model import Message, Reading, RecordMetadata
 from sampleapp.negotiation import MEDIA_TYPES
+from sampleapp.records import length_of, record_of
 from sampleapp.trace_context import trace_headers
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, published_answer
@@ -205,17 +206,11 @@ class FrontDoor:
         """Publish one message, and answer where its record is once the broker has it."""
         message = parse_message(request.body)
         require_topic(request, message.topic)
-        key = None if message.key is None else message.key.encode("utf-8")
-        value = message.content.encode("utf-8")
-        traceparents = request.fields.all(b"traceparent")
-        return self._broker.publish(
-            Record(
-                topic=message.topic,
-                key=key,
-                value=value,
-                timestamp_ms=int(self._clock.seconds() * 1000),
-                headers=trace_headers(traceparents, request.fields.all(b"tracestate"))
-                if traceparents
-                else (),
-            )
-        ).addCallback(published_answer, len(value) if key is None else len(key) + len(value))
+        fields = request.fields
+        traceparents = fields.all(b"traceparent")
+        record = record_of(
+            message,
+            now_ms=int(self._clock.seconds() * 1000),
+            trace=trace_headers(traceparents, fields.all(b"tracestate")) if traceparents else (),
+        )
+        return self._broker.publish(record).addCallback(published_answer, length_of(record))
