@@ -22,9 +22,17 @@ def record(
     key: bytes | None = None,
     timestamp_ms: int = 1_700_000_000_000,
     headers: tuple[tuple[str, bytes], ...] = (),
+    partition: int | None = None,
 ) -> Record:
     """Make a record, of which a test says only what matters to it."""
-    return Record(topic=topic, key=key, value=value, timestamp_ms=timestamp_ms, headers=headers)
+    return Record(
+        topic=topic,
+        key=key,
+        value=value,
+        timestamp_ms=timestamp_ms,
+        headers=headers,
+        partition=partition,
+    )
 
 
 def content(record: Record | ConsumerRecord) -> Content:

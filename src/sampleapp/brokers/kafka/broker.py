@@ -23,7 +23,6 @@ from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
-from sampleapp.brokers.shared.one_by_one import publish_one_by_one
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
@@ -115,7 +114,11 @@ class KafkaBroker:
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """See `IBroker.publish_many`."""
-        return publish_one_by_one(self.publish, records)
+        if self._stopping.is_requested:
+            return fail(BrokerStopped("The service is stopping; none of the records was published."))
+        if self._producer is None:
+            return fail(BrokerUnavailable("The service has not started; none of the records was published."))
+        return self._producer.publish_many(records)
 
     def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
         """See `IBroker.check_topics`."""

@@ -89,16 +89,25 @@ class QueueMachine(RuleBasedStateMachine):
     def append(self, sizes):
         self.put(sizes)
 
+    @precondition(lambda self: self.queue.state is not State.CLOSED)
+    @rule(sizes=st.lists(st.sampled_from([0, 0, 50, 200]), min_size=1, max_size=6))
+    def extend(self, sizes):
+        made = [self.make(size) for size in sizes]
+        was_idle = self.queue.state is State.IDLE
+        assert self.queue.extend(made, sum(pending.size for pending in made)) is was_idle
+
     def put(self, sizes):
         for size in sizes:
-            value = b"%d:" % self.count + b"x" * size
-            self.count += 1
-            pending = Pending(
-                record("t", value, key=None), 36 + len(value), self.now_s + TIMEOUT_S, Deferred()
-            )
+            pending = self.make(size)
             was_idle = self.queue.state is State.IDLE
-            self.inside[value] = pending
             assert self.queue.append(pending) is was_idle
+
+    def make(self, size):
+        value = b"%d:" % self.count + b"x" * size
+        self.count += 1
+        pending = Pending(record("t", value, key=None), 36 + len(value), self.now_s + TIMEOUT_S, Deferred())
+        self.inside[value] = pending
+        return pending
 
     @rule(fates=st.lists(st.sampled_from(FATES), min_size=6, max_size=20), data=st.data())
     def proceed(self, fates, data):
@@ -319,6 +328,7 @@ def _number(queue):
 
 CALLS = {
     Event.APPEND: lambda queue: queue.append(Pending(record("t", b""), 36, 0.0, Deferred())),
+    Event.EXTEND: lambda queue: queue.extend([Pending(record("t", b""), 36, 0.0, Deferred())], 36),
     Event.NUMBER: _number,
     Event.FORGET_NUMBER: lambda queue: queue.forget_number(),
     Event.BEGIN_ATTEMPT: lambda queue: queue.begin_attempt(Codec.NONE),

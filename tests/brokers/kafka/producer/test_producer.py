@@ -35,6 +35,7 @@ FATES = st.lists(
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.sampled_from([b"a", b"b", b"c", None]), st.integers(1, 5)),
+        st.tuples(st.just("publish many"), st.sampled_from([b"a", b"b", None]), st.sampled_from([1, 4, 150])),
         st.tuples(st.just("wait"), st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]), st.none()),
     ),
     min_size=8,
@@ -53,6 +54,9 @@ def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, ide
     for step, what, count in steps:
         if step == "wait":
             world.advance(what)
+        elif step == "publish many":
+            world.publish_many([b"%d" % each for each in range(number, number + count)], keys=[what, b"c"])
+            number += count
         else:
             for _ in range(count):
                 world.publish(b"%d" % number, key=what)

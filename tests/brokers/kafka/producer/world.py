@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from twisted.python.failure import Failure
@@ -14,7 +15,16 @@ from sampleapp.model import RecordMetadata
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Cluster, SimulatedClient
 
-__all__ = ["TIMEOUT_S", "World", "assert_true", "keys_of", "publish_now", "publish_one_by_one", "warm"]
+__all__ = [
+    "TIMEOUT_S",
+    "Slow",
+    "World",
+    "assert_true",
+    "keys_of",
+    "publish_now",
+    "publish_one_by_one",
+    "warm",
+]
 
 TIMEOUT_S = 2.0
 LATENCY_S = 0.01
@@ -25,6 +35,19 @@ SETTINGS = {
     "idempotence": True,
     "auto_create": False,
 }
+
+
+class Slow(list):
+    """Records of which each look at some of them takes time, as it does where there are really many."""
+
+    def __init__(self, records, clock):
+        super().__init__(records)
+        self._clock = clock
+
+    def __getitem__(self, which):
+        if isinstance(which, slice):
+            self._clock.rightNow += 0.0005
+        return super().__getitem__(which)
 
 
 class World:
@@ -53,6 +76,22 @@ class World:
         answer.addBoth(outcome.append)
         self.published.append((value, key, outcome))
         return outcome
+
+    def publish_many(self, values, *, keys=(b"k",), topic="t"):
+        """Publish some values together, with these keys in turn; return the outcomes, once for each."""
+        pairs = list(zip(values, itertools.cycle(keys), strict=False))
+        outcomes = [[] for _ in pairs]
+        for (value, key), outcome in zip(pairs, outcomes, strict=True):
+            self.published.append((value, key, outcome))
+
+        def told(result):
+            results = [result] * len(pairs) if isinstance(result, Failure) else result
+            for each, outcome in zip(results, outcomes, strict=True):
+                outcome.append(each)
+
+        records = Slow([record(topic, value, key=key) for value, key in pairs], self.clock)
+        self.producer.publish_many(records).addBoth(told)
+        return outcomes
 
     def advance(self, seconds, step_s=0.01):
         self.clock.pump([step_s] * max(1, round(seconds / step_s)))

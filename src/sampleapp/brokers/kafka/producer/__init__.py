@@ -7,10 +7,12 @@ wait for company: a batch grows only while the one before it is on its way. From
 ``producer``         the face of it all
 ``sender``           from queues to requests, and from answers back to queues
 ``topic_metadata``   which partitions the topics have
+``intake``           many records on their way into the queues
 ``accumulator``      where records wait
 ``idempotence``      producer ids
 ``partition_queue``  the records of one partition, and what may happen to them
 ``results``          what an answer means
+``outcomes``         what became of many records
 
 No row calls one above it: methods return what has changed.
 """

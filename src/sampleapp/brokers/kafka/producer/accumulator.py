@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from random import randrange
 from typing import Final
 
+from msgspec import Struct
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
     Hurry,
@@ -23,12 +25,19 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.producer.results import unavailable
 from sampleapp.brokers.shared.waiters import Waiters
-from sampleapp.errors import BufferFull, IllegalTopic, PublishError, PublishTimedOut, RecordTooLarge
+from sampleapp.errors import (
+    BufferFull,
+    IllegalTopic,
+    PublishError,
+    PublishTimedOut,
+    RecordTooLarge,
+    UnknownPartition,
+)
 from sampleapp.measures import Waiting
 from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Accumulator", "Topic"]
+__all__ = ["Accumulator", "Load", "Topic", "unknown_partition"]
 
 _COMPARED: Final = 12
 """How many partitions are compared to find one that is not behind: all of them would take too long."""
@@ -60,6 +69,20 @@ class Topic:
         return not self.waiting and all(queue.state is State.IDLE for queue in self.queues)
 
 
+class Load(Struct):
+    """Records that were published together, and go the same way. Only the accumulator places them."""
+
+    topic: Topic
+    queue: PartitionQueue | None
+    """``None`` if any partition may get them, or if it is not known yet which there are."""
+    records: list[Pending] = []
+    """In their order. Their deadlines are set when they are placed."""
+    size: int = 0
+    """The bytes of all of them."""
+    placed: int = 0
+    """How many of them, from the first on, are where they wait to be sent."""
+
+
 class Accumulator:
     """
     Every record that was accepted, until it is answered and nothing more can become of it.
@@ -80,6 +103,8 @@ class Accumulator:
         """
         self._limit_bytes = limit_bytes
         self._used = 0
+        self._reserved = 0
+        self._intakes = 0
         self._delivery_timeout_s = delivery_timeout_s
         self._batch_bytes = batch_bytes
         self._clock = clock
@@ -107,7 +132,8 @@ class Accumulator:
     def waiting(self) -> Waiting:
         """What was accepted and has not left; the records are counted when they are asked for."""
         return Waiting(
-            records=sum(len(topic.waiting) for topic in self.unknown.values())
+            records=self._reserved
+            + sum(len(topic.waiting) for topic in self.unknown.values())
             + sum(queue.records for queue in self._active),
             bytes=self._used,
             limit_bytes=self._limit_bytes,
@@ -124,8 +150,8 @@ class Accumulator:
         return list(self._active)
 
     def when_empty(self) -> Deferred[None]:
-        """Return a Deferred that fires with ``None`` when no record is left."""
-        return self._idle.wait() if self._used else succeed(None)
+        """Return a Deferred that fires with ``None`` when no record is left, and none is being taken in."""
+        return self._idle.wait() if self._used or self._intakes else succeed(None)
 
     # Records come
 
@@ -135,14 +161,14 @@ class Accumulator:
 
         :return: fires with its place, or fails with a `PublishError`.
         """
-        topic = self.topics.get(record.topic)
+        topic = self.topics.get(record.topic) or self.topic(record.topic)
         if topic is None:
-            if not is_legal_topic(record.topic):
-                return fail(IllegalTopic("Kafka does not allow a topic of this name."))
-            topic = self.topics[record.topic] = Topic(record.topic)
+            return fail(IllegalTopic("Kafka does not allow a topic of this name."))
         topic.used_s = now_s = self._clock.seconds()
         size = record_size(record)
-        queue = self._queue_for(topic, record.key, now_s) if topic.queues else None
+        queue = self._queue_for(topic, record, now_s) if topic.queues else None
+        if queue is None and topic.queues and record.partition is not None:
+            return fail(unknown_partition(record.partition, len(topic.queues)))
         # Every record takes some bytes, so nothing is used exactly when nothing waits.
         if (topic.held if queue is None else queue.held) + size > self._limit_bytes - self._used:
             self.forget_unused(topic.name)
@@ -160,6 +186,106 @@ class Accumulator:
             self.ready(queue)
         return answer
 
+    def topic(self, name: str) -> Topic | None:
+        """Return a topic, a new one if it is not known; ``None`` if Kafka does not allow its name."""
+        topic = self.topics.get(name)
+        if topic is None and is_legal_topic(name):
+            topic = self.topics[name] = Topic(name)
+        return topic
+
+    # Many records come together
+
+    def begin_intake(self) -> None:
+        """Note that many records are being taken in, until `end_intake`."""
+        self._intakes += 1
+
+    def end_intake(self) -> None:
+        """Note that the records are placed, or will not be."""
+        self._intakes -= 1
+        self._look_whether_empty()
+
+    def reserve(self, loads: Collection[Load]) -> PublishError | None:
+        """
+        Reserve the room for records that are to be placed with `place`, or given back with `give_back`.
+
+        There is room for all of them exactly if there would be for the last one after all the others.
+
+        :return: why there is none, and nothing is reserved then.
+        """
+        total = sum(load.size for load in loads)
+        if total > self._limit_bytes:
+            return RecordTooLarge(
+                "The records take more room together than all that may wait for the broker."
+            )
+        left = self._limit_bytes - self._used - total
+        is_full = left < 0
+        for load in loads:
+            # As for a single record, what is left for others does not count that record itself.
+            last = load.records[-1].size
+            queues = load.topic.queues if load.queue is None else [load.queue]
+            # Records that any partition may get spread over all of them.
+            held = sum(queue.held for queue in queues) if queues else load.topic.held
+            most, spread = left + last, max(1, len(queues))
+            if queues and load.size / spread > self._limit_bytes - total + last:
+                return RecordTooLarge(
+                    "The records take more room together than may wait for one partition of a topic."
+                )
+            is_full |= (held + load.size) / spread > most
+        if is_full:
+            return BufferFull(
+                "Too much is waiting for the broker already; none of the records was published."
+            )
+        self._used += total
+        self._reserved += sum(len(load.records) for load in loads)
+        return None
+
+    def place(self, load: Load, count: int) -> bool:
+        """
+        Put some records, for which there is room, behind those that wait.
+
+        :param count: how many, at most.
+        :return: whether there are more.
+        """
+        records = load.records[load.placed : load.placed + count]
+        load.placed += len(records)
+        self._reserved -= len(records)
+        now_s = self._clock.seconds()
+        deadline_s, size = now_s + self._delivery_timeout_s, 0
+        for pending in records:
+            pending.deadline_s = deadline_s
+            size += pending.size
+        load.topic.used_s = now_s
+        queue = load.queue
+        if queue is None or queue.state is State.CLOSED:
+            for pending in records:
+                self._place(pending, now_s)
+        elif queue.extend(records, size):
+            self.ready(queue)
+        return load.placed < len(load.records)
+
+    def give_back(self, load: Load, error: PublishError) -> None:
+        """Give up the records that were not placed."""
+        records = load.records[load.placed :]
+        load.placed += len(records)
+        self._reserved -= len(records)
+        self.fail(records, error)
+
+    def _place(self, pending: Pending, now_s: float) -> None:
+        record = pending.record
+        # What was known of it when the room was reserved may have been forgotten.
+        topic = self.topics.get(record.topic) or self.topics.setdefault(record.topic, Topic(record.topic))
+        topic.used_s = now_s
+        queue = self._queue_for(topic, record, now_s) if topic.queues else None
+        if queue is not None:
+            if queue.append(pending):
+                self.ready(queue)
+        elif topic.queues and record.partition is not None:
+            self.fail([pending], unknown_partition(record.partition, len(topic.queues)))
+        else:
+            self._wait_for_partitions(topic, pending)
+
+    # Which way a record goes
+
     def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
         topic.waiting.append(pending)
         topic.held += pending.size
@@ -167,14 +293,18 @@ class Accumulator:
             self.unknown[topic.name] = topic
             self.has_new_topic = self.has_work = True
 
-    def _queue_for(self, topic: Topic, key: bytes | None, now_s: float) -> PartitionQueue:
+    def _queue_for(self, topic: Topic, record: Record, now_s: float) -> PartitionQueue | None:
         """
-        Choose the queue of a record: by its key, or, without one, one that is not behind.
+        Choose the queue of a record: as it says itself, by its key, or, without one, one that is not behind.
 
         So a slow or dead leader gets only what was on its way to it already (KIP-794). Until requests are
         made, records without a key stay together.
+
+        :return: ``None`` if there is no such partition.
         """
-        queues = topic.queues
+        queues, partition, key = topic.queues, record.partition, record.key
+        if partition is not None:
+            return queues[partition] if 0 <= partition < len(queues) else None
         if key is not None:
             return queues[partition_for_key(key, len(queues))]
         sticky = topic.sticky
@@ -215,10 +345,15 @@ class Accumulator:
         waiting, topic.waiting, topic.held = topic.waiting, deque(), 0
         self.unknown.pop(topic.name, None)
         now_s = self._clock.seconds()
+        misplaced = []
         for pending in waiting:
-            queue = self._queue_for(topic, pending.record.key, now_s)
-            if queue.append(pending):
+            queue = self._queue_for(topic, pending.record, now_s)
+            if queue is None:
+                misplaced.append(pending)
+            elif queue.append(pending):
                 self.ready(queue)
+        for pending in misplaced:
+            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
 
     def close_queues(self, topic: Topic) -> tuple[list[int], list[Pending]]:
         """
@@ -270,19 +405,29 @@ class Accumulator:
         """
         self._used -= batch.held
         for pending in batch.records:
-            answer = pending.answer
-            if not answer.called:
+            answer, index = pending.answer, pending.index
+            if isinstance(answer, Outcomes):
+                # As Outcomes.put, which would take as long again.
+                each = answer.each
+                if each[index] is None:
+                    each[index] = RecordMetadata(topic=topic, partition=partition, offset=offset)
+                    answer.missing -= 1
+                    if not answer.missing:
+                        answer.finish()
+            elif not answer.called:
                 answer.callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
             offset += 1
-        if not self._used:
-            self._idle.succeed(None)
+        self._look_whether_empty()
 
     def fail(self, records: Iterable[Pending], error: PublishError) -> None:
         """Answer records that have left their queue; those who were not answered yet."""
         records = list(records)
         self._used -= sum(pending.size for pending in records)
         _tell(records, error)
-        if not self._used:
+        self._look_whether_empty()
+
+    def _look_whether_empty(self) -> None:
+        if not self._used and not self._intakes:
             self._idle.succeed(None)
 
     def refuses_producer_ids(self, name: str) -> bool:
@@ -367,11 +512,19 @@ class Accumulator:
         return late_queues
 
 
+def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
+    """Make the error for the caller of a record that is to go to a partition that the topic does not have."""
+    return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
+
+
 def _tell(records: Iterable[Pending], error: PublishError) -> None:
     for pending in records:
-        if not pending.answer.called:
+        answer = pending.answer
+        if isinstance(answer, Outcomes):
+            answer.put(pending.index, error)
+        elif not answer.called:
             # Each has an exception of its own, which it may raise and chain as it likes.
-            pending.answer.errback(type(error)(*error.args))
+            answer.errback(type(error)(*error.args))
 
 
 def _least_behind(queues: list[PartitionQueue], now_s: float) -> PartitionQueue:

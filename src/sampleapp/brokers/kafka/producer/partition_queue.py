@@ -49,6 +49,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.shared.backoff import Backoff
 from sampleapp.model import Record, RecordMetadata
 
@@ -93,6 +94,7 @@ class Event(Enum):
     """What may happen to a queue; each is named after the method that does it."""
 
     APPEND = "append"
+    EXTEND = "extend"
     NUMBER = "number"
     FORGET_NUMBER = "forget_number"
     BEGIN_ATTEMPT = "begin_attempt"
@@ -122,6 +124,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     # state: {event: (the next state if records wait, the next state if none do)}
     State.IDLE: {
         Event.APPEND: _to(State.READY),
+        Event.EXTEND: _to(State.READY),
         Event.FORGET_NUMBER: _to(State.IDLE),
         Event.EXPIRE: _to(State.IDLE),
         Event.GIVE_UP_UNSENT: _to(State.IDLE),
@@ -130,6 +133,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.READY: {
         Event.APPEND: _to(State.READY),
+        Event.EXTEND: _to(State.READY),
         Event.NUMBER: _to(State.READY),
         Event.FORGET_NUMBER: _to(State.READY),
         Event.BEGIN_ATTEMPT: _to(State.IN_FLIGHT),
@@ -141,6 +145,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.IN_FLIGHT: {
         Event.APPEND: _to(State.IN_FLIGHT),
+        Event.EXTEND: _to(State.IN_FLIGHT),
         Event.STORED: _NEXT_BATCH,
         Event.TRY_AGAIN_AFTER: (State.WAITING_RETRY, State.IDLE),
         Event.UNRESOLVED: _to(State.UNRESOLVED),
@@ -154,6 +159,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.WAITING_RETRY: {
         Event.APPEND: _to(State.WAITING_RETRY),
+        Event.EXTEND: _to(State.WAITING_RETRY),
         Event.FORGET_NUMBER: _to(State.WAITING_RETRY),
         Event.RETRY: _to(State.READY),
         Event.EXPIRE: (State.WAITING_RETRY, State.IDLE),
@@ -163,6 +169,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.UNRESOLVED: {
         Event.APPEND: _to(State.UNRESOLVED),
+        Event.EXTEND: _to(State.UNRESOLVED),
         Event.RETRY: _to(State.RESEND),
         Event.LOST: _NEXT_BATCH,
         Event.EXPIRE: _to(State.UNRESOLVED),
@@ -172,6 +179,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.RESEND: {
         Event.APPEND: _to(State.RESEND),
+        Event.EXTEND: _to(State.RESEND),
         Event.BEGIN_ATTEMPT: _to(State.RESENT),
         Event.TRY_AGAIN_AFTER: _to(State.UNRESOLVED),
         Event.LOST: _NEXT_BATCH,
@@ -182,6 +190,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.RESENT: {
         Event.APPEND: _to(State.RESENT),
+        Event.EXTEND: _to(State.RESENT),
         Event.STORED: _NEXT_BATCH,
         Event.TRY_AGAIN_AFTER: _to(State.UNRESOLVED),
         Event.UNRESOLVED: _to(State.UNRESOLVED),
@@ -193,6 +202,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     State.ABANDONED: {
         Event.APPEND: _to(State.ABANDONED),
+        Event.EXTEND: _to(State.ABANDONED),
         Event.EXPIRE: _to(State.ABANDONED),
         Event.GIVE_UP_UNSENT: _to(State.ABANDONED),
         Event.ABANDON: _to(State.ABANDONED),
@@ -216,6 +226,7 @@ def _after(event: Event) -> dict[State, tuple[State, State]]:
 # The same for what happens with every record, or with every batch: before Python 3.12 it takes longer to look
 # up a member of an Enum than all the rest of such a transition.
 _AFTER_APPEND: Final = _after(Event.APPEND)
+_AFTER_EXTEND: Final = _after(Event.EXTEND)
 _AFTER_BEGIN_ATTEMPT: Final = _after(Event.BEGIN_ATTEMPT)
 _AFTER_STORED: Final = _after(Event.STORED)
 
@@ -242,7 +253,10 @@ class Pending(Struct, gc=False):
     """The bytes that it takes in the buffer."""
     deadline_s: float
     """When its caller has to be answered, in seconds of the reactor's clock."""
-    answer: Deferred[RecordMetadata]
+    answer: Deferred[RecordMetadata] | Outcomes
+    """Who waits: for this record alone, or for all that were published together."""
+    index: int = -1
+    """Which of those it is."""
 
 
 class Batch(Struct):
@@ -426,6 +440,25 @@ class PartitionQueue:
             raise IllegalTransition(state, Event.APPEND)
         self._waiting.append(pending)
         self.held += pending.size
+        if state is to[0]:
+            return False
+        self.state = to[0]
+        return True
+
+    def extend(self, records: Collection[Pending], size: int) -> bool:
+        """
+        Put records behind all others.
+
+        :param records: at least one, in their order.
+        :param size: the bytes of all of them.
+        :return: as `append`.
+        """
+        state = self.state
+        to = _AFTER_EXTEND.get(state)
+        if to is None:
+            raise IllegalTransition(state, Event.EXTEND)
+        self._waiting.extend(records)
+        self.held += size
         if state is to[0]:
             return False
         self.state = to[0]

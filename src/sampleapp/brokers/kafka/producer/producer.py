@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import Codec
@@ -14,9 +14,11 @@ from sampleapp.brokers.kafka.client import ClusterClient
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
+from sampleapp.brokers.kafka.producer.intake import Intake
 from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.errors import BrokerStopped, OutcomeUnknown
+from sampleapp.interfaces import Outcome
 from sampleapp.measures import KafkaMeasures
 from sampleapp.model import Record, RecordMetadata
 
@@ -75,6 +77,8 @@ class Producer:
             timeouts=Timeouts(answer_s=answer_s, replicas_s=0.8 * answer_s),
             clock=clock,
         )
+        self._intakes: set[Intake] = set()
+        self._clock = clock
         self._stopping = False
 
     @property
@@ -113,6 +117,30 @@ class Producer:
             self._sender.published()
         return answer
 
+    def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """
+        See `sampleapp.interfaces.IBroker.publish_many`.
+
+        Records that failed together have one exception.
+        """
+        if self._stopping:
+            return fail(BrokerStopped("The service is stopping; none of the records was published."))
+        if not records:
+            return succeed([])
+        intake = Intake(
+            records,
+            accumulator=self._accumulator,
+            appended=self._appended,
+            ended=self._intakes.discard,
+            clock=self._clock,
+        )
+        self._intakes.add(intake)
+        return intake.begin()
+
+    def _appended(self) -> None:
+        if self._accumulator.has_work:
+            self._sender.wake()
+
     def cluster_unreachable(self, reason: FailureReason) -> None:
         """
         Note that no broker can be reached.
@@ -145,6 +173,8 @@ class Producer:
     def give_up(self) -> None:
         """Answer everybody now: whose record was never sent, and whose may have been stored."""
         self._stopping = True
+        for intake in list(self._intakes):
+            intake.give_up(BrokerStopped("The service was stopped before the records were sent."))
         self._accumulator.fail_unsent(BrokerStopped("The service was stopped before the record was sent."))
         self._accumulator.fail_sent(
             OutcomeUnknown("The service was stopped before the broker said whether the record is stored.")

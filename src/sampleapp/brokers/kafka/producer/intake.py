@@ -1,0 +1,179 @@
+"""
+Many records on their way in.
+
+They are looked at first, and the room for all of them is reserved; then they are put into the queues. Both
+take several turns of the reactor if they are many, so that nobody else has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from sampleapp.brokers.kafka.batches import record_size
+from sampleapp.brokers.kafka.producer.accumulator import Accumulator, Load, Topic, unknown_partition
+from sampleapp.brokers.kafka.producer.outcomes import Outcomes
+from sampleapp.brokers.kafka.producer.partition_queue import Pending
+from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
+from sampleapp.errors import IllegalTopic, PublishError, RecordRefused
+from sampleapp.interfaces import Outcome
+from sampleapp.model import Record
+
+__all__ = ["Intake"]
+
+_TURN_S: Final = 0.002
+"""How long one turn may take, in seconds."""
+_STEP: Final = 100
+"""After so many records the time is looked at."""
+
+
+class _Loads:
+    """What goes to one topic, by the ways that it goes."""
+
+    __slots__ = ("by_partition", "topic", "unplaced")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.by_partition: list[Load | None] = [None] * len(topic.queues)
+        self.unplaced: Load | None = None
+        """What any partition may get; or everything, while it is not known which there are."""
+
+
+class Intake:
+    """The records of one `sampleapp.interfaces.IBroker.publish_many`, until all of them are in the queues."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        accumulator: Accumulator,
+        appended: Callable[[], None],
+        ended: Callable[[Intake], None],
+        clock: IReactorTime,
+    ) -> None:
+        """
+        :param records: at least one.
+        :param appended: called when some of them are in the queues.
+        :param ended: called when all of them are, or none will be any more.
+        """
+        self._records = records
+        self._accumulator = accumulator
+        self._appended = appended
+        self._ended = ended
+        self._clock = clock
+        self._outcomes = Outcomes(len(records))
+        self._by_topic: dict[str, _Loads | None] = {}
+        """``None`` for a topic whose name is not allowed."""
+        self._loads: list[Load] = []
+        self._is_reserved = False
+        self._steps = self._work()
+        self._call: IDelayedCall | None = None
+
+    def begin(self) -> Deferred[list[Outcome]]:
+        """
+        Take in what can be taken in at once; the rest follows in the next turns.
+
+        :return: see `sampleapp.interfaces.IBroker.publish_many`.
+        """
+        self._accumulator.begin_intake()
+        self._turn()
+        return self._outcomes.done
+
+    def give_up(self, error: PublishError) -> None:
+        """Take in no more."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._steps.close()
+        if self._is_reserved:
+            for load in self._loads:
+                self._accumulator.give_back(load, error)
+        else:
+            self._forget_topics()
+            self._outcomes.refuse(error)
+        self._end()
+
+    def _turn(self) -> None:
+        self._call = None
+        clock = self._clock
+        until_s = clock.seconds() + _TURN_S
+        for _ in self._steps:
+            if clock.seconds() >= until_s:
+                self._call = clock.callLater(0, self._turn)
+                break
+        else:
+            self._end()
+        if self._is_reserved:
+            self._appended()
+
+    def _end(self) -> None:
+        self._accumulator.end_intake()
+        self._ended(self)
+
+    def _work(self) -> Generator[None, None, None]:
+        """Do all of it, with a stop wherever others may have their turn."""
+        records = self._records
+        for start in range(0, len(records), _STEP):
+            self._sort(records[start : start + _STEP], start)
+            yield
+        error = self._accumulator.reserve(self._loads)
+        if error is not None:
+            self._forget_topics()
+            self._outcomes.refuse(error)
+            return
+        self._is_reserved = True
+        for load in self._loads:
+            while self._accumulator.place(load, _STEP):
+                yield
+            yield
+
+    def _sort(self, records: Sequence[Record], start: int) -> None:
+        """Find out which way each record goes, and how much room all that go the same way take."""
+        outcomes, by_topic = self._outcomes, self._by_topic
+        name, loads = None, None
+        for index, record in enumerate(records, start):
+            if record.topic != name:
+                name = record.topic
+                loads = by_topic[name] if name in by_topic else self._loads_of(name)
+            if loads is None:
+                outcomes.put(index, IllegalTopic("Kafka does not allow a topic of this name."))
+                continue
+            partition, by_partition = record.partition, loads.by_partition
+            count = len(by_partition)
+            if partition is None and record.key is not None and count:
+                partition = partition_for_key(record.key, count)
+            if partition is None or not count:
+                load = loads.unplaced
+                if load is None:
+                    load = loads.unplaced = self._load(loads.topic, None)
+            elif 0 <= partition < count:
+                load = by_partition[partition]
+                if load is None:
+                    load = by_partition[partition] = self._load(loads.topic, partition)
+            else:
+                outcomes.put(index, unknown_partition(partition, count))
+                continue
+            try:
+                size = record_size(record)
+            except UnicodeEncodeError:
+                outcomes.put(index, RecordRefused("The name of a header has no UTF-8 form."))
+                continue
+            load.size += size
+            load.records.append(Pending(record, size, 0.0, outcomes, index))
+
+    def _loads_of(self, name: str) -> _Loads | None:
+        topic = self._accumulator.topic(name)
+        loads = self._by_topic[name] = None if topic is None else _Loads(topic)
+        return loads
+
+    def _load(self, topic: Topic, partition: int | None) -> Load:
+        load = Load(topic, None if partition is None else topic.queues[partition])
+        self._loads.append(load)
+        return load
+
+    def _forget_topics(self) -> None:
+        for name in self._by_topic:
+            self._accumulator.forget_unused(name)

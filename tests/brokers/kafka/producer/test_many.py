@@ -1,0 +1,328 @@
+"""Records that are published together: one call, one answer, an outcome for each."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import CancelledError
+
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    BufferFull,
+    IllegalTopic,
+    OutcomeUnknown,
+    RecordRefused,
+    RecordTooLarge,
+    UnknownPartition,
+    UnknownTopic,
+)
+from sampleapp.model import RecordMetadata
+from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
+    Slow,
+    World,
+    assert_true,
+    keys_of,
+    publish_now,
+    warm,
+)
+from tests.support.brokers import record
+from tests.support.kafka_simulator import Fate
+
+MANY = 3000
+"""More than are taken in in one turn."""
+
+
+def numbers(count):
+    return [b"%d" % number for number in range(count)]
+
+
+def told(answer):
+    """What an answer fires with, once it has."""
+    results = []
+    answer.addBoth(results.append)
+    return results
+
+
+def after_turns(world, count, do):
+    """Do something between the turns of those who are at work."""
+    if count:
+        world.clock.callLater(0, after_turns, world, count - 1, do)
+    else:
+        do()
+
+
+def test_no_records_are_published_at_once():
+    assert told(World().producer.publish_many([])) == [[]]
+
+
+def test_each_record_of_many_has_its_own_place():
+    world = warm(partitions=3)
+    outcomes = world.publish_many(numbers(MANY), keys=keys_of(3))
+    world.advance(1)
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in outcomes)
+    assert sum(map(len, world.values())) == MANY + 1
+    assert_true(world)
+    assert world.producer.buffered_bytes == 0
+
+
+def test_records_without_a_key_spread_when_they_are_many():
+    world = warm(partitions=3)
+    world.publish_many([b"x" * 5000 for _ in range(200)], keys=[None])
+    world.advance(1)
+    assert all(len(values) > 20 for values in world.values())
+
+
+def test_single_records_and_many_keep_the_order_of_the_calls():
+    world = warm(partitions=1)
+    world.publish(b"1")
+    world.publish_many([b"2", b"3"])
+    world.publish(b"4")
+    world.publish_many([b"5"])
+    world.advance(1)
+    assert world.values() == [[b"first", b"1", b"2", b"3", b"4", b"5"]]
+
+
+def test_many_records_for_topics_that_are_not_known_yet_wait_for_them_in_order():
+    world = World(partitions=1)
+    world.publish(b"1")
+    world.publish_many([b"2", b"3"])
+    world.publish(b"4")
+    world.advance(1)
+    assert world.values() == [[b"1", b"2", b"3", b"4"]]
+    assert_true(world)
+
+
+def test_what_keeps_some_records_from_being_published_does_not_keep_the_others():
+    world = warm(partitions=1)
+    world.cluster.batch_limit = 2000
+    records = [
+        record("t", b"1"),
+        record("absent", b"2"),
+        record("no name", b"3"),
+        record("t", b"4", partition=7),
+        record("t", b"5", headers=(("\ud800", b""),)),
+        record("t", b"x" * 3000),
+        record("t", b"6", partition=0),
+        record("t", b"7", partition=-1),
+    ]
+    results = told(world.producer.publish_many(records))
+    world.advance(1.5)
+    [outcomes] = results
+    assert [type(outcome) for outcome in outcomes] == [
+        RecordMetadata,
+        UnknownTopic,
+        IllegalTopic,
+        UnknownPartition,
+        RecordRefused,
+        RecordTooLarge,
+        RecordMetadata,
+        UnknownPartition,
+    ]
+    assert [outcomes[0].offset, outcomes[6].offset] == [1, 2]
+    assert world.values() == [[b"first", b"1", b"6"]]
+    assert set(world.producer._accumulator.topics) == {"t"}  # noqa: SLF001 -- it shows nowhere else
+
+
+def test_many_records_for_which_there_is_no_room_are_refused_together():
+    world = warm(partitions=2, buffer_bytes=100_000)
+    world.decide(lambda: Fate.NOT_LEADER)
+    keys = keys_of(2)
+    waiting = world.publish_many([b"x" * 1000] * 20, keys=keys)
+    before = world.producer.buffered_bytes
+    refused = world.publish_many([b"y" * 1000] * 50, keys=keys)
+    assert {type(outcome[0].value) for outcome in refused} == {BufferFull}
+    assert world.producer.buffered_bytes == before
+    world.decide(lambda: Fate.ANSWERED)
+    world.advance(1)
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in waiting)
+    assert not any(b"y" in value for values in world.values() for value in values)
+
+
+def test_one_partition_cannot_take_all_the_room_with_many_records_at_once():
+    world = warm(partitions=2, buffer_bytes=100_000)
+    world.decide(lambda: Fate.NOT_LEADER)
+    one, other = keys_of(2)
+    for _ in range(10):
+        world.publish_many([b"x" * 1000] * 10, keys=[one])
+    assert 40_000 < world.producer.buffered_bytes < 60_000
+    [accepted] = world.publish_many([b"x" * 1000], keys=[other])
+    assert accepted == []
+    world.advance(2 * TIMEOUT_S)
+    assert world.producer.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("size", [600, 1100])
+def test_many_records_that_can_never_fit_are_not_asked_to_come_again(size):
+    world = warm(buffer_bytes=100_000)
+    [result] = told(world.producer.publish_many([record("t", b"x" * size, key=b"k")] * 100))
+    assert type(result.value) is RecordTooLarge
+    world.advance(1)
+    assert sum(map(len, world.values())) == 1
+
+
+def test_names_that_were_made_up_for_what_is_refused_are_not_remembered():
+    world = warm(buffer_bytes=10_000)
+    records = [record(f"made-up-{number}", b"x" * 200) for number in range(100)]
+    [result] = told(world.producer.publish_many(records))
+    assert type(result.value) is RecordTooLarge
+    assert set(world.producer._accumulator.topics) == {"t"}  # noqa: SLF001 -- it shows nowhere else
+
+
+def test_others_have_their_turn_while_very_many_records_are_taken_in():
+    world = warm(partitions=1)
+    many = world.publish_many(numbers(MANY))
+    waiting = []
+    for turns in range(12):
+        after_turns(
+            world, turns, lambda: waiting.append(world.producer.measures(requests={}).waiting.records)
+        )
+    single = []
+    after_turns(world, 1, lambda: single.append(world.publish(b"single", key=b"a")))
+    world.advance(1)
+    # Nothing is accepted before all of them are looked at.
+    assert waiting[:4] == [0, 0, 1, 1]
+    assert waiting[-1] > MANY
+    # It need not wait until they are.
+    assert single[0][0].offset == 1
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in many)
+    assert_true(world)
+
+
+def test_a_topic_that_is_made_again_meanwhile_gets_what_was_not_placed_yet():
+    world = warm(partitions=3)
+    outcomes = world.publish_many(numbers(MANY), keys=keys_of(3))
+    world.cluster.make_again(partitions=1)
+    world.producer.cluster_reached()
+    world.advance(1.2, step_s=0.001)
+    world.producer.cluster_reached()
+    world.advance(3 * TIMEOUT_S)
+    assert all(len(outcome) == 1 for outcome in outcomes)
+    assert world.producer.buffered_bytes == 0
+
+
+def test_cancelling_stops_the_waiting_only():
+    world = warm(partitions=1)
+    answer = world.producer.publish_many(Slow([record("t", value) for value in numbers(MANY)], world.clock))
+    results = told(answer)
+    answer.cancel()
+    assert results[0].check(CancelledError)
+    world.advance(1)
+    assert world.values() == [[b"first", *numbers(MANY)]]
+    assert world.producer.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("turns", [0, 2, 7, 9, 12])
+def test_draining_finishes_many_records_wherever_they_are(turns):
+    world = warm(partitions=1)
+    outcomes = world.publish_many(numbers(MANY))
+    drained = []
+    after_turns(world, turns, lambda: drained.append(world.producer.drain()))
+    world.clock.advance(0)
+    [refused] = told(world.producer.publish_many([record("t", b"late")]))
+    assert type(refused.value) is BrokerStopped
+    assert not drained[0].called
+    world.advance(1)
+    assert drained[0].called
+    world.producer.stop()
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in outcomes)
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_giving_up_while_records_are_placed_tells_those_that_were_sent_from_the_others(monkeypatch):
+    world = warm(partitions=1)
+    world.decide(lambda: Fate.LATE)
+    outcomes = world.publish_many(numbers(MANY))
+    look = world.clock.seconds
+
+    def look_slowly():
+        world.clock.rightNow += 0.0003
+        return look()
+
+    monkeypatch.setattr(world.clock, "seconds", look_slowly)
+    while not world.cluster.produces[1:]:
+        [call, *_] = world.clock.calls
+        world.clock.calls.remove(call)
+        call.func(*call.args, **call.kw)
+    waiting = world.producer.measures(requests={}).waiting
+    assert waiting.records == MANY
+    assert waiting.bytes == world.producer.buffered_bytes
+    world.producer.give_up()
+    monkeypatch.undo()
+    kinds = [type(outcome[0]) for outcome in outcomes]
+    assert set(kinds) == {OutcomeUnknown, BrokerStopped}
+    assert kinds == sorted(kinds, key=lambda kind: kind is BrokerStopped)
+    assert world.producer.buffered_bytes == 0
+    assert world.producer.drain().called
+
+
+@pytest.mark.parametrize("turns", [0, 2, 7, 9, 12])
+def test_giving_up_in_the_middle_tells_what_was_not_published(turns):
+    world = warm(partitions=1)
+    world.decide(lambda: Fate.LATE)
+    outcomes = world.publish_many(numbers(MANY))
+    drained = []
+
+    def give_up():
+        drained.append(world.producer.drain())
+        world.producer.give_up()
+        assert drained[0].called
+
+    after_turns(world, turns, give_up)
+    world.clock.advance(0)
+    assert {type(error) for error in world.settled()[1:]} <= {BrokerStopped, OutcomeUnknown}
+    assert all(len(outcome) == 1 for outcome in outcomes)
+    world.producer.stop()
+    world.advance(3 * TIMEOUT_S)
+    assert world.producer.buffered_bytes == 0
+    assert world.clock.getDelayedCalls() == []
+    assert_true(world)
+
+
+def test_records_that_fail_at_their_deadline_do_so_one_for_one():
+    world = warm(partitions=2)
+    one, other = keys_of(2)
+    world.cluster.logs[1].leader = None
+    world.producer.cluster_reached()
+    world.advance(0.1)
+    outcomes = world.publish_many(numbers(10), keys=[one, other])
+    world.advance(TIMEOUT_S + 0.5)
+    assert [type(world.settled()[1 + number]) for number in range(10)] == [
+        RecordMetadata,
+        BrokerUnavailable,
+    ] * 5
+    assert all(len(outcome) == 1 for outcome in outcomes)
+    assert_true(world)
+
+
+def test_a_single_record_goes_to_the_partition_that_it_names():
+    world = warm(partitions=3)
+    for partition in (2, 0, 1):
+        [place] = told_in(world, record("t", b"x", key=b"k", partition=partition))
+        assert place.partition == partition
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("partition", [3, -1])
+def test_a_partition_that_the_topic_does_not_have_is_unknown(is_known, partition):
+    world = warm(partitions=3) if is_known else World(partitions=3)
+    [failure] = told_in(world, record("t", b"x", partition=partition))
+    assert type(failure.value) is UnknownPartition
+    assert f"no partition {partition}: it has 3" in str(failure.value)
+    assert world.producer.buffered_bytes == 0
+
+
+def told_in(world, one):
+    results = told(world.producer.publish(one))
+    world.advance(0.5)
+    return results
+
+
+def test_what_is_published_from_a_callback_of_many_is_behind_them():
+    world = warm(partitions=1)
+    again = []
+    answer = world.producer.publish_many([record("t", b"1", key=b"k"), record("t", b"2", key=b"k")])
+    answer.addCallback(lambda _: again.append(world.publish(b"3")))
+    world.advance(1)
+    publish_now(world, b"4")
+    assert world.values() == [[b"first", b"1", b"2", b"3", b"4"]]
