@@ -6,6 +6,8 @@ Without one, it listens where no other machine can reach it, unless it is told t
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.testing import MemoryReactorClock
@@ -175,6 +177,23 @@ def test_a_mistake_that_is_found_while_requests_are_served_changes_nothing(with_
     assert (with_file.status(), outcome) == (200, [False])
     (line,) = lines
     assert "callers.toml, line 2: callers.t.raed is not known here" in line
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_nothing_looks_for_garbage_again_and_again_while_many_callers_are_read(with_file, is_right):
+    phases = []
+    many = "".join(caller(f"c{number}", f"read = {str(is_right).lower()}") for number in range(500))
+    with_file.path.write_text(many if is_right else f"{many}\n[callers.t]\n")
+    outcome = with_file.reload()
+    gc.callbacks.append(lambda phase, _: phases.append(phase))
+    try:
+        with_file.read_one()
+        assert outcome == [is_right]
+        # That is the one when all is read.
+        assert phases.count("start") <= 1
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
 
 
 def test_what_is_read_when_the_service_has_stopped_has_no_effect(with_file):

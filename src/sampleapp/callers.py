@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -50,6 +51,17 @@ class CallersOfFile:
         callers = load_callers(self._path)
         return _Content(callers, load_keys(callers, directory=self._path.parent))
 
+    def _load_many(self) -> _Content:
+        # Of ten thousand callers, the parser makes a million objects. Looking through them for garbage, again
+        # and again as they become more, keeps all threads waiting for up to a tenth of a second.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._load()
+        finally:
+            if was_enabled:
+                gc.enable()
+
     def _verifiers(self, content: _Content) -> list[TokenVerifier]:
         # Without issuers, too: those that there were are let go.
         verifier = self._keys.use(content.callers, content.keys)
@@ -75,7 +87,7 @@ class CallersOfFile:
             `sampleapp.access.CallersFileError` if the file cannot be read, or there are mistakes in it; then
             nothing has changed, and neither has it after cancelling.
         """
-        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), self._load)
+        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), self._load_many)
         return reading.addCallback(self._use)
 
     def _use(self, content: _Content) -> None:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers
+from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers, toml_lines
 from sampleapp.access.patterns import TopicPatterns
 from sampleapp.access.rates import Rate
 from sampleapp.access.tokens import digest_of, new_token
 from sampleapp.access.toml_lines import TOMLDocument
+from tests.support.callers import caller
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -332,17 +333,47 @@ def test_no_content_is_a_fault_of_the_service(data):
 
 
 @st.composite
+def headers(draw):
+    """Headers of tables and of arrays of tables, and the path of the table that each begins."""
+    return list(_headers(draw))
+
+
+def _headers(draw):
+    many, of = -1, -1
+    for number in range(draw(st.integers(0, 5))):
+        kinds = ["[t]", "[ 'a b' . t ]", "[[many]]"]
+        kind = draw(st.sampled_from([*kinds, "[[many.of]]", "[many.of.t]"] if of >= 0 else kinds))
+        if kind == "[[many]]":
+            many, of = many + 1, -1
+            yield f"{kind} # [x]", ("many", many)
+            yield "\t[[many.of]]", ("many", many, "of", 0)
+            of = 0
+        elif kind == "[[many.of]]":
+            of += 1
+            yield kind, ("many", many, "of", of)
+        elif kind == "[many.of.t]":
+            yield f"[many.of.t{number}]", ("many", many, "of", of, f"t{number}")
+        elif kind == "[t]":
+            yield f"[t{number}]", (f"t{number}",)
+        else:
+            yield f"[ 'a b' . t{number} ]", ("a b", f"t{number}")
+
+
+@st.composite
 def documents(draw):
     """A document, and the line of each of its values: made together."""
     lines, places = [], []
-    for table in range(draw(st.integers(0, 4))):
+    # What is above all headers is a table as well.
+    for header, table in [(None, ()), *draw(headers())]:
         lines += draw(st.lists(st.sampled_from(["", "# [x]", "  "]), max_size=2))
-        lines.append(f"[t{table}]")
-        places.append(((f"t{table}",), len(lines)))
+        if header is not None:
+            lines.append(header)
+            places.append((table, len(lines)))
         for member in range(draw(st.integers(0, 4))):
-            kind = draw(st.sampled_from(["number", "text", "array"]))
-            path = (f"t{table}", f"m{member}")
-            lines.append(f"m{member} = " + {"number": "1", "text": '"""', "array": "["}[kind])
+            kind = draw(st.sampled_from(["number", "text", "array", "table"]))
+            path = (*table, f"m{member}")
+            begin = {"number": "1", "text": '"""', "array": "[", "table": "{ a.b = [ 1 ] }"}[kind]
+            lines.append(f"m{member} = {begin}")
             places.append((path, len(lines)))
             if kind == "text":
                 lines += [*draw(st.lists(st.sampled_from(["[t0]", "m0 = 1", "x"]), max_size=3)), '"""']
@@ -352,7 +383,9 @@ def documents(draw):
                     lines.append(f'"] = {element}",')
                     places.append(((*path, element), len(lines)))
                 lines.append("]")
-    return "\n".join(lines), places
+            if kind == "table":
+                places.append(((*path, "a", "b", 0), len(lines)))
+    return draw(st.sampled_from(["\n", "\r\n"])).join(lines), places
 
 
 @given(documents())
@@ -360,6 +393,37 @@ def test_the_line_of_each_value_is_found(document):
     text, places = document
     parsed = TOMLDocument(text.encode())
     assert [(path, parsed.line_of(path)) for path, _ in places] == places
+
+
+def test_the_first_table_inside_another_is_where_that_begins():
+    document = TOMLDocument(b"# one\n[a.b.c]\nd = 1\n[a]\ne = 1\n")
+    paths = [(), ("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d"), ("a", "e")]
+    assert [document.line_of(path) for path in paths] == [1, 2, 2, 2, 3, 5]
+
+
+def test_mistakes_in_a_long_file_are_found_without_parsing_it_again_and_again(monkeypatch):
+    parsed = []
+    loads = toml_lines.tomllib.loads
+
+    def counting(text):
+        parsed.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(toml_lines.tomllib, "loads", counting)
+    topics = '",\n"'.join(f"topic-{number}" for number in range(500))
+    callers = (caller(f"c{number}", "read = true", f'publish = ["{topics}"]') for number in range(20))
+    text = "\n".join(callers).replace("topic-250", "topic 250").replace("read", "raed")
+    assert len(mistakes(text)) == 21
+    assert sum(parsed) < 50 * len(text)
+
+
+def test_a_byte_order_mark_is_said_to_be_too_much():
+    with pytest.raises(CallersFileError) as caught:
+        parse_callers(b"\xef\xbb\xbf[callers.t]\nread = true\n", name="f")
+    assert str(caught.value) == (
+        "--callers: f, line 1: begins with a byte order mark, which is not a part of TOML; save it as UTF-8 "
+        "without one."
+    )
 
 
 def test_a_token_is_known_by_its_hash_only():
