@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import pytest
-import pytest_twisted
-from twisted.internet.defer import Deferred, succeed
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.cli._file_publisher import publish_lines
-from sampleapp.cli._lines import LineSource
+from sampleapp.cli._file_publisher import Concurrency, publish_lines
+from sampleapp.cli._lines import LineSource, LineSplitter
+from sampleapp.cli._template import Template
 from sampleapp.client import (
+    AnswerLost,
     Forbidden,
+    PartlyPublished,
     Problem,
+    ProblemError,
     RequestTimedOut,
     ServiceUnreachable,
+    TLSFailed,
     TooManyRequests,
     Unauthorized,
+    UnexpectedAnswer,
 )
+from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
+
+PLACE = RecordMetadata(topic="t", partition=0, offset=0)
 
 
 class Publisher:
@@ -25,11 +38,18 @@ class Publisher:
 
     def __init__(self):
         self.waiting = []
-        self.contents = []
+        self.batches = []
+        """The contents of each batch, or the content of each message alone."""
 
-    def publish(self, *, topic, content, key):
+    def publish_many(self, messages):
+        return self._sent([message.content for message in messages])
+
+    def publish(self, *, topic, content, key, headers, timestamp_ms):
+        return self._sent(content)
+
+    def _sent(self, batch):
         answer = Deferred()
-        self.contents.append(content)
+        self.batches.append(batch)
         self.waiting.append(answer)
         return answer
 
@@ -37,21 +57,22 @@ class Publisher:
         self.waiting.pop(0).errback(error)
 
     def acknowledge(self):
-        self.waiting.pop(0).callback(RecordMetadata(topic="t", partition=0, offset=0))
+        self.waiting.pop(0).callback(PLACE)
 
 
-def publishing(publisher, *chunks, in_flight=2, clock=None):
+def publishing(publisher, *chunks, in_flight=2, single_messages=None, clock=None, progress=lambda _: None):
     """Begin to publish the lines of a file; the end of the file is where the chunks end."""
     unread = [*chunks, b""]
     return Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            topic="t",
-            key=None,
-            source=LineSource(lambda: succeed(unread.pop(0))),
-            in_flight=in_flight,
+            template=Template(topic="t"),
+            source=LineSource(
+                lambda: succeed(unread.pop(0)), splitter=LineSplitter(max_bytes=1024 * 1024 + 9)
+            ),
+            in_flight=Concurrency(batches=in_flight, single_messages=single_messages or in_flight),
             clock=clock or Clock(),
-            progress=lambda _: None,
+            progress=progress,
         )
     )
 
@@ -63,12 +84,29 @@ def reported(publishing):
     return list(report.sentences())
 
 
-def test_no_more_messages_are_in_flight_than_allowed():
+def problem(status, *, errors=()):
+    return Problem(title="Title", status=status, detail="Detail.", errors=tuple(errors))
+
+
+def refusal(status, *, errors=(), retry_after_s=None):
+    return ProblemError(problem(status, errors=errors), retry_after_s=retry_after_s)
+
+
+def test_the_lines_that_are_there_go_in_one_batch_of_bounded_size():
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n5\n", in_flight=2)
-    assert publisher.contents == ["1", "2"]
+    ended = publishing(publisher, b"x\n" * 2500, b"y" * 1024 * 1024 + b"\nz", in_flight=1)
+    while publisher.waiting:
+        publisher.acknowledge()
+    assert [len(batch) for batch in publisher.batches] == [1000, 1000, 500, 1, 1]
+    assert reported(ended) == ["Published 2502 lines, 0 failed."]
+
+
+def test_no_more_batches_are_in_flight_than_allowed():
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n", b"2\n3\n", b"4\n", b"5\n", in_flight=2)
+    assert publisher.batches == [["1"], ["2", "3"]]
     publisher.acknowledge()
-    assert publisher.contents == ["1", "2", "3"]
+    assert publisher.batches == [["1"], ["2", "3"], ["4"]]
     while publisher.waiting:
         assert len(publisher.waiting) <= 2
         publisher.acknowledge()
@@ -81,10 +119,9 @@ def test_lines_are_read_only_when_they_can_be_sent():
     Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            topic="t",
-            key=None,
+            template=Template(topic="t"),
             source=LineSource(lambda: succeed(chunks.pop(0))),
-            in_flight=1,
+            in_flight=Concurrency(batches=1, single_messages=1),
             clock=Clock(),
             progress=lambda _: None,
         )
@@ -97,60 +134,147 @@ def test_one_at_a_time_keeps_the_order_of_the_lines():
     publishing(publisher, b"1\n2", b"\n3\n", in_flight=1)
     while publisher.waiting:
         publisher.acknowledge()
-    assert publisher.contents == ["1", "2", "3"]
+    assert publisher.batches == [["1"], ["2", "3"]]
+
+
+def test_what_all_lines_have_in_common_is_in_each_message():
+    class Taking(Publisher):
+        def publish_many(self, messages):
+            self.messages = messages
+            return succeed(None)
+
+    publisher = Taking()
+    common = {"topic": "t", "key": "k", "headers": {"h": "v"}, "timestamp_ms": 7}
+    Deferred.fromCoroutine(
+        publish_lines(
+            client=publisher,
+            template=Template(**common),
+            source=LineSource(iter([succeed(b"1\n\n"), succeed(b"")]).__next__),
+            in_flight=Concurrency(batches=1, single_messages=1),
+            clock=Clock(),
+            progress=lambda _: None,
+        )
+    )
+    assert [message.content for message in publisher.messages] == ["1", ""]
+    for message, (name, value) in itertools.product(publisher.messages, common.items()):
+        assert getattr(message, name) == value
 
 
 def test_failed_lines_are_told_by_their_reasons_and_numbers():
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n\xff\n3\n4\n\xff\n\xff\n\xff\n", in_flight=1)
+    too_long = b"x" * (1024 * 1024 + 10)
+    ended = publishing(
+        publisher, b"1\n\xff\n", b"3\n", b"4\n\xff\n\xff\n" + too_long + b"\n\xff\n", in_flight=1
+    )
     publisher.acknowledge()
-    publisher.waiting.pop(0).errback(RequestTimedOut("It took too long."))
+    publisher.refuse(RequestTimedOut("It took too long."))
     publisher.acknowledge()
+    assert publisher.batches == [["1"], ["3"], ["4"]]
     assert reported(ended) == [
-        "Lines 2, 5-7: not UTF-8.",
+        "Lines 2, 5-6, 8: not UTF-8.",
         "Line 3: It took too long. May have been published.",
-        "Published 2 lines, 5 failed.",
+        "Line 7: longer than 16777216 bytes.",
+        "Published 2 lines, 6 failed.",
     ]
 
 
-def test_when_the_service_is_unreachable_the_rest_of_the_file_is_not_sent():
+@pytest.mark.parametrize(
+    "error", [ServiceUnreachable("Nothing there."), TLSFailed("Nothing there.", retriable=False)]
+)
+def test_when_the_service_was_never_there_the_rest_of_the_file_is_not_sent(error):
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=2)
-    publisher.waiting.pop(0).errback(ServiceUnreachable("Nothing there."))
+    ended = publishing(publisher, b"1\n", b"2\n", b"3\n", in_flight=2)
+    publisher.refuse(error)
     publisher.acknowledge()
-    assert publisher.contents == ["1", "2"]
+    assert publisher.batches == [["1"], ["2"]]
     first, second, third = reported(ended)
     assert first == "Line 1: Nothing there."
-    assert second.startswith("Stopped after line 2: what follows was not sent.")
+    assert second.startswith("Stopped after line 2: what follows was not sent. Is the service running?")
     assert third == "Published 1 line, 1 failed."
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceUnreachable("Nothing there."), refusal(503), UnexpectedAnswer("Odd.", status=429)]
+)
+def test_a_service_that_is_away_for_a_while_is_waited_for(error):
+    publisher, clock, waiting = Publisher(), Clock(), []
+    ended = publishing(
+        publisher,
+        b"1\n",
+        b"2\n3\n",
+        b"4\n",
+        in_flight=1,
+        clock=clock,
+        progress=lambda report: waiting.append(report.waiting_because),
+    )
+    publisher.acknowledge()
+    for _ in range(30):
+        publisher.refuse(error)
+        assert (waiting[-1], publisher.waiting) == (str(error), [])
+        clock.advance(1)
+    publisher.acknowledge()
+    publisher.acknowledge()
+    assert waiting[-1] is None
+    assert publisher.batches == [["1"], *[["2", "3"]] * 31, ["4"]]
+    assert reported(ended) == [
+        "Nothing was sent for 30 seconds in all: the service could not take it.",
+        "Published 4 lines, 0 failed.",
+    ]
+
+
+def test_a_service_that_does_not_come_back_is_given_up_in_the_end():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n", b"2\n", b"3\n", in_flight=1, clock=clock)
+    publisher.acknowledge()
+    while publisher.waiting:
+        assert clock.seconds() < 1000
+        publisher.refuse(ServiceUnreachable("Nothing there."))
+        clock.advance(1)
+    assert clock.seconds() > 300
+    first, second, *_ = reported(ended)
+    assert first == "Line 2: Nothing there."
+    assert second.startswith("Stopped after line 2: what follows was not sent. Is the service running?")
+
+
+def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_again():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n", b"3\n", b"4\n", in_flight=2, clock=clock)
+    publisher.refuse(AnswerLost("Gone."))
+    publisher.refuse(ServiceUnreachable("Nothing there."))
+    publisher.refuse(ServiceUnreachable("Nothing there."))
+    clock.advance(1)
+    assert sorted(publisher.batches[3:]) == [["3"], ["4"]]
+    publisher.acknowledge()
+    publisher.acknowledge()
+    assert reported(ended) == [
+        "Lines 1-2: Gone. May have been published.",
+        "Nothing was sent for 1 seconds in all: the service could not take it.",
+        "Published 2 lines, 2 failed.",
+    ]
 
 
 def test_an_interrupted_publishing_accounts_for_what_was_under_way():
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n5\n", in_flight=2)
+    ended = publishing(publisher, b"1\n", b"2\n", b"3\n4\n", b"5\n", in_flight=2)
     publisher.acknowledge()
     ended.cancel()
     assert reported(ended) == [
-        "Lines 2-3: interrupted before the answer. May have been published.",
-        "Interrupted after line 3: what follows was not sent.",
-        "Published 1 line, 2 failed.",
+        "Lines 2-4: interrupted before the answer. May have been published.",
+        "Interrupted after line 4: what follows was not sent.",
+        "Published 1 line, 3 failed.",
     ]
 
 
-def problem(status):
-    return Problem(title="Title", status=status, detail="Detail.")
-
-
-def test_a_line_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_before():
+def test_a_batch_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_before():
     publisher, clock = Publisher(), Clock()
-    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=2, clock=clock)
+    ended = publishing(publisher, b"1\n", b"2\n", b"3\n", b"4\n", in_flight=2, clock=clock)
     publisher.refuse(TooManyRequests(problem(429), retry_after_s=3))
     publisher.acknowledge()
-    assert publisher.contents == ["1", "2"]
+    assert publisher.batches == [["1"], ["2"]]
     clock.advance(2.9)
-    assert publisher.contents == ["1", "2"]
+    assert publisher.batches == [["1"], ["2"]]
     clock.advance(0.1)
-    assert publisher.contents == ["1", "2", "1", "3"]
+    assert publisher.batches == [["1"], ["2"], ["1"], ["3"]]
     while publisher.waiting:
         publisher.acknowledge()
     assert reported(ended) == [
@@ -165,19 +289,19 @@ def test_how_long_a_refusal_holds_lines_back_is_bounded(retry_after_s, pause_s):
     publishing(publisher, b"1\n", clock=clock)
     publisher.refuse(TooManyRequests(problem(429), retry_after_s=retry_after_s))
     clock.advance(max(0, pause_s - 0.1))
-    assert len(publisher.contents) == (1 if pause_s else 2)
+    assert len(publisher.batches) == (1 if pause_s else 2)
     clock.advance(0.1)
-    assert len(publisher.contents) == 2
+    assert len(publisher.batches) == 2
 
 
 def test_a_line_that_is_always_too_much_ends_the_publishing_in_the_end():
     publisher, clock = Publisher(), Clock()
-    ended = publishing(publisher, b"1\n2\n", in_flight=1, clock=clock)
+    ended = publishing(publisher, b"1\n", b"2\n", in_flight=1, clock=clock)
     while publisher.waiting:
         assert clock.seconds() < 1000
         publisher.refuse(TooManyRequests(problem(429), retry_after_s=30))
         clock.advance(30)
-    assert set(publisher.contents) == {"1"}
+    assert publisher.batches == [["1"]] * len(publisher.batches)
     first, second, *_ = reported(ended)
     assert first == "Line 1: Title (429): Detail. There is room again in 30 seconds."
     assert second.startswith(
@@ -185,9 +309,20 @@ def test_a_line_that_is_always_too_much_ends_the_publishing_in_the_end():
     )
 
 
+def test_a_refusal_after_hours_without_lines_is_no_reason_to_give_up():
+    publisher, clock = Publisher(), Clock()
+    publishing(publisher, b"1\n", b"2\n", in_flight=1, clock=clock)
+    clock.advance(7200)
+    publisher.acknowledge()
+    clock.advance(7200)
+    publisher.refuse(TooManyRequests(problem(429), retry_after_s=1))
+    clock.advance(1)
+    assert publisher.batches == [["1"], ["2"], ["2"]]
+
+
 def test_who_is_interrupted_while_lines_are_held_back_is_told_that_they_were_not_sent():
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n", in_flight=1)
+    ended = publishing(publisher, b"1\n", b"2\n", in_flight=1)
     publisher.refuse(TooManyRequests(problem(429), retry_after_s=30))
     ended.cancel()
     assert reported(ended)[0] == "Line 1: interrupted before it was sent."
@@ -196,10 +331,10 @@ def test_who_is_interrupted_while_lines_are_held_back_is_told_that_they_were_not
 @pytest.mark.parametrize("error", [Unauthorized(problem(401), has_token=True), Forbidden(problem(403))])
 def test_when_the_caller_is_not_let_in_the_rest_of_the_file_is_not_sent(error):
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=2)
+    ended = publishing(publisher, b"1\n", b"2\n", b"3\n", in_flight=2)
     publisher.refuse(error)
     publisher.acknowledge()
-    assert publisher.contents == ["1", "2"]
+    assert publisher.batches == [["1"], ["2"]]
     first, second, third = reported(ended)
     assert first == f"Line 1: {error}"
     assert second.startswith(
@@ -208,11 +343,230 @@ def test_when_the_caller_is_not_let_in_the_rest_of_the_file_is_not_sent(error):
     assert third == "Published 1 line, 1 failed."
 
 
-@pytest_twisted.ensureDeferred
-async def test_a_mistake_of_the_program_is_not_taken_for_a_failed_line():
+def test_a_mistake_of_the_program_is_not_taken_for_a_failed_line():
     class Broken:
-        def publish(self, **_):
+        def publish_many(self, _messages):
             raise ZeroDivisionError
 
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        await publishing(Broken(), b"1\n")
+    results = []
+    publishing(Broken(), b"1\n").addBoth(results.append)
+    assert "ZeroDivisionError" in repr(results)
+
+
+def partly(*results):
+    return PartlyPublished(problem(504), results=results)
+
+
+def test_of_a_batch_that_is_partly_published_only_what_is_safe_is_sent_again():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n3\n4\n5\n", clock=clock)
+    publisher.refuse(partly(PLACE, refusal(503), refusal(504), refusal(413), refusal(503)))
+    clock.advance(1)
+    assert publisher.batches[1:] == [["2", "5"]]
+    publisher.acknowledge()
+    assert reported(ended) == [
+        "Line 3: Title (504): Detail. May have been published.",
+        "Line 4: Title (413): Detail.",
+        "Nothing was sent for 1 seconds in all: the service could not take it.",
+        "Published 3 lines, 2 failed.",
+    ]
+
+
+def test_one_at_a_time_no_line_is_sent_again_behind_a_later_one():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=1, clock=clock)
+    publisher.refuse(partly(refusal(503), PLACE, refusal(503), refusal(503)))
+    clock.advance(1)
+    assert publisher.batches[1:] == [["3", "4"]]
+    publisher.refuse(partly(refusal(503), refusal(504)))
+    assert publisher.batches[2:] == []
+    again = "Title (503): Detail. Not sent again, since a later line may have been published."
+    assert reported(ended)[:2] == [
+        f"Lines 1, 3: {again}",
+        "Line 4: Title (504): Detail. May have been published.",
+    ]
+
+
+def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_at_once():
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n3\n4\n")
+    publisher.refuse(
+        refusal(422, errors=[Fault("/1/content", "Odd."), Fault("/3", "Bad."), Fault("/3", "Worse.")])
+    )
+    assert publisher.batches[1:] == [["1", "3"]]
+    publisher.refuse(refusal(400, errors=[Fault("/0", "Bad."), Fault("/1", "Bad.")]))
+    assert reported(ended) == [
+        "Line 2: Title (422): Odd.",
+        "Line 4: Title (422): Bad. Worse.",
+        "Lines 1, 3: Title (400): Bad.",
+        "Published 0 lines, 4 failed.",
+    ]
+
+
+@pytest.mark.parametrize("pointer", ["/0/topic", "/1/headers/a", "/0/key", "/2/timestamp"])
+def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer):
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n3\n")
+    publisher.refuse(refusal(422, errors=[Fault(pointer, "Odd.")]))
+    assert publisher.waiting == []
+    assert reported(ended)[0] == "Lines 1-3: Title (422): Odd."
+
+
+@pytest.mark.parametrize("pointer", ["", "/topic", "/4/content", "/x/content", "0"])
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_batch_that_is_refused_as_a_whole_is_halved_until_each_line_is_answered(status, pointer):
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n3\n")
+    publisher.refuse(refusal(status, errors=[Fault(pointer, "Odd.")]))
+    assert publisher.batches[1:] == [["1", "2"]]
+    publisher.acknowledge()
+    assert publisher.batches[2:] == [["3"]]
+    publisher.refuse(refusal(status))
+    assert reported(ended) == [f"Line 3: Title ({status}): Detail.", "Published 2 lines, 1 failed."]
+
+
+@pytest.mark.parametrize("status", [404, 405, 500])
+def test_what_is_not_about_a_part_of_a_batch_counts_for_all_its_lines(status):
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n", b"3\n", in_flight=1)
+    publisher.refuse(refusal(status))
+    publisher.acknowledge()
+    doubt = " May have been published." if status == 500 else ""
+    assert reported(ended) == [
+        f"Lines 1-2: Title ({status}): Detail.{doubt}",
+        "Published 1 line, 2 failed.",
+    ]
+
+
+@pytest.mark.parametrize("error", [refusal(415), UnexpectedAnswer("No.", status=415)])
+def test_a_service_without_batches_gets_single_messages(error):
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n3\n4\n5\n", b"6\n", in_flight=2, single_messages=4)
+    assert publisher.batches == [["1", "2", "3", "4", "5"], ["6"]]
+    publisher.refuse(error)
+    publisher.refuse(error)
+    assert publisher.batches[2:] == ["1", "2", "6"]
+    publisher.acknowledge()
+    publisher.refuse(refusal(404))
+    while publisher.waiting:
+        assert len(publisher.waiting) <= 4
+        publisher.acknowledge()
+    assert sorted(publisher.batches[2:]) == ["1", "2", "3", "4", "5", "6"]
+    assert reported(ended) == ["Line 2: Title (404): Detail.", "Published 5 lines, 1 failed."]
+
+
+def test_single_messages_one_at_a_time_keep_the_order_of_the_lines():
+    publisher, clock = Publisher(), Clock()
+    publishing(publisher, b"1\n2\n", b"3\n", in_flight=1, clock=clock)
+    publisher.refuse(refusal(415))
+    publisher.refuse(refusal(503))
+    clock.advance(1)
+    while publisher.waiting:
+        assert len(publisher.waiting) == 1
+        publisher.acknowledge()
+    assert publisher.batches[1:] == ["1", "1", "2", "3"]
+
+
+def test_single_messages_that_are_interrupted_are_in_doubt():
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=1, single_messages=2)
+    publisher.refuse(refusal(415))
+    publisher.acknowledge()
+    ended.cancel()
+    assert reported(ended)[:2] == [
+        "Line 2: interrupted before the answer. May have been published.",
+        "Lines 3-4: interrupted before it was sent.",
+    ]
+
+
+AT_ONCE = {
+    "unreachable": (ServiceUnreachable("Nothing there."), False),
+    "busy": (refusal(503), False),
+    "lost before": (AnswerLost("Gone."), False),
+    "lost after": (AnswerLost("Gone."), True),
+    "too large": (refusal(413), False),
+    "too much": (TooManyRequests(problem(429), retry_after_s=2), False),
+    "without batches": (refusal(415), False),
+    "wrong": (refusal(422, errors=[Fault("/0/content", "Odd.")]), False),
+}
+
+
+class Log:
+    """A topic behind a service that does what it is told to each time, and says so truthfully."""
+
+    def __init__(self, fates):
+        self.fates = iter(fates)
+        self.records = []
+
+    def publish(self, *, content, **_):
+        outcome = self._outcomes([content])
+        return fail(outcome) if isinstance(outcome, Exception) else self._answer(outcome[0])
+
+    def publish_many(self, messages):
+        outcome = self._outcomes([message.content for message in messages])
+        if isinstance(outcome, Exception):
+            return fail(outcome)
+        return self._answer(outcome if outcome == [PLACE] * len(outcome) else partly(*outcome))
+
+    def _answer(self, outcome):
+        return fail(outcome) if isinstance(outcome, Exception) else succeed(outcome)
+
+    def _outcomes(self, contents):
+        fate = next(self.fates, [(None, True)])
+        if not isinstance(fate, str):
+            return [
+                self._outcome(content, *each)
+                for content, each in zip(contents, itertools.cycle(fate), strict=False)
+            ]
+        error, stored = AT_ONCE[fate]
+        self.records += contents if stored else []
+        return error
+
+    def _outcome(self, content, status, stored):
+        self.records += [content] if stored else []
+        return PLACE if status is None else refusal(status)
+
+
+fates_of_a_line = st.sampled_from(
+    [(None, True), (None, True), (503, False), (504, False), (504, True), (413, False)]
+)
+fates = st.sampled_from(list(AT_ONCE)) | st.lists(fates_of_a_line, min_size=1, max_size=5)
+
+
+@given(
+    fates=st.lists(fates, max_size=15),
+    chunks=st.lists(st.integers(1, 4), max_size=4),
+    in_flight=st.sampled_from([1, 1, 2]),
+)
+def test_whatever_happens_each_line_is_published_once_and_in_order_or_told(fates, chunks, in_flight):
+    numbers = itertools.count(1)
+    files = [b"".join(b"%d\n" % next(numbers) for _ in range(count)) for count in chunks]
+    log, clock = Log(fates), Clock()
+    ended = publishing(log, *files, in_flight=in_flight, clock=clock)
+    while not ended.called:
+        clock.advance(1)
+    sentences = reported(ended)
+    in_doubt, refused = told(sentences)
+    published, failed = map(int, re.findall(r"\d+", sentences[-1]))
+    assert failed == len(in_doubt) + len(refused)
+    stored = [int(content) for content in log.records]
+    assert len(set(stored)) == len(stored)
+    assert refused.isdisjoint(stored)
+    # The lines that were begun are the first ones.
+    assert set(range(1, published + failed + 1)) - in_doubt - refused == set(stored) - in_doubt
+    if in_flight == 1:
+        assert sorted(stored) == stored
+    if not any(sentence.startswith("Stopped") for sentence in sentences):
+        assert published + failed == sum(chunks)
+
+
+def told(sentences):
+    """The numbers of the lines that may have been published, and of those that were not."""
+    in_doubt, refused = set(), set()
+    for sentence in sentences:
+        found = re.match(r"Lines? ([-\d, ]+): (.*)", sentence)
+        for part in found[1].split(", ") if found else []:
+            first, _, last = part.partition("-")
+            lines = range(int(first), int(last or first) + 1)
+            (in_doubt if found[2].endswith(" May have been published.") else refused).update(lines)
+    return in_doubt, refused

@@ -1,5 +1,5 @@
 """
-The ``sampleapp`` command: run the service, publish messages, look at readings, read a topic, make tokens.
+The ``sampleapp`` command: run the service, publish to it, look at readings, read a topic, make tokens.
 
 What can be parsed is parsed before anything heavier than click is imported: ``--help`` answers at once.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from sampleapp.cli._consume import consume
+from sampleapp.cli._delete import delete
 from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
 from sampleapp.cli._serve import serve
@@ -26,6 +27,7 @@ EPILOG = """
 Examples:
   sampleapp serve
   sampleapp publish readings --key kitchen 21.5
+  sampleapp delete readings kitchen
   sampleapp readings --version 2
   sampleapp consume readings
   sampleapp token thermometer --publish readings
@@ -69,6 +71,7 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(publish)
+main.add_command(delete)
 main.add_command(readings)
 main.add_command(consume)
 main.add_command(token)

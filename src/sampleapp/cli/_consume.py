@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from sampleapp.cli._options import broker_option
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._run import run
+from sampleapp.cli._times import MAX_INT64, milliseconds
 
 if TYPE_CHECKING:
     from sampleapp.model import Start
@@ -28,8 +28,7 @@ Examples:
   sampleapp consume readings --broker kafka://kafka1:9092,kafka2:9092
 """
 
-MAX_INT64 = 2**63 - 1
-INTEGER = re.compile(r"(?P<sign>[-@]?)(?P<digits>[0-9]{1,19})")
+INTEGER = re.compile(r"(?P<sign>-?)(?P<digits>[0-9]{1,19})")
 
 
 def _start(_context: click.Context, parameter: click.Parameter, value: str) -> Start:
@@ -41,19 +40,11 @@ def _start(_context: click.Context, parameter: click.Parameter, value: str) -> S
         return FromEnd(0)
     number = INTEGER.fullmatch(value)
     if number is not None and int(number["digits"]) <= MAX_INT64:
-        kinds: dict[str, type[FromOffset | FromEnd | FromTime]] = {
-            "": FromOffset,
-            "-": FromEnd,
-            "@": FromTime,
-        }
-        return kinds[number["sign"]](int(number["digits"]))
-    try:
-        # Python 3.10 does not know Z.
-        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
-    except ValueError:
-        time = None
-    if time is not None and time.tzinfo is not None:
-        return FromTime(round(time.timestamp() * 1000))
+        kind: type[FromOffset | FromEnd] = FromEnd if number["sign"] else FromOffset
+        return kind(int(number["digits"]))
+    timestamp_ms = milliseconds(value)
+    if timestamp_ms is not None:
+        return FromTime(timestamp_ms)
     raise click.BadParameter(
         f"{value!r} is none of: start; end; an offset, such as 42; -N for the last N of each partition; a "
         "time with its offset from UTC, such as 2026-11-21T08:00:00Z; @MILLISECONDS since 1970.",

@@ -1,231 +1,332 @@
-"""Publishing many lines, a bounded number at a time, and accounting for each."""
+"""Publishing many lines in batches, a bounded number at a time, and accounting for each line."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+from typing import TypeAlias
 
+from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 
 from sampleapp.cli._lines import MAX_LINE_BYTES, Line, LineSource
-from sampleapp.cli._run import START_IT
+from sampleapp.cli._pace import Pace
+from sampleapp.cli._report import Report
+from sampleapp.cli._template import Template
 from sampleapp.client import (
     Client,
     ClientError,
     Forbidden,
+    Message,
+    PartlyPublished,
+    ProblemError,
     ServiceUnreachable,
-    TooManyRequests,
     Unauthorized,
+    UnexpectedAnswer,
 )
+from sampleapp.model import RecordMetadata
 
-__all__ = ["Report", "publish_lines"]
+__all__ = ["Concurrency", "publish_lines"]
 
-# What to wait after a refusal that does not say it, and the longest that is believed.
-DEFAULT_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-# After so long without one published line, there is more amiss than a rate: a line may be larger than any
-# second's share.
-PATIENCE_S = 300.0
+# A batch of these takes the service a few milliseconds; larger ones are not cheaper for a line.
+MAX_BATCH_LINES = 1000
+MAX_BATCH_BYTES = 1024 * 1024
+
+_REFUSED_FOR_A_PART = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+    }
+)
+_COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
+
+_NOT_SENT = "interrupted before it was sent."
+_NO_ANSWER = "interrupted before the answer. May have been published."
+
+_Outcome: TypeAlias = RecordMetadata | ClientError | None
+"""Of one line: where its record is, what went wrong, or nothing if the answer was not waited for."""
 
 
-class Report:
-    """What became of the lines so far."""
+class Concurrency(Struct, frozen=True, kw_only=True):
+    """How many requests may wait for their answers at one time; 1 keeps the order of the lines."""
 
-    def __init__(self) -> None:
-        self.published = 0
-        self.failed = 0
-        self.finished_bytes = 0
-        """Of the file, in lines whose outcome is known."""
-        self.unreachable = False
-        """Whether the service could not be reached, so that no more lines are begun."""
-        self.refused = False
-        """Whether the service does not let the caller in, so that no more lines are begun."""
-        self.waited_s = 0.0
-        """How long nothing was sent because the caller's rate did not allow it, in seconds."""
-        self.unreadable: str | None = None
-        """Why the file could not be read to its end; ``None`` if it could."""
-        self.interrupted = False
-        """Whether the publishing was cancelled, so that no more lines are begun."""
-        # Reasons are few, lines many: eight bytes each, where a str or even an int would be dozens.
-        self._failures: dict[str, array[int]] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether every line has been published."""
-        return not (self.failed or self.stopped)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether no more lines are begun, although there may be some."""
-        return bool(self.unreachable or self.refused or self.unreadable or self.interrupted)
-
-    def fail(self, line: Line, reason: str) -> None:
-        """Account for a line that could not be published."""
-        self.failed += 1
-        self._failures.setdefault(reason, array("Q")).append(line.number)
-
-    def sentences(self) -> Iterator[str]:
-        """All there is to say, for a person: why lines failed, and how many did not."""
-        for reason, numbers in self._failures.items():
-            word = "Line" if len(numbers) == 1 else "Lines"
-            yield f"{word} {', '.join(_ranges(numbers))}: {reason}"
-        if self.unreachable:
-            yield (
-                f"Stopped after line {self.published + self.failed}: what follows was not sent. "
-                f"Is the service running? {START_IT}"
-            )
-        elif self.refused:
-            yield (
-                f"Stopped after line {self.published + self.failed}: what follows was not sent, since the "
-                "service would refuse it as well."
-            )
-        elif self.unreadable is not None:
-            yield f"Stopped after line {self.published + self.failed}: reading failed ({self.unreadable})."
-        elif self.interrupted:
-            yield f"Interrupted after line {self.published + self.failed}: what follows was not sent."
-        if self.waited_s:
-            yield f"Nothing was sent for {self.waited_s:.0f} seconds in all: the service allows no more."
-        lines = "line" if self.published == 1 else "lines"
-        yield f"Published {self.published} {lines}, {self.failed} failed."
+    batches: int
+    single_messages: int
+    """For a service that takes no batches."""
 
 
 async def publish_lines(
     *,
     client: Client,
-    topic: str,
-    key: str | None,
+    template: Template,
     source: LineSource,
-    in_flight: int,
+    in_flight: Concurrency,
     clock: IReactorTime,
     progress: Callable[[Report], None],
 ) -> Report:
     """
-    Publish each line as a message.
+    Publish each line as a message, in batches if the service takes them.
 
-    A line that the service refuses because the caller has sent too much (429) is sent again when it may be,
-    and no other before. Cancelling it cancels what is in flight, and returns the report all the same.
+    What was certainly not published, and may be later, is sent again: when the service refuses it because
+    the caller has sent too much (429) or because it cannot take it now (503), and when the service cannot
+    be reached any more. Nothing else is sent before. Lines whose outcome is not known are not sent again.
+    Cancelling it cancels what is in flight, and returns the report all the same.
 
-    :param key: the key of every record; ``None`` for none.
-    :param in_flight: how many messages may wait for their answers at one time.
     :param clock: tells when lines may be sent again.
-    :param progress: is told each time the outcome of a line is known.
+    :param progress: is told each time the outcome of lines is known, or that they have to wait.
     :return: what became of the lines.
     """
-    report = Report()
-    pace = _Pace(clock, report)
+    publisher = _Publisher(
+        client=client, template=template, source=source, in_flight=in_flight, clock=clock, progress=progress
+    )
+    return await publisher.run()
 
-    async def work() -> None:
+
+class _Parcel(Struct, frozen=True):
+    """Lines that are sent at one time."""
+
+    lines: Sequence[Line]
+    contents: Sequence[str]
+    """Of each line, as text."""
+
+    def of(self, indices: Iterable[int]) -> _Parcel:
+        chosen = list(indices)
+        return _Parcel([self.lines[index] for index in chosen], [self.contents[index] for index in chosen])
+
+    def pieces(self, size: int) -> list[_Parcel]:
+        """Return the same lines in parcels of at most so many."""
+        return [
+            _Parcel(self.lines[begin : begin + size], self.contents[begin : begin + size])
+            for begin in range(0, len(self.lines), size)
+        ]
+
+
+class _Publisher:
+    def __init__(
+        self,
+        *,
+        client: Client,
+        template: Template,
+        source: LineSource,
+        in_flight: Concurrency,
+        clock: IReactorTime,
+        progress: Callable[[Report], None],
+    ) -> None:
+        self._client = client
+        self._template = template
+        self._source = source
+        self._workers = in_flight.batches
+        self._lines_at_once = MAX_BATCH_LINES
+        # So that all workers together have as many messages in flight as they may, or a few more.
+        self._single_lines_at_once = -(-in_flight.single_messages // in_flight.batches)
+        self._takes_batches = True
+        self._progress = progress
+        self._report = Report()
+        self._pace = Pace(clock, self._report)
+
+    async def run(self) -> Report:
+        workers = [Deferred.fromCoroutine(self._work()) for _ in range(self._workers)]
+        await gatherResults(workers, consumeErrors=True)
+        return self._report
+
+    async def _work(self) -> None:
+        report = self._report
         while not report.stopped:
             try:
-                line = await source.next()
+                lines = await self._source.take(max_lines=self._lines_at_once, max_bytes=MAX_BATCH_BYTES)
             except CancelledError:
                 report.interrupted = True
                 return
             except OSError as error:
                 report.unreadable = error.strerror or str(error)
                 return
-            if line is None:
+            if not lines:
                 return
-            await _publish_line(line, client=client, topic=topic, key=key, pace=pace, report=report)
-            report.finished_bytes += line.size
-            progress(report)
+            await self._publish(self._readable(lines))
+            report.finished_bytes += sum(line.size for line in lines)
+            self._progress(report)
 
-    await gatherResults([Deferred.fromCoroutine(work()) for _ in range(in_flight)], consumeErrors=True)
-    return report
+    def _readable(self, lines: list[Line]) -> _Parcel:
+        """Return the lines that can be messages; account for the others."""
+        contents = [line.content for line in lines]
+        if None not in contents:
+            try:
+                # All at once is many times faster, and a line feed is no part of another character.
+                return _Parcel(lines, b"\n".join(contents).decode("utf-8").split("\n"))  # type: ignore[arg-type]  # see above
+            except UnicodeDecodeError:
+                pass
+        readable: list[tuple[Line, str]] = []
+        for line in lines:
+            if line.content is None:
+                self._report.fail(line.number, f"longer than {MAX_LINE_BYTES} bytes.")
+                continue
+            try:
+                readable.append((line, line.content.decode("utf-8")))
+            except UnicodeDecodeError:
+                # Where in the line would make a reason of each line; the number of the line finds it.
+                self._report.fail(line.number, "not UTF-8.")
+        return _Parcel([line for line, _ in readable], [content for _, content in readable])
 
+    async def _publish(self, parcel: _Parcel) -> None:
+        """Publish lines, and account for each."""
+        waiting = deque(parcel.pieces(self._lines_at_once))
+        while waiting and not self._report.interrupted:
+            try:
+                await self._pace.wait()
+            except CancelledError:
+                self._report.interrupted = True
+                break
+            # What is sent again comes before the others, so that lines stay in order.
+            waiting.extendleft(reversed(await self._send(waiting.popleft())))
+        for unsent in waiting:
+            for line in unsent.lines:
+                self._report.fail(line.number, _NOT_SENT)
 
-class _Pace:
-    """When lines may be sent: a rate is one of the caller, so what one line is told counts for all."""
-
-    def __init__(self, clock: IReactorTime, report: Report) -> None:
-        self._clock = clock
-        self._report = report
-        self._since_s = clock.seconds()
-        self._until_s = 0.0
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether nothing but refusals has come for a long time."""
-        return self._clock.seconds() - self._since_s > PATIENCE_S
-
-    def publishes(self) -> None:
-        """Take note that a line was published."""
-        self._since_s = self._clock.seconds()
-
-    def hold(self, retry_after_s: float | None) -> None:
-        """
-        Let nobody send anything.
-
-        :param retry_after_s: for so many seconds; ``None`` if the service does not say.
-        """
-        pause_s = DEFAULT_PAUSE_S if retry_after_s is None else min(retry_after_s, LONGEST_PAUSE_S)
-        now_s = self._clock.seconds()
-        begins_s, self._until_s = max(now_s, self._until_s), max(now_s + pause_s, self._until_s)
-        self._report.waited_s += self._until_s - begins_s
-
-    async def wait(self) -> None:
-        """Wait until it is allowed to send."""
-        while (pause_s := self._until_s - self._clock.seconds()) > 0:
-            await deferLater(self._clock, pause_s)
-
-
-async def _publish_line(
-    line: Line, *, client: Client, topic: str, key: str | None, pace: _Pace, report: Report
-) -> None:
-    if line.content is None:
-        report.fail(line, f"longer than {MAX_LINE_BYTES} bytes.")
-        return
-    try:
-        content = line.content.decode("utf-8")
-    except UnicodeDecodeError:
-        # Where in the line would make a reason of each line; the number of the line finds it.
-        report.fail(line, "not UTF-8.")
-        return
-    refusal: TooManyRequests | None = None
-    while refusal is None or not pace.is_hopeless:
+    async def _send(self, parcel: _Parcel) -> list[_Parcel]:
+        """Send lines; return those that have to be sent again, in their order."""
+        if not self._takes_batches:
+            return self._settle(parcel, await self._send_one_by_one(parcel))
         try:
-            await pace.wait()
-        except CancelledError:
-            report.interrupted = True
-            report.fail(line, "interrupted before it was sent.")
-            return
-        try:
-            await client.publish(topic=topic, content=content, key=key)
-        except TooManyRequests as error:
-            pace.hold(error.retry_after_s)
-            refusal = error
-            continue
+            await self._client.publish_many(self._messages(parcel))
+        except PartlyPublished as error:
+            return self._settle(parcel, error.results)
+        except (ProblemError, UnexpectedAnswer) as error:
+            smaller = self._smaller(parcel, error)
+            return self._settle(parcel, [error] * len(parcel.lines)) if smaller is None else smaller
         except ClientError as error:
-            report.unreachable = report.unreachable or isinstance(error, ServiceUnreachable)
-            # The other lines are of the same caller, for the same topic.
-            report.refused = report.refused or isinstance(error, Unauthorized | Forbidden)
-            report.fail(line, f"{error} May have been published." if error.possibly_published else str(error))
+            return self._settle(parcel, [error] * len(parcel.lines))
         except CancelledError:
-            report.interrupted = True
-            report.fail(line, "interrupted before the answer. May have been published.")
+            return self._settle(parcel, [None] * len(parcel.lines))
+        self._report.published += len(parcel.lines)
+        self._pace.goes_on()
+        return []
+
+    def _messages(self, parcel: _Parcel) -> list[Message]:
+        template = self._template
+        topic, key, headers, timestamp_ms = (
+            template.topic,
+            template.key,
+            template.headers,
+            template.timestamp_ms,
+        )
+        return [
+            Message(topic=topic, content=content, key=key, headers=headers, timestamp_ms=timestamp_ms)
+            for content in parcel.contents
+        ]
+
+    async def _send_one_by_one(self, parcel: _Parcel) -> Sequence[_Outcome]:
+        return await gatherResults(
+            [Deferred.fromCoroutine(self._send_one(content)) for content in parcel.contents],
+            consumeErrors=True,
+        )
+
+    async def _send_one(self, content: str) -> _Outcome:
+        template = self._template
+        try:
+            return await self._client.publish(
+                topic=template.topic,
+                content=content,
+                key=template.key,
+                headers=template.headers,
+                timestamp_ms=template.timestamp_ms,
+            )
+        except ClientError as error:
+            return error
+        except CancelledError:
+            return None
+
+    def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedAnswer) -> list[_Parcel] | None:
+        """
+        Return what to send in place of a batch that was refused because of a part of it.
+
+        :return: ``None`` if it was refused, or not, as a whole.
+        """
+        status = error.problem.status if isinstance(error, ProblemError) else error.status
+        if status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+            # A service that is older than batches.
+            self._takes_batches = False
+            self._lines_at_once = self._single_lines_at_once
+        elif status not in _REFUSED_FOR_A_PART:
+            return None
+        self._pace.goes_on()
+        if not self._takes_batches:
+            return parcel.pieces(self._lines_at_once)
+        count = len(parcel.lines)
+        wrong = _wrong_lines(error, count=count) if isinstance(error, ProblemError) else {}
+        for index, reason in wrong.items():
+            self._report.fail(parcel.lines[index].number, reason)
+        if wrong:
+            rest = [index for index in range(count) if index not in wrong]
+            return [parcel.of(rest)] if rest else []
+        return parcel.pieces(-(-count // 2)) if count > 1 else None
+
+    def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
+        """Account for the outcomes of lines; return those that have to be sent again."""
+        report = self._report
+        again: list[tuple[int, ClientError]] = []
+        latest = -1
+        for index, outcome in enumerate(outcomes):
+            if outcome is None:
+                report.interrupted = True
+                report.fail(parcel.lines[index].number, _NO_ANSWER)
+            elif isinstance(outcome, RecordMetadata):
+                self._pace.goes_on()
+                report.published += 1
+                latest = index
+            elif outcome.retriable and not outcome.possibly_published:
+                again.append((index, outcome))
+            else:
+                self._fail_for_good(parcel.lines[index], outcome)
+                latest = index if outcome.possibly_published else latest
+        keeps_order = self._workers == 1
+        allowed: list[int] = []
+        for index, error in again:
+            if keeps_order and index < latest:
+                report.fail(
+                    parcel.lines[index].number,
+                    f"{error} Not sent again, since a later line may have been published.",
+                )
+            elif self._pace.allows_another_try(error):
+                allowed.append(index)
+            else:
+                report.fail(parcel.lines[index].number, str(error))
+        self._progress(report)
+        return [parcel.of(allowed)] if allowed else []
+
+    def _fail_for_good(self, line: Line, error: ClientError) -> None:
+        report = self._report
+        if isinstance(error, ServiceUnreachable):
+            report.unreachable = True
         else:
-            report.published += 1
-            pace.publishes()
-        return
-    report.refused = True
-    report.fail(line, str(refusal))
+            self._pace.goes_on()
+        # The other lines are of the same caller, for the same topic.
+        report.refused = report.refused or isinstance(error, Unauthorized | Forbidden)
+        report.fail(
+            line.number, f"{error} May have been published." if error.possibly_published else str(error)
+        )
 
 
-def _ranges(numbers: array[int]) -> Iterator[str]:
-    """Write numbers, of which each occurs once, as a person would: 1-3, 7."""
-    first = last = None
-    for number in sorted(numbers):
-        if last is not None and number == last + 1:
-            last = number
+def _wrong_lines(error: ProblemError, *, count: int) -> dict[int, str]:
+    """
+    Return what is wrong with which of so many messages, as far as the service says so.
+
+    A fault in what all lines have in common is one of each line.
+    """
+    of_lines: dict[int, list[str]] = {}
+    for fault in error.problem.errors:
+        _, number, *member = fault.pointer.split("/")[:3] if "/" in fault.pointer else ("", "")
+        if not number.isdecimal() or int(number) >= count:
             continue
-        if first is not None:
-            yield _range(first, last)
-        first = last = number
-    if first is not None:
-        yield _range(first, last)
-
-
-def _range(first: int, last: int | None) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+        common = member and member[0] in _COMMON_MEMBERS
+        for index in range(count) if common else [int(number)]:
+            details = of_lines.setdefault(index, [])
+            if fault.detail not in details:
+                details.append(fault.detail)
+    problem = error.problem
+    return {
+        index: f"{problem.title} ({problem.status}): {' '.join(details)}"
+        for index, details in of_lines.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -41,11 +41,18 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[Line]:
         """Take the next bytes of the file; return the lines that end in them."""
-        *ends, rest = data.split(b"\n")
-        lines = []
-        for end in ends:
-            self._extend(end)
-            lines.append(self._finished(line_feed=1))
+        first, *others = data.split(b"\n")
+        self._extend(first)
+        if not others:
+            return []
+        rest = others.pop()
+        lines = [self._finished(line_feed=1)]
+        limit = self._max_bytes
+        lines += [
+            Line(number, len(content) + 1, content if len(content) <= limit else None)
+            for number, content in enumerate(others, self._number + 1)
+        ]
+        self._number += len(others)
         self._extend(rest)
         return lines
 
@@ -70,25 +77,42 @@ class LineSplitter:
 
 
 class LineSource:
-    """Hands out lines one by one, to as many as ask, reading on only when all are handed out."""
+    """Hands out lines, to as many as ask, reading on only when all are handed out."""
 
     def __init__(self, read: Callable[[], Deferred[bytes]], *, splitter: LineSplitter | None = None) -> None:
         """:param read: fires with the next bytes of the file; with none at its end."""
         self._read = read
         self._splitter = splitter or LineSplitter()
-        self._lines: deque[Line] = deque()
+        self._lines: list[Line] = []
+        self._taken = 0
         self._ended = False
         self._reading = DeferredLock()
 
-    async def next(self) -> Line | None:
-        """Return the next line, or ``None`` when there are no more."""
+    async def take(self, *, max_lines: int, max_bytes: int) -> list[Line]:
+        """
+        Return the next lines: as many as have been read, which may be waited for until there is one.
+
+        :param max_bytes: of all of them together, unless the first alone is larger.
+        :return: none when there are no more.
+        """
         # Only one may read: two pieces of the file in the wrong order would be two wrong lines.
         await self._reading.acquire()
         try:
-            while not self._lines and not self._ended:
+            while self._taken == len(self._lines) and not self._ended:
                 data = await self._read()
                 self._ended = not data
-                self._lines.extend(self._splitter.feed(data) if data else self._splitter.end())
-            return self._lines.popleft() if self._lines else None
+                self._lines = self._splitter.feed(data) if data else self._splitter.end()
+                self._taken = 0
+            lines = self._lines[self._taken : self._taken + max_lines]
+            if sum(line.size for line in lines) > max_bytes:
+                lines = lines[: _fitting(lines, max_bytes)]
+            self._taken += len(lines)
+            return lines
         finally:
             self._reading.release()
+
+
+def _fitting(lines: list[Line], max_bytes: int) -> int:
+    """How many of the first lines fit, but at least one."""
+    sizes = itertools.accumulate(line.size for line in lines)
+    return max(1, sum(size <= max_bytes for size in sizes))

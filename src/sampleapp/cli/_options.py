@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["broker_option", "url_option"]
+__all__ = ["broker_option", "checked_text", "url_option"]
+
+
+def checked_text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an argument with bytes that are not UTF-8, which Python keeps as lone surrogates."""
+    try:
+        (value or "").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it is not UTF-8.", param=parameter) from error
+    return value
 
 
 def _parsed_url(_context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -1,4 +1,4 @@
-"""A progress bar, where there is somebody to see it."""
+"""How far the publishing of a file is: a progress bar, where there is somebody to see it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from typing import IO, Any
 import click
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.cli._file_publisher import Report
+from sampleapp.cli._output import note
+from sampleapp.cli._report import Report
 
 __all__ = ["progress_of"]
 
 # As often as it can be seen; drawing it for each line would cost more than publishing the line.
 INTERVAL_S = 0.1
+# Elsewhere, only a service that is waited for is worth a line.
+WAITING_INTERVAL_S = 30.0
 
 
 @contextmanager
 def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[Report], None]]:
     """
-    Show on stderr, if that is a terminal, how far the publishing of a file is.
+    Show on stderr how far the publishing of a file is; if that is no terminal, only when it has to wait.
 
     :param file: tells, unless it is a pipe or a terminal, how much there is to do.
     :return: to be called with each new state of the report.
     """
     if not sys.stderr.isatty():
-        yield lambda _report: None
+        yield _Waiting(clock).show
         return
 
     size = _remaining_bytes(file)
@@ -39,7 +42,11 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
     shown_at_s = clock.seconds()
 
     def outcome(_item: object) -> str:
-        return f"{latest[0].published} published, {latest[0].failed} failed" if latest else ""
+        if not latest:
+            return ""
+        report = latest[0]
+        waiting = "; waiting for the service" if report.waiting_because is not None else ""
+        return f"{report.published} published, {report.failed} failed{waiting}"
 
     bar: Any
     with click.progressbar(
@@ -56,11 +63,34 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
             nonlocal shown_bytes, shown_at_s
             latest[:] = [report]
             now_s = clock.seconds()
-            if now_s - shown_at_s >= INTERVAL_S or report.finished_bytes == size:
+            waits = report.waiting_because is not None
+            if waits or now_s - shown_at_s >= INTERVAL_S or report.finished_bytes == size:
                 bar.update(report.finished_bytes - shown_bytes)
                 shown_bytes, shown_at_s = report.finished_bytes, now_s
 
         yield show
+
+
+class _Waiting:
+    """Says that the service is waited for, and that it is back."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+        self._said_s = 0.0
+
+    def show(self, report: Report) -> None:
+        now_s = self._clock.seconds()
+        if report.waiting_because is None:
+            if self._since_s is not None:
+                note(f"Going on after {now_s - self._since_s:.0f} seconds.")
+            self._since_s = None
+        elif self._since_s is None:
+            note(f"{report.waiting_because} Waiting; {report.published} lines are published so far.")
+            self._since_s = self._said_s = now_s
+        elif now_s - self._said_s >= WAITING_INTERVAL_S:
+            note(f"Still waiting after {now_s - self._since_s:.0f} seconds: {report.waiting_because}")
+            self._said_s = now_s
 
 
 def _remaining_bytes(file: IO[bytes]) -> int | None:

@@ -1,21 +1,36 @@
-"""``sampleapp publish``: publish one message, or each line of a file."""
+"""``sampleapp publish``: publish one message, each line of a file, or a file as it is."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sampleapp.cli._options import url_option
-from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, note, print_result
-from sampleapp.cli._run import explained, run
+from sampleapp.cli._options import checked_text, url_option
+from sampleapp.cli._output import INTERRUPTED, CommandFailed, note
+from sampleapp.cli._record import publish_record
+from sampleapp.cli._run import run
+from sampleapp.cli._template import Template
+from sampleapp.cli._times import milliseconds
 from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from sampleapp.client import Client
+    from sampleapp.model import RecordMetadata
 
 __all__ = ["publish"]
 
-IN_FLIGHT = 64
+# Enough that the service always has the next batch; more would only wait there.
+BATCHES_IN_FLIGHT = 4
+SINGLE_MESSAGES_IN_FLIGHT = 64
+# Longer than the service waits for its broker by default: its own answer says of each line what is known.
+LINES_TIMEOUT_S = 60.0
 NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 EPILOG = """
@@ -24,27 +39,14 @@ Examples:
   sampleapp publish greetings "Good morning"
   sampleapp publish readings --key kitchen 21.5
   sampleapp publish readings --key cellar -5.5
+  sampleapp publish events --header source=shop --timestamp 2026-11-21T08:00:00Z sold
   sampleapp publish letters - < letter.txt
   sampleapp publish events --lines events.txt
   tail -f /var/log/syslog | sampleapp publish logs --lines -
+  sampleapp publish photos --key door --raw door.jpg
 
 Content that begins with a dash, and is not a number, has to follow "--".
 """
-
-
-def _text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an argument with bytes that are not UTF-8, which Python keeps as lone surrogates."""
-    try:
-        (value or "").encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise click.BadParameter("it is not UTF-8.", param=parameter) from error
-    return value
-
-
-class _AnswerLost(CommandFailed):
-    """Published, but the answer could not be printed: who takes that for a failure publishes it twice."""
-
-    exit_code = 3
 
 
 class _TakesNegativeNumbers(click.Command):
@@ -69,12 +71,39 @@ class _TakesNegativeNumbers(click.Command):
             raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
+def _headers(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE.", param=parameter)
+        if name in headers:
+            raise click.BadParameter(f"{name!r} is there twice.", param=parameter)
+        headers[name] = text
+        checked_text(context, parameter, value)
+    return headers or None
+
+
+def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    timestamp_ms = milliseconds(value)
+    if timestamp_ms is None:
+        raise click.BadParameter(
+            f"{value!r} is neither a time with its offset from UTC, such as 2026-11-21T08:00:00Z, nor "
+            "@MILLISECONDS since 1970.",
+            param=parameter,
+        )
+    return timestamp_ms
+
+
 @click.command(cls=_TakesNegativeNumbers, epilog=EPILOG)
-@click.argument("topic", callback=_text)
-@click.argument("content", required=False, callback=_text)
+@click.argument("topic", callback=checked_text)
+@click.argument("content", required=False, callback=checked_text)
 @click.option(
     "--key",
-    callback=_text,
     help="The key of the record, or of every record. Without this option there is none, which is not the "
     'same as the empty key, --key "".',
 )
@@ -89,9 +118,32 @@ class _TakesNegativeNumbers(click.Command):
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 1024),
-    help="With --lines: how many messages may wait for their answers at one time. Only with 1 are the "
-    f"lines sure to be published in their order.  [default: {IN_FLIGHT}; with --key 1, because the order of "
-    "records with one key matters]",
+    help="With --lines: how many requests, each with up to 1,000 lines, may wait for their answers at one "
+    f"time. Only with 1 are the lines sure to be published in their order.  [default: {BATCHES_IN_FLIGHT}; "
+    "with --key 1, because the order of records with one key matters]",
+)
+@click.option(
+    "--raw",
+    "raw_path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+    metavar="FILE",
+    help="Publish FILE (- for stdin) as one record, byte for byte, whatever it contains.",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_headers,
+    metavar="NAME=VALUE",
+    help="A header of the record, or of every record. May be given more than once, for other names.",
+)
+@click.option(
+    "--timestamp",
+    "timestamp_ms",
+    callback=_timestamp_ms,
+    metavar="TIME",
+    help="When the record, or every record, was made: a time such as 2026-11-21T08:00:00Z, or @MILLISECONDS "
+    "since 1970.  [default: now]",
 )
 @url_option
 @token_option
@@ -102,36 +154,70 @@ def publish(
     key: str | None,
     path: str | None,
     in_flight: int | None,
+    raw_path: str | None,
+    headers: dict[str, str] | None,
+    timestamp_ms: int | None,
     url: str,
     token: str | None,
 ) -> None:
     """
-    Publish to TOPIC: one message with CONTENT, or each line of a file.
+    Publish to TOPIC: one message with CONTENT, each line of a file, or a file as it is.
 
     CONTENT may be - for all of stdin as one message, unchanged. The answer is one line of JSON, which says
     where the record is.
 
-    With --lines, the numbers of the lines that could not be published, and why, are on stderr. Should the
-    service become unreachable, or not let the caller in, what is left of the file is not sent. If the caller
-    has a rate, the lines are sent as it allows.
+    With --lines, the numbers of the lines that could not be published, and why, are on stderr. While the
+    service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines that
+    may have been published, although there was no answer, are named and not sent again. Should the service
+    not be there at all, or not let the caller in, what is left of the file is not sent.
     """
-    if (content is None) == (path is None):
-        raise click.UsageError("Say what to publish: either CONTENT (- for stdin), or --lines FILE.")
+    if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one
+        raise click.UsageError(
+            "Say what to publish: either CONTENT (- for stdin), or --lines FILE, or --raw FILE."
+        )
     warn_of_a_token_in_the_clear(url=url, token=token)
+    if raw_path is not None:
+        if headers is not None or timestamp_ms is not None:
+            raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
+        # The bytes that were typed, UTF-8 or not: such a record may have any key.
+        raw_key = None if key is None else os.fsencode(key)
+        _publish_raw(topic=topic, key=raw_key, body=_read(raw_path), url=url, token=token)
+        return
+    key = _checked_key(key)
+    template = Template(topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
     if path is not None:
-        if in_flight is None:
-            in_flight = IN_FLIGHT if key is None else 1
-        _publish_lines(topic=topic, key=key, path=path, in_flight=in_flight, url=url, token=token)
+        _publish_lines(template, path=path, in_flight=in_flight, url=url, token=token)
     elif content is not None:
-        text = _stdin() if content == "-" else content
-        _publish_one(topic=topic, key=key, content=text, url=url, token=token)
+        _publish_one(template, content=_stdin() if content == "-" else content, url=url, token=token)
+
+
+def _checked_key(key: str | None) -> str | None:
+    context = click.get_current_context()
+    (parameter,) = [each for each in context.command.params if each.name == "key"]
+    return checked_text(context, parameter, key)
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return _stdin_bytes()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}. Nothing was published.") from error
 
 
 def _stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return _stdin_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CommandFailed("What stdin contains is not UTF-8; nothing was published.") from error
+        raise CommandFailed(
+            "What stdin contains is not UTF-8; nothing was published. To publish it as it is: --raw -"
+        ) from error
+
+
+def _stdin_bytes() -> bytes:
+    try:
+        return sys.stdin.buffer.read()
     except KeyboardInterrupt:
         note("Interrupted. Nothing was published.")
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -139,50 +225,54 @@ def _stdin() -> str:
         raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
 
-def _publish_one(*, topic: str, key: str | None, content: str, url: str, token: str | None) -> None:
-    async def command(reactor: Any) -> None:
-        from twisted.internet.defer import CancelledError
+def _publish_one(template: Template, *, content: str, url: str, token: str | None) -> None:
+    def request(client: Client) -> Deferred[RecordMetadata]:
+        return client.publish(
+            topic=template.topic,
+            content=content,
+            key=template.key,
+            headers=template.headers,
+            timestamp_ms=template.timestamp_ms,
+        )
 
-        from sampleapp.client import Client, ClientError
+    publish_record(request, what="message", url=url, token=token)
 
-        client = Client(base_url=url, reactor=reactor, token=token)
-        try:
-            metadata = await client.publish(topic=topic, content=content, key=key)
-        except ClientError as error:
-            outcome = "The message may have been published." if error.possibly_published else ""
-            raise explained(error, outcome=outcome) from error
-        except CancelledError:
-            note("Interrupted. The message may have been published.")
-            raise
-        try:
-            print_result(metadata)
-        except OutputLost as error:
-            raise _AnswerLost(
-                f"The message was published (partition {metadata.partition}, offset {metadata.offset}). "
-                f"{error.message}"
-            ) from error
 
-    run(command)
+def _publish_raw(*, topic: str, key: bytes | None, body: bytes, url: str, token: str | None) -> None:
+    def request(client: Client) -> Deferred[RecordMetadata]:
+        return client.publish_raw(topic=topic, body=body, key=key, content_type="application/octet-stream")
+
+    publish_record(request, what="message", url=url, token=token)
 
 
 def _publish_lines(
-    *, topic: str, key: str | None, path: str, in_flight: int, url: str, token: str | None
+    template: Template, *, path: str, in_flight: int | None, url: str, token: str | None
 ) -> None:
     async def command(reactor: Any) -> None:
         from sampleapp.cli._chunks import ChunkReader
-        from sampleapp.cli._file_publisher import publish_lines
+        from sampleapp.cli._file_publisher import Concurrency, publish_lines
         from sampleapp.cli._lines import LineSource
         from sampleapp.cli._progress import progress_of
         from sampleapp.client import Client
 
-        client = Client(base_url=url, reactor=reactor, token=token, max_idle_connections=in_flight)
+        in_order = template.key is not None
+        concurrency = Concurrency(
+            batches=in_flight or (1 if in_order else BATCHES_IN_FLIGHT),
+            single_messages=in_flight or (1 if in_order else SINGLE_MESSAGES_IN_FLIGHT),
+        )
+        client = Client(
+            base_url=url,
+            reactor=reactor,
+            token=token,
+            timeout_s=LINES_TIMEOUT_S,
+            max_idle_connections=max(concurrency.batches, concurrency.single_messages),
+        )
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
             report = await publish_lines(
                 client=client,
-                topic=topic,
-                key=key,
+                template=template,
                 source=LineSource(ChunkReader(file=file, reactor=reactor).read),
-                in_flight=in_flight,
+                in_flight=concurrency,
                 clock=reactor,
                 progress=progress,
             )

@@ -1,0 +1,61 @@
+"""Publishing one record, and saying where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sampleapp.cli._output import CommandFailed, OutputLost, note, print_result
+from sampleapp.cli._run import explained, run
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from sampleapp.client import Client
+    from sampleapp.model import RecordMetadata
+
+__all__ = ["publish_record"]
+
+
+class _AnswerLost(CommandFailed):
+    """Published, but the answer could not be printed: who takes that for a failure publishes it twice."""
+
+    exit_code = 3
+
+
+def publish_record(
+    request: Callable[[Client], Deferred[RecordMetadata]], *, what: str, url: str, token: str | None
+) -> None:
+    """
+    Publish a record, and print where it is.
+
+    :param request: is given a client to publish it with.
+    :param what: is published, for errors: ``"message"``.
+    """
+
+    async def command(reactor: Any) -> None:
+        from twisted.internet.defer import CancelledError
+
+        from sampleapp.client import Client, ClientError
+        from sampleapp.errors import InvalidMessage
+
+        client = Client(base_url=url, reactor=reactor, token=token)
+        try:
+            metadata = await request(client)
+        except ClientError as error:
+            outcome = f"The {what} may have been published." if error.possibly_published else ""
+            raise explained(error, outcome=outcome) from error
+        except InvalidMessage as error:
+            raise CommandFailed(str(error)) from error
+        except CancelledError:
+            note(f"Interrupted. The {what} may have been published.")
+            raise
+        try:
+            print_result(metadata)
+        except OutputLost as error:
+            raise _AnswerLost(
+                f"The {what} was published (partition {metadata.partition}, offset {metadata.offset}). "
+                f"{error.message}"
+            ) from error
+
+    run(command)

@@ -1,0 +1,16 @@
+"""What messages that are published together have in common."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["Template"]
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    """A message without its content; see `sampleapp.client.Message`."""
+
+    topic: str
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp_ms: int | None = None

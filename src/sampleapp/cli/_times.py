@@ -1,0 +1,30 @@
+"""Times, as they are written on a command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+__all__ = ["MAX_INT64", "milliseconds"]
+
+MAX_INT64 = 2**63 - 1
+_MILLISECONDS = re.compile(r"@(?P<digits>[0-9]{1,19})")
+
+
+def milliseconds(text: str) -> int | None:
+    """
+    Read a time.
+
+    :param text: such as ``2026-11-21T08:00:00Z``, or ``@1795248000000``, in milliseconds since the epoch.
+    :return: milliseconds since the epoch; ``None`` if it is not a time, or lacks its offset from UTC.
+    """
+    number = _MILLISECONDS.fullmatch(text)
+    if number is not None:
+        value = int(number["digits"])
+        return value if value <= MAX_INT64 else None
+    try:
+        # Python 3.10 does not know Z.
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    except ValueError:
+        return None
+    return None if time.tzinfo is None else round(time.timestamp() * 1000)
