@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from sampleapp.cli import main
 
 
-@pytest.mark.parametrize("arguments", [[], ["publish"], ["readings"], ["consume"]])
+@pytest.mark.parametrize("arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"]])
 def test_every_command_has_help_with_examples(arguments):
     shown = CliRunner().invoke(main, [*arguments, "--help"])
     assert shown.exit_code == 0
@@ -37,6 +37,15 @@ def test_the_version_is_that_of_the_distribution():
         (["publish", "t", "--lines", "no-such-file"], "does not exist"),
         (["publish", "t", "--lines", "-", "--in-flight", "0"], "not in the range"),
         (["publish", "t", "\udcff"], "it is not UTF-8."),
+        (["publish", "t", "c", "--key", "\udcff"], "Invalid value for '--key': it is not UTF-8."),
+        (["publish", "t", "c", "--raw", "-"], "either CONTENT (- for stdin), or --lines FILE, or --raw"),
+        (["publish", "t", "--raw", "-", "--header", "a=1"], "With --raw, a record has a key at most"),
+        (["publish", "t", "c", "--header", "a"], "'a' is not NAME=VALUE."),
+        (["publish", "t", "c", "--header", "a=1", "--header", "a=2"], "'a' is there twice."),
+        (["publish", "t", "c", "--header", "a=\udcff"], "it is not UTF-8."),
+        (["publish", "t", "c", "--timestamp", "2026-11-21T08:00:00"], "time with its offset from UTC"),
+        (["publish", "t", "c", "--timestamp", "-1"], "time with its offset from UTC"),
+        (["delete", "t"], "Missing argument 'KEY'"),
         (["publish", "t", "--kye", "k", "c"], "No such option"),
         (["publish", "t", "--kye", "k", "-5.5"], "unexpected extra argument"),
         (["publish", "t", "--- attention ---"], 'Content that begins with a dash has to follow "--"'),

@@ -32,6 +32,16 @@ def test_each_line_of_a_file_is_published_once_and_those_that_cannot_be_are_name
     assert sorted(content for _, content in stored(service, "many")) == expected
 
 
+def test_headers_and_a_timestamp_go_with_one_message_or_with_each_line(service):
+    common = ["--header", "a=1=2", "--header", "ä=", "--timestamp", "2026-11-21T08:00:00.5+01:00"]
+    sampleapp(service, "publish", "headed", *common, "c")
+    sampleapp(service, "publish", "headed", *common, "--lines", "-", stdin=b"d")
+    headers = [{"name": "a", "value": "1=2"}, {"name": "ä", "value": ""}]
+    assert [
+        (record["value"], record["timestamp"], record["headers"]) for record in consumed(service, "headed")
+    ] == [("c", 1795244400500, headers), ("d", 1795244400500, headers)]
+
+
 def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):
     arguments = ["publish", "ordered", "--key", "k", "--lines", "-", "--in-flight", "1"]
     _, stderr = sampleapp(service, *arguments, stdin=b"3\n1\n2\n")

@@ -37,7 +37,7 @@ Exit codes:
   0    success
   1    failure
   2    a command line that makes no sense
-  3    the message was published, but the answer could not be printed
+  3    the record was published, but the answer could not be printed
   130  interrupted
 """
 
