@@ -180,8 +180,8 @@ class IBroker(Interface):
         """
         Find out which of some topics cannot be published to.
 
-        A broker that creates topics by itself creates those that do not exist. What it knows already it does
-        not ask for again, so this is cheap for topics that are in use.
+        A broker that creates topics by itself may create those that do not exist. What it knows already it
+        does not ask for again, so this is cheap for topics that are in use.
 
         :return: fires with the reason for each topic that cannot, as `publish` would have it: it does not
             exist, its name is not allowed, this service may not publish to it, or the broker cannot be asked.

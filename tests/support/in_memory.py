@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import h11
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.access import Authenticator, Callers, parse_callers
-from sampleapp.brokers.shared.one_by_one import publish_one_by_one
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
@@ -46,7 +45,10 @@ class ManualBroker:
         return waiting
 
     def publish_many(self, records):
-        return publish_one_by_one(self.publish, records)
+        publishing = DeferredList([self.publish(each) for each in records], consumeErrors=True)
+        return publishing.addCallback(
+            lambda ends: [end if succeeded else end.value for succeeded, end in ends]
+        )
 
     def check_topics(self, topics):
         return succeed({})

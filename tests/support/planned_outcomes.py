@@ -95,5 +95,5 @@ class PlannedBroker(MemoryBroker):
         number = len(self.published)
         self.published.append(record)
         plan = self._outcomes[number] if number < len(self._outcomes) else STORED
-        stored = super().publish(record).result if plan.is_stored else None
-        return stored if plan.error is None else plan.error("As planned.")
+        stored = super().publish(record).addErrback(lambda failure: failure.value) if plan.is_stored else None
+        return stored.result if plan.error is None else plan.error("As planned.")

@@ -16,8 +16,9 @@ from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
-from sampleapp.brokers.shared.one_by_one import publish_one_by_one
-from sampleapp.errors import BrokerStopped, PublishError
+from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION, single_partition
+from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
@@ -36,6 +37,8 @@ __all__ = ["MemoryBroker"]
 
 _PAGE_RECORDS = 500
 """Records that are delivered in one turn of the reactor, so that a long replay holds nothing up."""
+_APPENDED_AT_ONCE = 1000
+"""Records of a batch that are appended in one turn, so that a large one holds nothing up."""
 
 
 @implementer(IBroker, IMeasured)
@@ -49,6 +52,8 @@ class MemoryBroker:
         self._clock = clock
         self._topics: dict[str, list[ConsumerRecord]] = {}
         self._followings: Followings[_Following] = Followings()
+        self._batches: list[_Batch] = []
+        self._finished: Waiters[None] = Waiters()
         self._started = False
         self._stopped = False
 
@@ -65,38 +70,33 @@ class MemoryBroker:
         """See `IBroker.publish`. The record is in its topic when this returns."""
         if self._stopped:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
-        records = self._topics.setdefault(record.topic, [])
-        offset = len(records)
-        records.append(
-            ConsumerRecord(
-                topic=record.topic,
-                partition=0,
-                offset=offset,
-                timestamp_ms=record.timestamp_ms,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-            )
-        )
-        for following in self._followings.current():
-            if following.topic == record.topic:
-                following.wake()
-        return succeed(RecordMetadata(topic=record.topic, partition=0, offset=offset))
+        outcome = self._append(record)
+        if isinstance(outcome, PublishError):
+            return fail(outcome)
+        self._wake({record.topic})
+        return succeed(outcome)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
-        """See `IBroker.publish_many`."""
-        return publish_one_by_one(self.publish, records)
+        """See `IBroker.publish_many`. The first records are in their topics when this returns."""
+        if self._stopped:
+            return fail(BrokerStopped("The service is stopping; the records were not published."))
+        batch = _Batch(records)
+        self._batches.append(batch)
+        self._append_some(batch)
+        return batch.waiting
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
-        """See `IBroker.check_topics`."""
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+        """See `IBroker.check_topics`. Any topic can be published to, until the broker is stopped."""
+        if self._stopped:
+            return succeed({each: BrokerStopped("The service is stopping.") for each in topics})
         return succeed({})
 
-    def describe_topics(
-        self,
-        topics: Collection[str] | None = None,  # noqa: ARG002
-    ) -> Deferred[Sequence[TopicDescription]]:
+    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
-        return succeed([])
+        if self._stopped:
+            return fail(BrokerUnavailable("The service is stopping."))
+        names = self._topics.keys() if topics is None else self._topics.keys() & set(topics)
+        return succeed([single_partition(each) for each in sorted(names)])
 
     def follow(
         self,
@@ -127,17 +127,69 @@ class MemoryBroker:
         return Health(ready=True)
 
     def measures(self) -> Measures:
-        """See `IMeasured.measures`. A record is in its topic at once."""
-        return Measures(waiting=Waiting(records=0, bytes=0, limit_bytes=None))
+        """See `IMeasured.measures`. What waits is the rest of large batches, whose bytes nobody counts."""
+        records = sum(len(batch.records) - len(batch.outcomes) for batch in self._batches)
+        return Measures(waiting=Waiting(records=records, bytes=0, limit_bytes=None))
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
-        """See `IBroker.stop`. Every accepted record is already in its topic."""
+        """See `IBroker.stop`. What is left of large batches is in its topics a few turns later."""
         self._stopped = True
-        return Deferred.fromCoroutine(self._followings.stop())
+        return Deferred.fromCoroutine(self._stop())
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """Everything that is in a topic, in order; the list is the caller's own. For tests."""
         return list(self._topics.get(topic, ()))
+
+    async def _stop(self) -> None:
+        await self._followings.stop()
+        if self._batches:
+            await self._finished.wait()
+
+    def _append(self, record: Record) -> Outcome:
+        if record.partition:
+            return UnknownPartition(NO_SUCH_PARTITION)
+        records = self._topics.setdefault(record.topic, [])
+        offset = len(records)
+        records.append(
+            ConsumerRecord(
+                topic=record.topic,
+                partition=0,
+                offset=offset,
+                timestamp_ms=record.timestamp_ms,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+            )
+        )
+        return RecordMetadata(topic=record.topic, partition=0, offset=offset)
+
+    def _append_some(self, batch: _Batch) -> None:
+        first = len(batch.outcomes)
+        some = batch.records[first : first + _APPENDED_AT_ONCE]
+        batch.outcomes += map(self._append, some)
+        self._wake({record.topic for record in some})
+        if len(batch.outcomes) < len(batch.records):
+            self._clock.callLater(0, self._append_some, batch)
+            return
+        self._batches.remove(batch)
+        batch.waiting.callback(batch.outcomes)
+        if not self._batches:
+            self._finished.succeed(None)
+
+    def _wake(self, topics: set[str]) -> None:
+        for following in self._followings.current():
+            if following.topic in topics:
+                following.wake()
+
+
+class _Batch:
+    """Records that were published in one call."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self.outcomes: list[Outcome] = []
+        # It has no canceller: when it is cancelled, it ignores the result, and the records go their way.
+        self.waiting: Deferred[list[Outcome]] = Deferred()
 
 
 @implementer(IFollowing)

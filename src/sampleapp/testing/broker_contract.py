@@ -12,7 +12,7 @@ import itertools
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
@@ -24,8 +24,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
-from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, OutcomeUnknown, PublishError, UnknownPartition
+from sampleapp.interfaces import IBroker, IFollowing, IMeasured, Outcome
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
@@ -52,9 +52,20 @@ HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tup
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
 
 
+NO_PARTITION = 999_999
+"""More partitions than this a topic hardly has."""
+
+
 def new_topic() -> str:
     """Return a name that no topic has."""
     return f"contract-{uuid.uuid4().hex}"
+
+
+def place_of(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
+    """Return the partition and the offset of a record that has to be stored, in the topic if it is given."""
+    assert isinstance(outcome, RecordMetadata), repr(outcome)
+    assert topic is None or outcome.topic == topic
+    return outcome.partition, outcome.offset
 
 
 def _read_back_property() -> Any:
@@ -66,22 +77,27 @@ def _read_back_property() -> Any:
     @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
     @given(
         contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), max_size=12),
-        at_once=st.booleans(),
+        how=st.sampled_from(["one after the other", "at the same time", "in one call"]),
     )
     @pytest_twisted.ensureDeferred
-    async def test(self: BrokerContract, contents: list[Any], at_once: bool) -> None:  # noqa: FBT001
+    async def test(self: BrokerContract, contents: list[Any], how: str) -> None:
         topic = new_topic()
         records = [record(topic, v, key=k, headers=h, timestamp_ms=t) for k, v, h, t in contents]
         async with self.running() as broker:
-            if at_once:
+            found: list[Outcome]
+            if how == "in one call":
+                found = await within(broker.publish_many(records))
+            elif how == "at the same time":
                 found = await settled(broker, records)
             else:
-                found = [await within(broker.publish(each)) for each in records]
+                found = []
+                for each in records:
+                    alone = await within(broker.publish(each))
+                    found.append(alone)
             by_place = {(r.partition, r.offset): r for r in await everything(broker, topic)}
         assert len(by_place) == len(records)
-        for sent, metadata in zip(records, found, strict=True):
-            assert metadata.topic == topic
-            assert content(by_place[metadata.partition, metadata.offset]) == content(sent)
+        for sent, outcome in zip(records, found, strict=True):
+            assert content(by_place[place_of(outcome, topic=topic)]) == content(sent)
 
     return test
 
@@ -187,6 +203,146 @@ class BrokerContract:
         for key in (b"a", b"b", b""):
             numbers = [int(r.value or b"") for r in read if r.key == key]
             assert numbers == [n for n in range(400) if keys[n % 4] == key]
+
+    async def test_each_of_many_records_gets_its_own_offset_without_gaps(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await within(broker.publish_many([record(topic, b"%d" % n) for n in range(500)]))
+            read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
+        assert {place_of(m): b"%d" % n for n, m in enumerate(found)} == read
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
+        for partition, offset in map(place_of, found):
+            offsets[partition].append(offset)
+        for each in offsets.values():
+            first = min(each) if self.first_offset is None else self.first_offset
+            assert sorted(each) == list(range(first, first + len(each)))
+
+    async def test_no_records_at_all_are_published_at_once(self) -> None:
+        async with self.running() as broker:
+            assert await within(broker.publish_many([])) == []
+
+    async def test_many_records_with_the_same_topic_and_key_keep_their_order(self) -> None:
+        topics = [new_topic() for _ in range(3)]
+        keys = [b"a", b"b", b"", None]
+        sent = [record(topics[n % 3], b"%d" % n, key=keys[n % 4]) for n in range(600)]
+        async with self.running() as broker:
+            found = await within(broker.publish_many(sent))
+            for topic in topics:
+                read = await everything(broker, topic)
+                assert len(read) == 200
+                for key in (b"a", b"b", b""):
+                    values = [r.value for r in read if r.key == key]
+                    assert values == [r.value for r in sent if (r.topic, r.key) == (topic, key)]
+        for each, outcome in zip(sent, found, strict=True):
+            place_of(outcome, topic=each.topic)
+
+    async def test_records_keep_their_order_whether_they_are_published_alone_or_with_others(self) -> None:
+        topic = new_topic()
+        values = [b"%d" % n for n in range(100)]
+        sent = [record(topic, value, key=b"k") for value in values]
+        async with self.running() as broker:
+            # In the first round the broker does not know the topic yet, in the second it does.
+            for round_ in range(2):
+                alone = [broker.publish(sent[0])]
+                together = [broker.publish_many(sent[1:20])]
+                alone.append(broker.publish(sent[20]))
+                together += [broker.publish_many(sent[21:22]), broker.publish_many(sent[22:99])]
+                alone.append(broker.publish(sent[99]))
+                first, second, last = await outcomes(alone)
+                found: list[Outcome] = [first, *await within(together[0]), second]
+                found += [*await within(together[1]), *await within(together[2]), last]
+                read = (await everything(broker, topic))[round_ * 100 :]
+                assert [r.value for r in read] == values
+                assert [place_of(m) for m in found] == [(r.partition, r.offset) for r in read]
+
+    async def test_of_many_records_some_may_be_stored_and_some_not(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            sent = [
+                record(topic, b"%d" % n, key=b"k", partition=NO_PARTITION if n % 3 == 1 else None)
+                for n in range(30)
+            ]
+            found = await within(broker.publish_many(sent))
+            read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
+        stored = {place_of(m): b"%d" % n for n, m in enumerate(found) if n % 3 != 1}
+        assert read == stored
+        refused = found[1::3]
+        assert [type(each) for each in refused] == [UnknownPartition] * 10
+
+    async def test_a_record_goes_to_the_partition_that_it_names(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            (description,) = await within(broker.describe_topics([topic]))
+            partitions = [each.partition for each in description.partitions]
+            sent = [record(topic, b"%d" % n, key=b"k", partition=n) for n in partitions]
+            found = [*await within(broker.publish_many(sent)), *await settled(broker, sent)]
+            read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
+        assert [each.partition for each in found] == partitions * 2
+        assert [read[place_of(each)] for each in found] == [each.value for each in sent] * 2
+
+    async def test_a_partition_that_does_not_exist_is_refused(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic, b"0", key=b"k")))
+            nowhere = record(topic, b"1", key=b"k", partition=NO_PARTITION)
+            [alone] = await settled(broker, [nowhere])
+            [together] = await within(broker.publish_many([nowhere]))
+            assert [type(each) for each in (alone, together)] == [UnknownPartition] * 2
+            await within(broker.publish(record(topic, b"2", key=b"k")))
+            assert [r.value for r in await everything(broker, topic)] == [b"0", b"2"]
+
+    async def test_cancelling_many_records_stops_only_the_waiting(self) -> None:
+        topic = new_topic()
+        sent = [record(topic, b"%d" % n, key=b"k") for n in range(30)]
+        async with self.running() as broker:
+            first, cancelled, last = (broker.publish_many(sent[n : n + 10]) for n in (0, 10, 20))
+            already_there = cancelled.called
+            cancelled.cancel()
+            ends = await outcomes([first, cancelled, last])
+            values = [r.value for r in await everything(broker, topic)]
+        assert isinstance(ends[1], list if already_there else CancelledError)
+        assert all(isinstance(each, RecordMetadata) for each in ends[0] + ends[2])
+        assert values == [each.value for each in sent]
+
+    async def test_more_records_than_there_is_room_for_are_refused_together(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            if not IMeasured.providedBy(broker):
+                return
+            limit_bytes = broker.measures().waiting.limit_bytes
+            if limit_bytes is None:
+                return
+            await within(broker.publish(record(topic, b"before", key=b"k")))
+            large = bytes(500_000)
+            count = limit_bytes // len(large) + 1
+            too_many = [record(topic, large, key=b"k")] * count
+            [end] = await outcomes([broker.publish_many(too_many)])
+            assert isinstance(end, PublishError)
+            assert not end.possibly_published
+            assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
+            [after] = await within(broker.publish_many([record(topic, b"after", key=b"k")]))
+            assert isinstance(after, RecordMetadata)
+            assert [r.value for r in await everything(broker, topic)] == [b"before", b"after"]
+
+    async def test_a_large_number_of_records_lets_others_in(self) -> None:
+        topic, other = new_topic(), new_topic()
+        sent = [record(topic, b"%d" % n, key=b"%d" % (n % 7)) for n in range(5000)]
+        async with self.running() as broker:
+            await settled(broker, [record(topic), record(other)])
+            many = broker.publish_many(sent)
+            # Nobody else could have been let in before.
+            assert not many.called
+            alone = broker.publish(record(other))
+            found = await within(many)
+            (found_alone,) = await outcomes([alone])
+            place_of(found_alone, topic=other)
+            read = await everything(broker, topic)
+        by_place = {(r.partition, r.offset): r.value for r in read}
+        assert [by_place[place_of(each)] for each in found] == [each.value for each in sent]
+        assert len(by_place) == 1 + 5000
+        for key in {each.key for each in sent}:
+            assert [r.value for r in read if r.key == key] == [r.value for r in sent if r.key == key]
 
     async def test_a_following_begins_with_the_first_record_and_goes_on_live(self) -> None:
         topic = new_topic()
@@ -347,6 +503,57 @@ class BrokerContract:
             await within(broker.publish(record(other)))
             await eventually(followings[-1].exists)
 
+    async def test_topics_are_checked_as_publishing_to_them_would_end(self) -> None:
+        known = new_topic()
+        names = [known, new_topic(), f"{new_topic()} with spaces", "x" * 250]
+        async with self.running() as broker:
+            await within(broker.publish(record(known)))
+            assert await within(broker.check_topics([])) == {}
+            against = await within(broker.check_topics(names))
+            ends = await settled(broker, [record(name) for name in names])
+            assert known not in against
+            refused = {n: type(e) for n, e in zip(names, ends, strict=True) if isinstance(e, PublishError)}
+            assert {name: type(error) for name, error in against.items()} == refused
+
+    async def test_checking_topics_never_fails(self) -> None:
+        with self.new_broker() as broker:
+            broker.start()
+            asked = [broker.check_topics([new_topic()])]
+            await within(broker.stop(deadline_s=20))
+            asked.append(broker.check_topics({new_topic(), new_topic()}))
+            for against in await outcomes(asked):
+                assert isinstance(against, Mapping)
+                assert all(isinstance(each, PublishError) for each in against.values())
+
+    async def test_topics_are_described_with_their_partitions(self) -> None:
+        topics, missing = sorted([new_topic(), new_topic()]), new_topic()
+        async with self.running() as broker:
+            found = await settled(
+                broker, [record(topic, key=b"%d" % n) for topic in topics for n in range(9)]
+            )
+            asked = await within(broker.describe_topics({*topics, missing}))
+            everywhere = await within(broker.describe_topics())
+            assert await within(broker.describe_topics([missing])) == []
+            assert await within(broker.describe_topics([])) == []
+        assert [each.name for each in asked] == topics
+        names = [each.name for each in everywhere]
+        assert names == sorted(names)
+        assert missing not in names
+        assert [each for each in everywhere if each.name in topics] == list(asked)
+        for description in asked:
+            numbers = [each.partition for each in description.partitions]
+            assert numbers == ([0] if self.one_partition else list(range(len(numbers))))
+            assert {each.partition for each in found if each.topic == description.name} <= set(numbers)
+            for each in description.partitions:
+                assert each.leader in each.replicas
+                assert set(each.in_sync) <= set(each.replicas)
+
+    async def test_a_broker_that_was_stopped_describes_no_topics(self) -> None:
+        async with self.running() as broker:
+            await within(broker.stop(deadline_s=20))
+            [end] = await outcomes([broker.describe_topics()])
+        assert isinstance(end, BrokerUnavailable)
+
     async def test_nothing_is_delivered_before_follow_has_returned(self) -> None:
         topic = new_topic()
         recorder = Recorder()
@@ -483,7 +690,8 @@ class BrokerContract:
             stopping = broker.stop(deadline_s=20)
             refused = broker.publish(record(topic))
             assert await within(stopping) is None
-            for each in await outcomes([refused, broker.publish(record(topic))]):
+            many = broker.publish_many([record(topic)] * 2)
+            for each in await outcomes([refused, broker.publish(record(topic)), many]):
                 assert isinstance(each, BrokerStopped)
                 assert not each.possibly_published
 
@@ -517,6 +725,11 @@ class BrokerContract:
             assert waiting.limit_bytes is None or waiting.bytes <= waiting.limit_bytes
             await outcomes(publishing)
             assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
+            many = broker.publish_many([record(topic, bytes(100))] * 7)
+            waiting = broker.measures().waiting
+            assert (waiting.records, waiting.bytes >= 700) == ((0, False) if many.called else (7, True))
+            await within(many)
+            assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
 
     async def test_stop_finishes_what_was_accepted(self) -> None:
         topic = new_topic()
@@ -540,6 +753,42 @@ class BrokerContract:
             assert await within(broker.stop(deadline_s=0)) is None
             assert all(each.called for each in published)
             ends = await outcomes(published)
+            assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
+            if self.durable:
+                stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}
+                for n, end in enumerate(ends):
+                    if isinstance(end, RecordMetadata):
+                        assert stored.get(n) == end.offset
+                    elif not end.possibly_published:
+                        assert n not in stored
+
+    async def test_stop_finishes_many_records_that_were_accepted(self) -> None:
+        topic = new_topic()
+        sent = [record(topic, b"%d" % n, key=b"%d" % (n // 1000)) for n in range(3000)]
+        with self.new_broker() as broker:
+            broker.start()
+            published = [broker.publish_many(sent[n : n + 1000]) for n in (0, 1000, 2000)]
+            assert await within(broker.stop(deadline_s=25)) is None
+            assert all(each.called for each in published)
+            ends = await outcomes(published)
+            assert all(isinstance(each, RecordMetadata) for found in ends for each in found)
+            if self.durable:
+                read = await self.read_again(broker, topic)
+                for key in (b"0", b"1", b"2"):
+                    assert [r.value for r in read if r.key == key] == [r.value for r in sent if r.key == key]
+
+    async def test_at_the_deadline_of_stop_every_one_of_many_records_has_an_answer_that_is_true(self) -> None:
+        topic = new_topic()
+        sent = [record(topic, b"%d" % n, key=b"k") for n in range(9000)]
+        with self.new_broker() as broker:
+            broker.start()
+            published = [broker.publish_many(sent[n : n + 3000]) for n in (0, 3000, 6000)]
+            assert await within(broker.stop(deadline_s=0)) is None
+            assert all(each.called for each in published)
+            ends: list[Any] = []
+            for end in await outcomes(published):
+                ends += [end] * 3000 if isinstance(end, PublishError) else end
+            assert len(ends) == 9000
             assert all(isinstance(e, RecordMetadata | BrokerStopped | OutcomeUnknown) for e in ends)
             if self.durable:
                 stored = {int(r.value or b""): r.offset for r in await self.read_again(broker, topic)}

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
-from sampleapp.brokers.shared.one_by_one import publish_one_by_one
+from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
+from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.following import Followings
+from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
-from sampleapp.errors import PublishError
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, PublishError
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start, TopicDescription
@@ -30,6 +33,7 @@ ANSWER_TIMEOUT_S = 15.0
 
 _UNLOCK_S = 0.25
 _LAST_WAIT_S = 5.0
+_NOT_STARTED = "The broker was not started yet."
 _STOPPED = "The broker was stopped."
 
 
@@ -78,6 +82,8 @@ class SQLiteBroker:
             answer_timeout_s=answer_timeout_s,
             stored=self._followings.stored,
         )
+        self._clock = clock
+        self._answer_timeout_s = answer_timeout_s
         self._started = False
         self._stopping = Stopping(clock=clock, work=self._stop, deadline_passed=self._deadline_passed)
 
@@ -100,19 +106,25 @@ class SQLiteBroker:
         return self._writer.publish(record)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
-        """See `IBroker.publish_many`."""
-        return publish_one_by_one(self.publish, records)
+        """
+        See `IBroker.publish_many`. Up to 1,000 records, of 1 MiB in all, are stored in one transaction.
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
-        """See `IBroker.check_topics`."""
-        return succeed({})
+        More go into several, in slices of some hundred, so that a large batch gives way to others.
+        """
+        return self._writer.publish_many(records)
 
-    def describe_topics(
-        self,
-        topics: Collection[str] | None = None,  # noqa: ARG002
-    ) -> Deferred[Sequence[TopicDescription]]:
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+        """See `IBroker.check_topics`. A topic that does not exist comes into being with its first record."""
+        against = {topic: self._against(topic) for topic in topics}
+        return succeed({topic: error for topic, error in against.items() if error is not None})
+
+    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
-        return succeed([])
+        if not self._started or self._stopping.is_requested:
+            return fail(BrokerUnavailable(_STOPPED if self._started else _NOT_STARTED))
+        names = None if topics is None else frozenset(topics)
+        describing: Deferred[Sequence[TopicDescription]] = Deferred.fromCoroutine(self._describe(names))
+        return describing.addTimeout(self._answer_timeout_s, self._clock, onTimeoutCancel=_give_up)
 
     def follow(
         self,
@@ -137,6 +149,22 @@ class SQLiteBroker:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         return self._stopping.request(deadline_s=deadline_s)
 
+    def _against(self, topic: str) -> PublishError | None:
+        if self._stopping.is_requested:
+            return BrokerStopped("The service is stopping.")
+        try:
+            require_topic_name(topic)
+        except IllegalTopic as error:
+            return error
+        return None
+
+    async def _describe(self, topics: Collection[str] | None) -> Sequence[TopicDescription]:
+        try:
+            names = await self._thread.run(self._store.topics, topics)
+        except StoreError as error:
+            raise BrokerUnavailable(error.obstacle) from error
+        return [single_partition(name) for name in names]
+
     def _deadline_passed(self) -> None:
         self._store.abandon()
         self._writer.give_up_queue()
@@ -159,3 +187,7 @@ class SQLiteBroker:
             await self._thread.run(self._store.close)
             self._thread.stop()
         self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
+
+
+def _give_up(_: object, timeout_s: float) -> NoReturn:
+    raise BrokerUnavailable(f"The disk has not answered for {timeout_s:g} seconds.")

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION
 from sampleapp.brokers.sqlite.faults import Code, StoreError
-from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge
+from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
+from sampleapp.interfaces import Outcome
 from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, Record, RecordMetadata, Start
 
 __all__ = [
     "INSERT",
-    "Outcome",
     "Page",
     "RowRefused",
     "first_offset",
@@ -22,6 +23,8 @@ __all__ = [
     "insert_singly",
     "next_offset",
     "page",
+    "require_topic_name",
+    "topics",
 ]
 
 INSERT = "INSERT INTO record (topic_id, offset, timestamp_ms, key, value, headers) VALUES (?, ?, ?, ?, ?, ?)"
@@ -51,8 +54,6 @@ _encode_headers = msgspec.json.Encoder().encode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 _decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes], ...]).decode
 
-Outcome = RecordMetadata | PublishError
-"""Where a record is, or why it alone was refused."""
 _Row = tuple[int, int, int, bytes | None, bytes | None, bytes | None]
 
 
@@ -134,7 +135,7 @@ def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Ou
             place = places.get(record.topic)
             if place is None:
                 place = places[record.topic] = _place(connection, record.topic)
-        except RecordRefused as refusal:
+        except PublishError as refusal:
             outcomes.append(refusal)
             continue
         offset = place.next_offset
@@ -167,6 +168,8 @@ def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> 
 def _headers_and_check(record: Record) -> bytes | None:
     if not -_INT64 <= record.timestamp_ms < _INT64:
         raise RecordRefused("The record's timestamp is out of range: it has to fit in 64 bits.")
+    if record.partition:
+        raise UnknownPartition(NO_SUCH_PARTITION)
     if not record.headers:
         return None
     try:
@@ -175,11 +178,20 @@ def _headers_and_check(record: Record) -> bytes | None:
         raise RecordRefused("The name of a header has no UTF-8 form.") from None
 
 
-def _place(connection: sqlite3.Connection, topic: str) -> _Place:
+def require_topic_name(topic: str) -> None:
+    """
+    Look whether the file can have a topic of this name.
+
+    :raise IllegalTopic: it cannot.
+    """
     try:
         topic.encode()
     except UnicodeEncodeError:
         raise IllegalTopic("The name of the topic has no UTF-8 form.") from None
+
+
+def _place(connection: sqlite3.Connection, topic: str) -> _Place:
+    require_topic_name(topic)
     found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
     if found is None:
         cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
@@ -218,6 +230,11 @@ def next_offset(connection: sqlite3.Connection, topic: str) -> int:
     """Return the offset that the next record of a topic gets."""
     found = connection.execute("SELECT next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
     return 0 if found is None else int(found[0])
+
+
+def topics(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of all topics that there are, sorted."""
+    return [name for (name,) in connection.execute("SELECT name FROM topic ORDER BY name")]
 
 
 def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:

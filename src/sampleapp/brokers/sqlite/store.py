@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -12,7 +12,6 @@ from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
 from sampleapp.brokers.sqlite.opening import open_file, patiently, require_creatable
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
-    Outcome,
     Page,
     RowRefused,
     first_offset,
@@ -20,9 +19,11 @@ from sampleapp.brokers.sqlite.rows import (
     insert_singly,
     next_offset,
     page,
+    topics,
 )
 from sampleapp.brokers.sqlite.wal import WalDamaged, WalMoved, WriteAheadLog, close_without_checkpoint
 from sampleapp.errors import StartUpError
+from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordMetadata, Start
 
 __all__ = ["Store"]
@@ -114,6 +115,15 @@ class Store:
     def first_offset(self, topic: str, start: Start) -> int:
         """Find the offset at which reading a topic begins; 0 for one that does not exist."""
         return self._guarded(lambda connection: first_offset(connection, topic, start), self._patience_s)
+
+    def topics(self, names: Collection[str] | None) -> list[str]:
+        """
+        Look which topics there are.
+
+        :param names: the only ones to look for; all without it.
+        """
+        found = self._guarded(topics, self._patience_s)
+        return found if names is None else [name for name in found if name in names]
 
     def changes(self) -> tuple[int, int]:
         """Something that differs from before if another program has written to the file since."""

@@ -50,8 +50,8 @@ class PrivateThread:
         """
         Do something on the thread.
 
-        :return: fires with the result, or fails with what was raised, on the reactor's thread. It must
-            not be cancelled: work that has begun cannot be called back.
+        :return: fires with the result, or fails with what was raised, on the reactor's thread. Cancelling
+            it stops the waiting only: work that has begun cannot be called back.
         """
         if self._pool is None:
             raise RuntimeError("the thread is not running")

@@ -1,15 +1,16 @@
 """
 Group commit: what is published while a transaction runs shares the next one.
 
-So throughput grows with the number of publishers, and nobody waits for a timer. Each record costs the
-reactor's thread a Deferred and an append; going to the other thread and back is paid once a batch.
+So throughput grows with the number of publishers, and nobody waits for a timer. Each publish costs the
+reactor's thread a Deferred and an append, however many records it has; going to the other thread and back is
+paid once a transaction.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -17,7 +18,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.sqlite.faults import StoreError
-from sampleapp.brokers.sqlite.rows import Outcome
+from sampleapp.brokers.sqlite.publishes import Publish, PublishMany, PublishOne, weight
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.errors import (
@@ -29,24 +30,33 @@ from sampleapp.errors import (
     PublishTimedOut,
     RecordTooLarge,
 )
+from sampleapp.interfaces import Outcome
 from sampleapp.measures import RECORDS, SECONDS, Distribution, SQLiteMeasures, Waiting
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Writer"]
 
-_BATCH_RECORDS = 1000
-_BATCH_BYTES = 4 * 1024 * 1024
+_TRANSACTION_RECORDS = 1000
+_TRANSACTION_BYTES = 4 * 1024 * 1024
+_WEIGHED_AT_ONCE = 4000
+"""Records whose sizes are added up in one turn of the reactor, in about a millisecond."""
 _PROBE_S = 1.0
 _PATIENCE_WHEN_BAD_S = 0.1
 _NOT_STARTED = "The broker was not started yet."
 _STOPPING = "The broker is stopping."
-
-RECORD_OVERHEAD_BYTES = 256
-"""What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
+_LEFT_OUT = "Earlier records of the same batch were not stored, or may not be; this one was not published."
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Waiting = tuple[Record, int, Deferred[RecordMetadata]]
+
+
+class _Part(NamedTuple):
+    """What a transaction has of one publish."""
+
+    publish: Publish
+    first: int
+    records: int
+    bytes: int
 
 
 class Writer:
@@ -77,8 +87,10 @@ class Writer:
         self._buffer_bytes = buffer_bytes
         self._answer_timeout_s = answer_timeout_s
         self._stored = stored
-        self._queue: deque[_Waiting] = deque()
-        self._batch: list[_Waiting] = []
+        self._queue: deque[Publish] = deque()
+        self._transaction: list[_Part] = []
+        self._weighing: list[PublishMany] = []
+        self._waiting_records = 0
         self._waiting_bytes = 0
         self._running = False
         self._busy = True
@@ -109,28 +121,30 @@ class Writer:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if self._hanging:
             return fail(BrokerUnavailable("The broker does not answer; the record was not published."))
-        weight = _weight(record)
-        if self._waiting_bytes + weight > self._buffer_bytes:
-            if weight > self._buffer_bytes:
+        size = weight(record)
+        if self._waiting_bytes + size > self._buffer_bytes:
+            if size > self._buffer_bytes:
                 # It would not fit into an empty buffer either: no use in trying again.
                 return fail(RecordTooLarge("The record is larger than the broker takes."))
             return fail(BufferFull("Too many records are waiting to be stored; this one was not kept."))
-        self._waiting_bytes += weight
-        # When a Deferred without a canceller is cancelled, it ignores the result that comes later: the
-        # waiting stops, and the record goes its way.
-        waiting: Deferred[RecordMetadata] = Deferred()
-        self._queue.append((record, weight, waiting))
-        if not self._busy:
-            self._busy = True
-            # Not at once: what the reactor reads from other connections in this turn comes along.
-            self._clock.callLater(0, self._work)
-        return waiting
+        publish = PublishOne(record, size)
+        self._accept(publish, 1, size)
+        return publish.result
+
+    def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
+        """See `IBroker.publish_many`."""
+        if not records:
+            return succeed([])
+        publish = PublishMany(records)
+        self._weighing.append(publish)
+        self._weigh(publish)
+        return publish.result
 
     def measures(self) -> SQLiteMeasures:
         """See `sampleapp.interfaces.IMeasured.measures`."""
         return SQLiteMeasures(
             waiting=Waiting(
-                records=len(self._queue) + len(self._batch),
+                records=self._waiting_records,
                 bytes=self._waiting_bytes,
                 limit_bytes=self._buffer_bytes,
             ),
@@ -144,6 +158,8 @@ class Writer:
     def drain(self) -> Deferred[None]:
         """Take nothing more. Fires when nothing is waiting any more."""
         self._stopping = True
+        for publish in self._weighing.copy():
+            self._weighed(publish)
         if not self._running:
             self.give_up()
             return succeed(None)
@@ -163,8 +179,8 @@ class Writer:
     def give_up(self) -> None:
         """Fail whatever is still waiting, now."""
         self.give_up_queue()
-        self._fail_batch(
-            OutcomeUnknown, "The service stopped before the record was stored for certain; it may be."
+        self._fail_transaction(
+            lambda: OutcomeUnknown("The service stopped before the record was stored for certain; it may be.")
         )
         idle, self._idle = self._idle, None
         if idle is not None:
@@ -174,14 +190,56 @@ class Writer:
         await self._see()
         self._work()
 
+    def _weigh(self, publish: PublishMany) -> None:
+        """Add up what many records take, which for very many takes several turns, and accept all or none."""
+        if publish not in self._weighing:
+            return
+        publish.weigh(_WEIGHED_AT_ONCE)
+        if publish.weighed < len(publish.records) and publish.weight_bytes <= self._buffer_bytes:
+            self._clock.callLater(0, self._weigh, publish)
+        else:
+            self._weighed(publish)
+
+    def _weighed(self, publish: PublishMany) -> None:
+        self._weighing.remove(publish)
+        size = publish.weight_bytes
+        if self._stopping:
+            publish.result.errback(
+                BrokerStopped("The service is stopping; none of the records was published.")
+            )
+        elif self._hanging:
+            publish.result.errback(
+                BrokerUnavailable("The broker does not answer; none of the records was published.")
+            )
+        elif size > self._buffer_bytes:
+            publish.result.errback(
+                RecordTooLarge(
+                    "The records are larger together than the broker takes at once; publish fewer at a time."
+                )
+            )
+        elif self._waiting_bytes + size > self._buffer_bytes:
+            publish.result.errback(
+                BufferFull("Too many records are waiting to be stored; none of these was kept.")
+            )
+        else:
+            self._accept(publish, len(publish.records), size)
+
+    def _accept(self, publish: Publish, count: int, size: int) -> None:
+        self._waiting_records += count
+        self._waiting_bytes += size
+        self._queue.append(publish)
+        if not self._busy:
+            self._busy = True
+            # Not at once: what the reactor reads from other connections in this turn comes along.
+            self._clock.callLater(0, self._work)
+
     def _work(self) -> None:
         Deferred.fromCoroutine(self._write_all())
 
     async def _write_all(self) -> None:
         # What is published by those who are told of one batch is in the queue before the next begins.
         while self._queue:
-            self._batch = self._take()
-            records = [record for record, _, _ in self._batch]
+            records = self._take()
             outcomes: Sequence[Outcome]
             began_s = self._clock.seconds()
             try:
@@ -191,49 +249,69 @@ class Writer:
             except StoreError as error:
                 self._failed_commits += 1
                 self._failed(error)
-                outcomes = [error.publish_error() for _ in records]
+                self._fail_transaction(error.publish_error)
             except Exception:  # noqa: BLE001 -- nothing cancels this, and every publisher gets an answer
                 self._failed_commits += 1
                 self._log.failure("Appending to {path} failed unexpectedly", path=str(self._store.path))
-                outcomes = [OutcomeUnknown("Whether the record was stored is not known.") for _ in records]
+                self._fail_transaction(lambda: OutcomeUnknown("Whether the record was stored is not known."))
             else:
                 self._commit_records.add(len(records))
                 self._commit_s.add(self._clock.seconds() - began_s)
                 self._works()
                 self._stored(records)
-            self._settle(outcomes)
+                self._settle(outcomes)
         self._busy = False
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.callback(None)
 
-    def _take(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _take(self) -> list[Record]:
+        """Begin with a transaction of what waits: first come, first served, and large batches by turns."""
+        records: list[Record] = []
         size = 0
-        while self._queue and len(batch) < _BATCH_RECORDS and size < _BATCH_BYTES:
-            waiting = self._queue.popleft()
-            size += waiting[1]
-            batch.append(waiting)
-        return batch
+        while self._queue and len(records) < _TRANSACTION_RECORDS and size < _TRANSACTION_BYTES:
+            publish = self._queue.popleft()
+            first, some, of_some = publish.take()
+            self._transaction.append(_Part(publish, first, len(some), of_some))
+            records += some
+            size += of_some
+            if not publish.is_taken:
+                self._queue.append(publish)
+        return records
 
     def _fail_queue(self, error: type[PublishError], detail: str) -> None:
         queue, self._queue = self._queue, deque()
-        self._waiting_bytes -= sum(weight for _, weight, _ in queue)
-        for _, _, waiting in queue:
-            waiting.errback(error(detail))
+        for publish in queue:
+            self._fail_left(publish, error(detail))
 
-    def _fail_batch(self, error: type[PublishError], detail: str) -> None:
-        self._settle([error(detail) for _ in self._batch])
+    def _fail_left(self, publish: Publish, error: PublishError) -> None:
+        first, records, size = publish.left()
+        self._finish(_Part(publish, first, len(records), size), [error] * len(records))
+
+    def _fail_transaction(self, make_error: Callable[[], PublishError]) -> None:
+        # Empty if the waiting was given up meanwhile.
+        parts, self._transaction = self._transaction, []
+        begun = {part.publish for part in parts if not part.publish.is_taken}
+        for part in parts:
+            # One for each publisher, which may raise and chain it as it likes.
+            self._finish(part, [make_error()] * part.records)
+        for publish in begun:
+            # Later records of a key must not overtake those that are not stored, and have to be sent again.
+            self._queue.remove(publish)
+            self._fail_left(publish, BrokerUnavailable(_LEFT_OUT))
 
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         # Empty if the waiting was given up meanwhile.
-        batch, self._batch = self._batch, []
-        self._waiting_bytes -= sum(weight for _, weight, _ in batch)
-        for (_, _, waiting), outcome in zip(batch, outcomes, strict=False):
-            if isinstance(outcome, PublishError):
-                waiting.errback(outcome)
-            else:
-                waiting.callback(outcome)
+        parts, self._transaction = self._transaction, []
+        at = 0
+        for part in parts:
+            self._finish(part, outcomes[at : at + part.records])
+            at += part.records
+
+    def _finish(self, part: _Part, outcomes: Sequence[Outcome]) -> None:
+        self._waiting_records -= part.records
+        self._waiting_bytes -= part.bytes
+        part.publish.settle(part.first, outcomes)
 
     async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Have the store do something, and let nobody wait for ever if it does not come back from it."""
@@ -252,8 +330,10 @@ class Writer:
             f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds.",
             obstacle=f"The disk has not answered for {self._answer_timeout_s:g} seconds.",
         )
-        self._fail_batch(PublishTimedOut, "The broker did not answer in time; the record may be stored.")
         self._fail_queue(BrokerUnavailable, "The broker does not answer; the record was not published.")
+        self._fail_transaction(
+            lambda: PublishTimedOut("The broker did not answer in time; the record may be stored.")
+        )
 
     def _works(self) -> None:
         if self._stopping:
@@ -287,11 +367,3 @@ class Writer:
             self._log.failure("Looking at {path} failed unexpectedly", path=str(self._store.path))
         else:
             self._works()
-
-
-def _weight(record: Record) -> int:
-    """What a record that waits takes of the buffer, in bytes; nearly, where a name is not ASCII."""
-    weight = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        weight += len(name) + len(value)
-    return weight
