@@ -24,7 +24,7 @@ from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.model import TOPIC_PATTERN, Message
 from sampleapp.timestamps import InvalidTimestamp, parse_timestamp
 
-__all__ = ["TOPIC_RULE", "is_legal_topic", "parse_message"]
+__all__ = ["TOPIC_RULE", "is_legal_topic", "parse_message", "require_json"]
 
 TOPIC_RULE: Final = '1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", and neither "." nor ".."'
 """What a legal topic is, for those who have to be told."""
@@ -58,6 +58,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _decode = msgspec.json.Decoder(Message).decode
+_decode_anything = msgspec.json.Decoder().decode
 
 if Message.__struct_fields__ != ("topic", "content", "key", "headers", "timestamp"):
     raise AssertionError("_may_repeat_a_member has to count the quotation marks of every member")
@@ -68,27 +69,28 @@ def is_legal_topic(topic: str) -> bool:
     return _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
 
 
-def parse_message(body: bytes) -> Message:
+def parse_message(body: bytes, *, what: str = "body") -> Message:
     """
     Read a message.
 
     :param body: JSON text in UTF-8 (RFC 8259).
+    :param what: how it is called in what is said of it.
     :raise MalformedMessage: it is not that.
     :raise InvalidMessage: it is, but not a message; names every fault.
     """
     try:
         message = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _parse_slowly(body)
+        return _parse_slowly(body, what)
     if not is_legal_topic(message.topic) or _may_repeat_a_member(body, message):
-        return _parse_slowly(body)
+        return _parse_slowly(body, what)
     written = message.timestamp
     if written is UNSET:
         return message
     try:
         timestamp_ms = parse_timestamp(written)
     except InvalidTimestamp:
-        return _parse_slowly(body)
+        return _parse_slowly(body, what)
     return message if timestamp_ms is written else replace(message, timestamp=timestamp_ms)
 
 
@@ -141,8 +143,8 @@ class _Object(list[tuple[str, Any]]):
     """The members of a JSON object in order, repeated ones included."""
 
 
-def _parse_slowly(body: bytes) -> Message:
-    document = _parse_json(body)
+def _parse_slowly(body: bytes, what: str) -> Message:
+    document = _parse_json(body, what)
     if not isinstance(document, _Object):
         raise InvalidMessage([Fault("", f"A message is a JSON object, not {_type_name(document)}.")])
     values = dict(document)
@@ -168,30 +170,45 @@ def _parse_slowly(body: bytes) -> Message:
     return Message(**values)
 
 
-def _parse_json(body: bytes) -> Any:
+def require_json(body: bytes, *, what: str = "body") -> None:
+    """
+    See whether what is no message is JSON at least.
+
+    :param what: how it is called in what is said of it.
+    :raise MalformedMessage: it is not.
+    """
+    try:
+        _decode_anything(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        _parse_json(body, what)
+
+
+def _parse_json(body: bytes, what: str) -> Any:
     try:
         return json.loads(
             body.decode("utf-8"),
             object_pairs_hook=_Object,
-            parse_constant=_refuse_constant,
+            parse_constant=partial(_refuse_constant, what),
             parse_int=_parse_int,
         )
     except UnicodeDecodeError as error:
         raise MalformedMessage(
-            f"The body is not UTF-8: see byte 0x{body[error.start]:02x} at offset {error.start}."
+            f"The {what} is not UTF-8: see byte 0x{body[error.start]:02x} at offset {error.start}."
         ) from error
     except json.JSONDecodeError as error:
         if body.startswith(codecs.BOM_UTF8):
-            raise MalformedMessage("The body is not JSON: it begins with a byte order mark.") from error
+            raise MalformedMessage(f"The {what} is not JSON: it begins with a byte order mark.") from error
         if not body.strip():
             raise MalformedMessage(
-                'The body is empty; send a JSON object such as {"topic": "readings", "content": "21.5"}.'
+                f'The {what} is empty; send a JSON object such as {{"topic": "readings", "content": "21.5"}}.'
             ) from error
         raise MalformedMessage(
-            f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
+            f"The {what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
         ) from error
     except RecursionError as error:
-        raise MalformedMessage("The body is nested too deeply; a message has one level.") from error
+        raise MalformedMessage(
+            f"The {what} is nested too deeply; a message has two levels at most."
+        ) from error
 
 
 def _parse_int(digits: str) -> int | float:
@@ -199,8 +216,8 @@ def _parse_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
-def _refuse_constant(name: str) -> None:
-    raise MalformedMessage(f"The body is not JSON: {name} is not a JSON value.")
+def _refuse_constant(what: str, name: str) -> None:
+    raise MalformedMessage(f"The {what} is not JSON: {name} is not a JSON value.")
 
 
 def _faults(members: _Object, values: dict[str, Any]) -> Iterator[Fault]:
