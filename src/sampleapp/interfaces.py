@@ -185,7 +185,8 @@ class IBroker(Interface):
 
         :return: fires with the reason for each topic that cannot, as `publish` would have it: it does not
             exist, its name is not allowed, this service may not publish to it, or the broker cannot be asked.
-            Empty when nothing is known against any of them. Never fails; cancelling it stops the waiting
+            Empty when nothing is known against any of them. Of thousands it may leave some out that were
+            not looked at, once there are others that cannot. Never fails; cancelling it stops the waiting
             only.
         """
 

@@ -17,7 +17,13 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import LogLevel, formatEvent
 
 from sampleapp.brokers import from_url
-from sampleapp.errors import BrokerIncompatible
+from sampleapp.errors import (
+    BrokerIncompatible,
+    BrokerStopped,
+    BrokerUnavailable,
+    PublishError,
+    UnknownTopic,
+)
 from sampleapp.testing.broker_contract import KEYS, TIMESTAMPS, VALUES, BrokerContract, new_topic
 from tests.support import strategies
 from tests.support.brokers import content, eventually, everything, record, settled, within
@@ -129,6 +135,61 @@ async def test_librdkafka_reads_each_record_as_it_was_published_where_the_answer
     async with running(shared.bootstrap, compression=compression) as broker:
         answers = await settled(broker, sent)
     assert_found(sent, answers, await log_of(shared.bootstrap, topic))
+
+
+@settings(max_examples=8)
+@given(
+    contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), min_size=1, max_size=12),
+    count=st.sampled_from([0, 3000]),
+)
+@pytest_twisted.ensureDeferred
+async def test_librdkafka_reads_each_of_many_records_as_it_was_published_where_its_outcome_says(
+    shared, contents, count
+):
+    topic = new_topic()
+    sent = [record(topic, v, key=k, headers=h, timestamp_ms=t) for k, v, h, t in contents]
+    sent += [record(topic, b"%d" % number, key=b"%d" % (number % 7)) for number in range(count)]
+    async with running(shared.bootstrap) as broker:
+        outcomes = await within(broker.publish_many(sent))
+    assert_found(sent, outcomes, await log_of(shared.bootstrap, topic))
+
+
+@pytest_twisted.ensureDeferred
+async def test_topics_are_checked_described_and_made(mock):
+    mock.create_topic("b", partitions=2)
+    mock.create_topic("a", partitions=1)
+    async with running(mock.bootstrap, auto_create="false") as broker:
+        errors = await within(broker.check_topics(["a", "b", "absent"]))
+        described = await within(broker.describe_topics())
+        one = await within(broker.describe_topics(["b", "absent"]))
+    assert {name: type(error) for name, error in errors.items()} == {"absent": UnknownTopic}
+    assert [topic.name for topic in described] == ["a", "b"]
+    assert one == described[1:]
+    for partition in described[1].partitions:
+        assert partition.leader in partition.in_sync
+        assert set(partition.in_sync) <= set(partition.replicas)
+    assert [partition.partition for partition in described[1].partitions] == [0, 1]
+    async with running(mock.bootstrap) as broker:
+        assert await within(broker.check_topics(["made"])) == {}
+        assert [topic.name for topic in await within(broker.describe_topics(["made"]))] == ["made"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published_or_known(shared):
+    broker = from_url(url(shared.bootstrap), reactor=reactor)
+
+    async def refusals():
+        for answer in (broker.publish_many([record("t")]), broker.describe_topics()):
+            with pytest.raises(PublishError) as caught:
+                await within(answer)
+            yield type(caught.value)
+        yield type((await within(broker.check_topics(["t"])))["t"])
+
+    assert [each async for each in refusals()] == [BrokerUnavailable] * 3
+    broker.check()
+    broker.start()
+    await within(broker.stop(deadline_s=5))
+    assert [each async for each in refusals()] == [BrokerStopped, BrokerUnavailable, BrokerStopped]
 
 
 @pytest.mark.parametrize("compression", CODECS)

@@ -19,11 +19,13 @@ from sampleapp.brokers.kafka.protocol import (
     ListedOffset,
     ListOffsetsRequest,
     MetadataRequest,
+    PartitionMetadata,
     ProduceAnswer,
     Produced,
     ProduceRequest,
     ProducerIdentity,
     Request,
+    TopicMetadata,
 )
 from tests.support.kafka_simulator.fate import ERRORS, Fate
 
@@ -68,6 +70,14 @@ class SimulatedClient:
             lambda: self._learn(topics, auto_create=auto_create),
             timeout_s=_METADATA_TIMEOUT_S,
         ).addCallback(lambda _: None)
+
+    def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Sequence[TopicMetadata]]:
+        return self._send(
+            None,
+            MetadataRequest(topics=topics, auto_create=False),
+            lambda: self._describe(topics),
+            timeout_s=_METADATA_TIMEOUT_S,
+        )
 
     def topic_error(self, topic: str) -> int | None:
         return self._known(topic)[0]
@@ -217,6 +227,22 @@ class SimulatedClient:
                 }
                 self._metadata[topic] = (ErrorCode.NONE, leaders, topic_id)
         return True
+
+    def _describe(self, topics):
+        cluster = self.cluster
+        return [
+            TopicMetadata(
+                error=cluster.topic_errors.get(topic, 0 if cluster.topics.get(topic) else 3),
+                topic=topic,
+                # As brokers do, in no order.
+                partitions=tuple(
+                    PartitionMetadata(0, number, -1 if log.leader is None else log.leader, (1, 2), (1,))
+                    for number, log in reversed(cluster.topics.get(topic, {}).items())
+                ),
+                is_internal=topic.startswith("__"),
+            )
+            for topic in (reversed(cluster.topics) if topics is None else topics)
+        ]
 
     def _log(self, node_id, topic, number, topic_id=None):
         known_id, logs = self.cluster.known_to(node_id, topic)

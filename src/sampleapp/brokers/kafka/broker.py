@@ -19,6 +19,7 @@ from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
+from sampleapp.brokers.kafka.descriptions import describe_topics
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
@@ -120,16 +121,17 @@ class KafkaBroker:
             return fail(BrokerUnavailable("The service has not started; none of the records was published."))
         return self._producer.publish_many(records)
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:  # noqa: ARG002
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`."""
-        return succeed({})
+        if self._producer is None:
+            return succeed({name: BrokerUnavailable("The service has not started.") for name in topics})
+        return self._producer.check_topics(topics)
 
-    def describe_topics(
-        self,
-        topics: Collection[str] | None = None,  # noqa: ARG002
-    ) -> Deferred[Sequence[TopicDescription]]:
+    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
-        return succeed([])
+        if self._client is None:
+            return fail(BrokerUnavailable("The service has not started."))
+        return describe_topics(self._client, topics)
 
     def follow(
         self,

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.client import RequestFailed
-from sampleapp.brokers.kafka.client.metadata import MetadataLoads
+from sampleapp.brokers.kafka.client.metadata import MetadataLoads, ask_one_of
 from tests.support.kafka_simulator import reason
 
 
@@ -110,6 +110,17 @@ def test_when_all_fail_what_lasts_is_the_reason_and_each_caller_has_an_error_of_
     assert [error.reason.sentence for error in errors] == [f"{which}"] * 2
     assert errors[0] is not errors[1]
     assert brokers.clock.getDelayedCalls() == []
+
+
+def test_when_nobody_waits_any_more_nobody_else_is_asked():
+    brokers = Brokers(1, 2, 3)
+    answer = ask_one_of(
+        brokers.node_ids, ask=lambda node_id: brokers.ask(node_id, []), clock=brokers.clock
+    ).addErrback(lambda _: None)
+    answer.cancel()
+    assert brokers.clock.getDelayedCalls() == []
+    brokers.answers[1].pop().errback(failed())
+    assert brokers.asked == [(1, [])]
 
 
 def test_a_caller_that_asks_again_when_it_is_answered_is_not_forgotten():

@@ -24,13 +24,14 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.client.call import RequestFailed
 from sampleapp.brokers.kafka.client.connection import Connection
 from sampleapp.brokers.kafka.client.interfaces import ConnectionListener
-from sampleapp.brokers.kafka.client.metadata import MetadataLoads
+from sampleapp.brokers.kafka.client.metadata import MetadataLoads, ask_one_of
 from sampleapp.brokers.kafka.connections.diagnostics import NOT_LEARNT, gone
 from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     MetadataRequest,
     Request,
 )
+from sampleapp.brokers.kafka.protocol import TopicMetadata as DescribedTopic
 from sampleapp.brokers.shared.backoff import Backoff
 
 __all__ = ["Client"]
@@ -145,6 +146,18 @@ class Client(KafkaClient):  # type: ignore[misc] # afkak has no types
             return None
         node_id: int = broker.node_id
         return node_id
+
+    def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Sequence[DescribedTopic]]:
+        """See `ClusterClient.describe_topics`."""
+        if self._closing:
+            return fail(RequestFailed(gone(None), sent=False))
+        request = MetadataRequest(topics=topics, auto_create=False)
+        answer: Deferred[ClusterMetadata] = ask_one_of(
+            self._candidates(),
+            ask=lambda node_id: self.request(node_id, request, timeout_s=_METADATA_TIMEOUT_S),
+            clock=self.reactor,
+        )
+        return answer.addCallback(lambda metadata: metadata.topics)
 
     def forget_topic(self, topic: str) -> None:
         """See `ClusterClient.forget_topic`. afkak would keep it for ever, also one that does not exist."""

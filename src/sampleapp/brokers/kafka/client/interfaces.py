@@ -9,7 +9,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.protocol import Request
+from sampleapp.brokers.kafka.protocol import Request, TopicMetadata
 
 __all__ = ["ClusterClient", "ConnectionListener"]
 
@@ -64,6 +64,15 @@ class ClusterClient(Protocol):
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         """Return the node id of the broker that leads a partition, if one is known to."""
+
+    def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Sequence[TopicMetadata]]:
+        """
+        Look which topics there are; nothing of it is kept, and none is created.
+
+        :param topics: the only ones to look for; ``None`` for all.
+        :return: fires with what a broker says of each, or fails with `RequestFailed` when none answers.
+            Cancelling it gives up waiting.
+        """
 
     def forget_topic(self, topic: str) -> None:
         """Keep nothing of a topic."""

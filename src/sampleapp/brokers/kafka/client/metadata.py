@@ -107,16 +107,14 @@ class _Hedged:
         self._asked: list[Deferred[Any]] = []
         self._failures: list[Failure] = []
         self._timer: IDelayedCall | None = None
-        self._result: Deferred[Any] = Deferred()
+        self._result: Deferred[Any] = Deferred(self._cancelled)
 
     def begin(self) -> Deferred[Any]:
         self._next()
         return self._result
 
     def _next(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
+        self._stop_timer()
         if self._candidates:
             node_id = self._candidates.pop(0)
             if self._candidates:
@@ -125,11 +123,20 @@ class _Hedged:
             self._asked.append(asked)
             asked.addCallbacks(self._answered, self._failed)
 
+    def _cancelled(self, _: object) -> None:
+        """Nobody waits: who was asked may answer, but nobody else is asked."""
+        self._candidates.clear()
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+
     def _answered(self, answer: Any) -> None:
         if self._result.called:
             return
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        self._stop_timer()
         self._result.callback(answer)
         for asked in self._asked:
             asked.cancel()

@@ -13,6 +13,7 @@ wait for company: a batch grows only while the one before it is on its way. From
 ``partition_queue``  the records of one partition, and what may happen to them
 ``results``          what an answer means
 ``outcomes``         what became of many records
+``topic_check``      whether topics can be published to
 
 No row calls one above it: methods return what has changed.
 """

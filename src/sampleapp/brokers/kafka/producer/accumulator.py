@@ -24,6 +24,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
 )
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.producer.results import unavailable
+from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.brokers.shared.waiters import Waiters
 from sampleapp.errors import (
     BufferFull,
@@ -46,7 +47,17 @@ _COMPARED: Final = 12
 class Topic:
     """One topic that is published to. Only the accumulator changes it."""
 
-    __slots__ = ("held", "is_idempotent", "name", "queues", "sticky", "sticky_turn", "used_s", "waiting")
+    __slots__ = (
+        "checks",
+        "held",
+        "is_idempotent",
+        "name",
+        "queues",
+        "sticky",
+        "sticky_turn",
+        "used_s",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,17 +67,21 @@ class Topic:
         """What was published before that was known."""
         self.held = 0
         """The bytes of those."""
+        self.checks: list[TopicCheck] = []
+        """Who wants to know, until that is known, whether it can be published to."""
         self.is_idempotent = True
         """Whether no partition of it has refused a producer id yet."""
         self.sticky: PartitionQueue | None = None
         """Where records without a key go, until the next requests are made."""
         self.sticky_turn = -1
         self.used_s = 0.0
-        """When a record was last published to it."""
+        """When a record was last published to it, or somebody wanted to know whether one can be."""
 
     def is_empty(self) -> bool:
-        """Return whether no record of it waits, or is on its way."""
-        return not self.waiting and all(queue.state is State.IDLE for queue in self.queues)
+        """Return whether no record of it waits, or is on its way, and nobody wants to know of it."""
+        return (
+            not self.waiting and not self.checks and all(queue.state is State.IDLE for queue in self.queues)
+        )
 
 
 class Load(Struct):
@@ -117,7 +132,7 @@ class Accumulator:
         self.topics: dict[str, Topic] = {}
         """By name. Only the accumulator changes it."""
         self.unknown: dict[str, Topic] = {}
-        """Those with records, and of whose partitions nothing is known yet."""
+        """Those with records, or checks, and of whose partitions nothing is known yet."""
         self.has_work = False
         """Whether there is something for the sender to do: a queue that is ready, or a new unknown topic."""
         self.has_new_topic = False
@@ -163,7 +178,7 @@ class Accumulator:
         """
         topic = self.topics.get(record.topic) or self.topic(record.topic)
         if topic is None:
-            return fail(IllegalTopic("Kafka does not allow a topic of this name."))
+            return fail(_illegal_topic())
         topic.used_s = now_s = self._clock.seconds()
         size = record_size(record)
         queue = self._queue_for(topic, record, now_s) if topic.queues else None
@@ -192,6 +207,27 @@ class Accumulator:
         if topic is None and is_legal_topic(name):
             topic = self.topics[name] = Topic(name)
         return topic
+
+    def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
+        """
+        Find out which of some topics cannot be published to.
+
+        :return: fires with the reasons, as soon as the partitions of all of them are known, or will not be.
+        """
+        now_s = self._clock.seconds()
+        check = TopicCheck(deadline_s=now_s + self._delivery_timeout_s)
+        for name in names:
+            topic = self.topic(name)
+            if topic is None:
+                check.refused(name, _illegal_topic())
+                continue
+            topic.used_s = now_s
+            if not topic.queues:
+                check.expect()
+                topic.checks.append(check)
+                self._want(topic)
+        check.begin()
+        return check.done
 
     # Many records come together
 
@@ -289,6 +325,9 @@ class Accumulator:
     def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
         topic.waiting.append(pending)
         topic.held += pending.size
+        self._want(topic)
+
+    def _want(self, topic: Topic) -> None:
         if topic.name not in self.unknown:
             self.unknown[topic.name] = topic
             self.has_new_topic = self.has_work = True
@@ -340,9 +379,10 @@ class Accumulator:
             topic.queues.append(
                 PartitionQueue(topic=topic.name, partition=partition, batch_bytes=self._batch_bytes)
             )
-        if not topic.waiting or not topic.queues:
+        if not topic.queues or not (topic.waiting or topic.checks):
             return
         waiting, topic.waiting, topic.held = topic.waiting, deque(), 0
+        checks = self.take_checks(topic)
         self.unknown.pop(topic.name, None)
         now_s = self._clock.seconds()
         misplaced = []
@@ -354,6 +394,8 @@ class Accumulator:
                 self.ready(queue)
         for pending in misplaced:
             self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+        for check in checks:
+            check.answered(topic.name, None)
 
     def close_queues(self, topic: Topic) -> tuple[list[int], list[Pending]]:
         """
@@ -386,13 +428,23 @@ class Accumulator:
         waiting = list(topic.waiting)
         topic.waiting.clear()
         topic.held = 0
-        self.unknown.pop(topic.name, None)
+        self._want_no_more(topic)
         return waiting
 
+    def take_checks(self, topic: Topic) -> list[TopicCheck]:
+        """Take those who want to know of a topic; they leave, and are to be answered."""
+        checks, topic.checks = topic.checks, []
+        self._want_no_more(topic)
+        return checks
+
+    def _want_no_more(self, topic: Topic) -> None:
+        if not topic.waiting and not topic.checks:
+            self.unknown.pop(topic.name, None)
+
     def forget_unused(self, name: str) -> None:
-        """Keep nothing of a topic that has no partitions and no records: its name may have been made up."""
+        """Keep nothing of a topic that has no partitions, records or checks: its name may be made up."""
         topic = self.topics.get(name)
-        if topic is not None and not topic.queues and not topic.waiting:
+        if topic is not None and not topic.queues and not topic.waiting and not topic.checks:
             del self.topics[name]
 
     # Records leave
@@ -450,10 +502,19 @@ class Accumulator:
 
     def fail_waiting(self, error: PublishError) -> None:
         """Answer everybody who waits for a topic's partitions."""
+        self.fail_checks(error)
         for topic in list(self.unknown.values()):
             waiting = self.take_waiting(topic)
             self.forget_unused(topic.name)
             self.fail(waiting, error)
+
+    def fail_checks(self, error: PublishError) -> None:
+        """Answer everybody who wants to know whether a topic can be published to."""
+        for topic in list(self.unknown.values()):
+            checks = self.take_checks(topic)
+            self.forget_unused(topic.name)
+            for check in checks:
+                check.answered(topic.name, error)
 
     def fail_sent(self, error: PublishError) -> None:
         """Answer everybody whose record may be stored."""
@@ -491,21 +552,25 @@ class Accumulator:
         late_queues: list[PartitionQueue] = []
         for topic in list(self.unknown.values()):
             late = take_late(topic.waiting, now_s, hurry)
-            if late:
+            late_checks = [check for check in topic.checks if _is_late(check.deadline_s, now_s, hurry)]
+            if late or late_checks:
                 topic.held -= sum(pending.size for pending in late)
-                if not topic.waiting:
-                    self.unknown.pop(topic.name, None)
-                    self.forget_unused(topic.name)
-                self.fail(late, unavailable(reason or self.outage))
+                topic.checks = [check for check in topic.checks if check not in late_checks]
+                self._want_no_more(topic)
+                self.forget_unused(topic.name)
+                error = unavailable(reason or self.outage)
+                self.fail(late, error)
+                for check in late_checks:
+                    check.answered(topic.name, error)
         for queue in self.active:
             expired = queue.expire(now_s, hurry)
             if expired is not None:
                 if queue.state is State.READY:
                     self.ready(queue)
                 late_queues.append(queue)
-                error = PublishTimedOut("The broker did not say in time whether the record was stored.")
-                _tell(expired.unanswered, error)
-                self.fail(expired.dropped, error)
+                timed_out = PublishTimedOut("The broker did not say in time whether the record was stored.")
+                _tell(expired.unanswered, timed_out)
+                self.fail(expired.dropped, timed_out)
                 self.fail(expired.unsent, unavailable(queue.reason or self.outage))
             if queue.state is State.IDLE or queue.state is State.CLOSED:
                 self._active.pop(queue, None)
@@ -515,6 +580,16 @@ class Accumulator:
 def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
     """Make the error for the caller of a record that is to go to a partition that the topic does not have."""
     return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
+
+
+def _illegal_topic() -> IllegalTopic:
+    return IllegalTopic("Kafka does not allow a topic of this name.")
+
+
+def _is_late(deadline_s: float, now_s: float, hurry: Hurry | None) -> bool:
+    if hurry is not None and deadline_s >= hurry.from_deadline_s:
+        deadline_s -= hurry.earlier_s
+    return deadline_s <= now_s
 
 
 def _tell(records: Iterable[Pending], error: PublishError) -> None:

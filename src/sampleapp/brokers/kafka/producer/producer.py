@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.intake import Intake
 from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
-from sampleapp.errors import BrokerStopped, OutcomeUnknown
+from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.measures import KafkaMeasures
 from sampleapp.model import Record, RecordMetadata
@@ -34,6 +34,8 @@ How long a record waits for a broker while none can be reached.
 So its caller has 503 within 2 s, with a tick and a turn; and a broker that comes back meanwhile, which takes
 up to 1 s to be noticed, still gets it.
 """
+_CHECKED: Final = 1000
+"""So many topics are checked at once: the names may be made up, and each takes memory meanwhile."""
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
@@ -137,6 +139,22 @@ class Producer:
         self._intakes.add(intake)
         return intake.begin()
 
+    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+        """See `sampleapp.interfaces.IBroker.check_topics`."""
+        return Deferred.fromCoroutine(self._check_topics(list(topics)))
+
+    async def _check_topics(self, names: Sequence[str]) -> Mapping[str, PublishError]:
+        for start in range(0, len(names), _CHECKED):
+            some = names[start : start + _CHECKED]
+            if self._stopping:
+                return {name: BrokerStopped("The service is stopping.") for name in some}
+            answer = self._accumulator.check(some)
+            self._appended()
+            errors = await answer
+            if errors:
+                return errors
+        return {}
+
     def _appended(self) -> None:
         if self._accumulator.has_work:
             self._sender.wake()
@@ -168,6 +186,7 @@ class Producer:
         :return: fires with ``None`` when every accepted record has been answered.
         """
         self._stopping = True
+        self._accumulator.fail_checks(BrokerStopped("The service is stopping."))
         return self._accumulator.when_empty()
 
     def give_up(self) -> None:

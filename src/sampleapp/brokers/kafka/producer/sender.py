@@ -462,7 +462,8 @@ class Sender:
         self._delivery_log.write()
         self._look_at_nodes()
         self._retry()
-        if self._accumulator.buffered_bytes or self._delivery_log.is_waiting():
+        accumulator = self._accumulator
+        if accumulator.buffered_bytes or accumulator.unknown or self._delivery_log.is_waiting():
             self._tick_soon()
 
     def _tick_soon(self) -> None:

@@ -179,6 +179,7 @@ class TopicMetadata:
 
     def _fail(self, topic: Topic, error: PublishError) -> None:
         unsent = self._accumulator.take_waiting(topic)
+        checks = self._accumulator.take_checks(topic)
         for queue in topic.queues:
             unsent += queue.give_up_unsent()
         # A batch that is under way, or may have been stored, is for its own answer or deadline.
@@ -186,6 +187,8 @@ class TopicMetadata:
             self._close_queues(topic)
             self._forget(topic.name)
         self._accumulator.fail(unsent, error)
+        for check in checks:
+            check.answered(topic.name, error)
 
     def _close_queues(self, topic: Topic, *, then_partitions: int = 0) -> None:
         producer_ids, possibly_stored = self._accumulator.close_queues(topic)

@@ -56,6 +56,8 @@ class TopicMetadata(msgspec.Struct, frozen=True, gc=False):
     partitions: tuple[PartitionMetadata, ...]
     topic_id: UUID | None = None
     """Another one for a topic that is made again under the same name; since v10 (Kafka 2.8, KIP-516)."""
+    is_internal: bool = False
+    """Whether it is one of Kafka's own."""
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True, gc=False):
@@ -118,12 +120,12 @@ def _topic(version: int, reader: Reader) -> TopicMetadata:
     # Since v12 the name is null where an unknown id was asked for, which is never done here.
     error, name = reader.int16(), reader.string()
     topic_id = reader.uuid() if version >= _TOPIC_IDS_SINCE else None
-    reader.int8()  # whether it is one of Kafka's own
+    is_internal = bool(reader.int8())
     partitions = tuple(_partition(version, reader) for _ in range(reader.count(_SMALLEST_PARTITION)))
     if version >= _RIGHTS_SINCE:
         reader.int32()
     reader.tags()
-    return TopicMetadata(error, name, partitions, topic_id)
+    return TopicMetadata(error, name, partitions, topic_id, is_internal)
 
 
 def _partition(version: int, reader: Reader) -> PartitionMetadata:
