@@ -21,6 +21,7 @@ __all__ = [
     "Fault",
     "IllegalTopic",
     "InvalidMessage",
+    "InvalidParameters",
     "MalformedMessage",
     "MessageError",
     "OutcomeUnknown",
@@ -83,6 +84,14 @@ class InvalidMessage(MessageError):
             details.append(f"{len(faults) - _MOST_DETAILS} more faults are listed.")
         super().__init__(" ".join(details))
         self.faults = tuple(faults)
+
+
+class InvalidParameters(InvalidMessage):
+    """
+    What a request says beside its body does not make a record: the path, the query, or fields of the header.
+
+    A pointer is the name of what is wrong there: of a variable of the path, of a parameter, or of a field.
+    """
 
 
 class PublishError(SampleAppError):

@@ -175,27 +175,45 @@ def answers_of_readiness(method):
     yield service.request(method, "/ready")
 
 
-def answers_to_messages():
+def answers_to_publishing(*request):
     service = WholeService()
 
     def publish(result):
-        connection = raw(service, request_bytes("POST", "/messages", JSON, MESSAGE))
+        connection = raw(service, request_bytes(*request))
         if result is None:
             service.broker.acknowledge()
         else:
             service.broker.waiting.pop().errback(result)
-        return connection.responses(["POST"])[0]
+        return connection.responses([request[0]])[0]
 
     yield publish(None)
     for kind in ROWS:
         if issubclass(kind, errors.PublishError):
             yield publish(kind("It failed."))
+    full = WholeService(max_waiting=1)
+    raw(full, request_bytes(*request))
+    yield full.request(*request)
+
+
+def answers_to_messages():
+    yield from answers_to_publishing("POST", "/messages", JSON, MESSAGE)
+    service = WholeService()
     yield service.request("POST", "/messages", (), MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
-    full = WholeService(max_waiting=1)
-    raw(full, request_bytes("POST", "/messages", JSON, MESSAGE))
-    yield full.request("POST", "/messages", JSON, MESSAGE)
+
+
+def answers_to_raw_bodies():
+    yield from answers_to_publishing("POST", "/topics/t?key=k", (), b"anything")
+    service = WholeService()
+    yield service.request("POST", "/topics/a:b?x=y", [(b"ce-specversion", b"")], b"")
+    yield service.request("POST", "/topics/t", [*JSON, *JSON], b"{}")
+
+
+def answers_to_tombstones():
+    yield from answers_to_publishing("DELETE", "/topics/t?key=k")
+    yield WholeService().request("DELETE", "/topics/t")
+    yield WholeService().request("DELETE", "/topics/t?key=k", (), b"body")
 
 
 def answers_of_metrics(method):
@@ -215,6 +233,8 @@ ANSWERS = {
     ("GET", "/"): lambda: answers_of_readings("GET"),
     ("HEAD", "/"): lambda: answers_of_readings("HEAD"),
     ("POST", "/messages"): answers_to_messages,
+    ("POST", "/topics/{topic}"): answers_to_raw_bodies,
+    ("DELETE", "/topics/{topic}"): answers_to_tombstones,
     ("GET", "/live"): lambda: [WholeService().request("GET", "/live")],
     ("HEAD", "/live"): lambda: [WholeService().request("HEAD", "/live")],
     ("GET", "/ready"): lambda: answers_of_readiness("GET"),
@@ -233,7 +253,7 @@ By the method and the path of each operation.
 
 What the server may answer to every request is not among them, nor is ``OPTIONS``.
 """
-TARGETS = {"/docs/{file}": "/docs/a.js"}
+TARGETS = {"/docs/{file}": "/docs/a.js", "/topics/{topic}": "/topics/t?key=k"}
 """Of paths with variables: one that is served."""
 
 

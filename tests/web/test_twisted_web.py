@@ -49,6 +49,19 @@ TARGETS = (
         "/messages%2F",
         "/%",
     ),
+    *(
+        "/topics",
+        "/topics/",
+        "/topics/t",
+        "/topics/t?key=a+%FF",
+        "/topics/t?key=1&key=2&x",
+        "/topics/t?key",
+        "/topics/..",
+        "/topics/a%2Fb",
+        "/topics/%74?key=",
+        "/topics/%C3%A4",
+        "/topics/t/t",
+    ),
     *("/%ff", "/%C3%A4", "/messages;x", "/v1/readings", "/%00", "/%3F", "/messages%3Fx=1", "/%2A", "/%2E"),
 )
 CONTENT_TYPES = (
@@ -119,7 +132,7 @@ def both():
 def test_every_method_of_every_path_is_answered_alike(both, method):
     statuses = {both.send(request_bytes(method, target), method).status for target in TARGETS}
     assert 404 in statuses
-    assert statuses <= {200, 204, 400, 404, 405, 415}
+    assert statuses <= {200, 204, 400, 404, 405, 415, 422}
 
 
 @pytest.mark.parametrize("headers", CONTENT_TYPES)
@@ -127,7 +140,26 @@ def test_every_body_of_every_content_type_is_answered_alike(both, headers):
     for body in BODIES:
         assert both.send(request_bytes("POST", "/messages", headers, body)).status in {200, 400, 415, 422}
         assert both.send(request_bytes("PUT", "/messages", headers, body)).status in {405, 415}
+        assert both.send(request_bytes("POST", "/topics/t", headers, body)).status in {200, 415}
+        assert both.send(request_bytes("DELETE", "/topics/t?key=k", headers, body)).status in {200, 415, 422}
         assert both.send(request_bytes("OPTIONS", "/messages", headers, body)).status in {204, 415}
+
+
+def test_every_event_is_answered_alike(both):
+    required = [(b"Ce-Specversion", b"1.0"), (b"ce-id", b"1"), (b"ce-Source", b"/"), (b"ce-type", b"t")]
+    others = [
+        [],
+        [(b"Content-Type", b"application/json"), (b"ce-subject", b'"a b" %C3%A4')],
+        [(b"Content-Type", b"application/cloudevents+json; charset=utf-8")],
+        [(b"ce-subject", b"%ff"), (b"ce-subject", b"\xff"), (b"Ce-X-Y", b"")],
+        [(b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")],
+    ]
+    statuses = set()
+    for fields, more in product((required, required[:1], required[1:]), others):
+        statuses.add(both.send(request_bytes("POST", "/topics/t?key=k", [*fields, *more], b"{}")).status)
+        assert both.services[0].broker.records[-1:] == both.services[1].broker.records[-1:]
+    assert statuses == {200, 422}
+    assert {len(record.headers) for record in both.services[0].broker.records} >= {0, 1, 4, 5, 6}
 
 
 def test_every_version_and_condition_of_the_readings_is_answered_alike(both):
@@ -176,6 +208,9 @@ requests = st.tuples(
     st.lists(
         st.one_of(
             st.tuples(st.just(b"Accept"), strategies.accept_like),
+            st.sampled_from(
+                [(b"ce-specversion", b"1.0"), (b"ce-id", b"1"), (b"ce-source", b"/"), (b"ce-type", b"t")]
+            ),
             st.sampled_from([*JSON, (b"If-Match", b"*"), (b"If-None-Match", b"*"), (b"Origin", b"null")]),
         ),
         max_size=4,

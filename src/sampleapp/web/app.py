@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -17,12 +18,11 @@ from sampleapp.access import Right
 from sampleapp.conditional import match_fails
 from sampleapp.interfaces import IBroker
 from sampleapp.messages import parse_message
-from sampleapp.model import Message, Reading, RecordMetadata
+from sampleapp.model import Message, Reading
 from sampleapp.negotiation import MEDIA_TYPES
-from sampleapp.records import length_of, record_of
-from sampleapp.trace_context import trace_headers
+from sampleapp.records import record_of
 from sampleapp.web import request_errors
-from sampleapp.web.answers import Answer, published_answer
+from sampleapp.web.answers import Answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
@@ -37,10 +37,11 @@ from sampleapp.web.descriptions import (
     Success,
 )
 from sampleapp.web.gate import Gate, require_topic
-from sampleapp.web.problems import ROWS
+from sampleapp.web.publishing import REFUSALS_OF_BROKERS, STORED, Publisher, trace_of
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Request
+from sampleapp.web.topics import Topics
 
 __all__ = ["FrontDoor"]
 
@@ -121,25 +122,12 @@ _MESSAGES: Final = Description(
             example={"topic": "readings", "key": "kitchen", "content": "21.5"},
         ),
     ),
-    successes=(
-        Success(
-            meaning="The record is stored, and where.",
-            contents=(
-                Content(
-                    media_type="application/json",
-                    kind=RecordMetadata,
-                    summary="Where the record is",
-                    example={"topic": "readings", "partition": 0, "offset": 42},
-                ),
-            ),
-        ),
-    ),
+    successes=(STORED,),
     refusals=(
         request_errors.UnsupportedContentType,
         errors.MalformedMessage,
         errors.InvalidMessage,
-        # Whatever a broker may refuse a record for.
-        *(kind for kind in ROWS if issubclass(kind, errors.PublishError)),
+        *REFUSALS_OF_BROKERS,
     ),
 )
 
@@ -148,6 +136,7 @@ class FrontDoor:
     """The HTTP interface of the service."""
 
     routes = Routes()
+    routes.include(Topics.routes, attrgetter("topics"))
 
     def __init__(
         self,
@@ -168,9 +157,9 @@ class FrontDoor:
         """
         self._gate = gate
         self._cross_site = CrossSiteRule(allowed_origins)
-        self._broker = broker
         self._readings = readings_resource(get_representation)
-        self._clock = clock
+        self._publisher = Publisher(broker, clock)
+        self.topics = Topics(self._publisher)
 
     def table(self, *others: tuple[Routes, object]) -> RouteTable:
         """
@@ -206,11 +195,6 @@ class FrontDoor:
         """Publish one message, and answer where its record is once the broker has it."""
         message = parse_message(request.body)
         require_topic(request, message.topic)
-        fields = request.fields
-        traceparents = fields.all(b"traceparent")
-        record = record_of(
-            message,
-            now_ms=int(self._clock.seconds() * 1000),
-            trace=trace_headers(traceparents, fields.all(b"tracestate")) if traceparents else (),
+        return self._publisher.publish(
+            record_of(message, now_ms=self._publisher.now_ms(), trace=trace_of(request))
         )
-        return self._broker.publish(record).addCallback(published_answer, length_of(record))

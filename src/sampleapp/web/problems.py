@@ -85,6 +85,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.PreconditionFailed: _plain(_S.PRECONDITION_FAILED),
     request_errors.BodyTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.SeveralContentTypes: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
@@ -111,6 +112,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     access.RateExceeded: Row(_S.TOO_MANY_REQUESTS, "rate-exceeded", "Rate exceeded", at_once=True),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
+    errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
     errors.ReadingsNotReady: Row(
         _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
     ),

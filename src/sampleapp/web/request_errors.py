@@ -19,6 +19,7 @@ __all__ = [
     "PreconditionFailed",
     "RequestError",
     "RequestTooSlow",
+    "SeveralContentTypes",
     "TooManyConnections",
     "TooManyRequests",
     "UnsupportedContentCoding",
@@ -143,6 +144,13 @@ class UnsupportedContentType(RequestError):
         else:
             came = "and this request has none"
         super().__init__(f"The Content-Type of a message has to be application/json, {came}.")
+
+
+class SeveralContentTypes(RequestError):
+    """The body is said to be more than one thing, where it may be anything (RFC 9110, section 8.3)."""
+
+    def __init__(self) -> None:
+        super().__init__("The request has more than one Content-Type; send one, or none.")
 
 
 def _shown(field: bytes) -> str:

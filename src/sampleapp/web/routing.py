@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote_to_bytes
 from klein import Klein
 from klein.resource import KleinResource
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -64,15 +65,19 @@ class _Bound(Struct, frozen=True):
 
 class _Route(Struct, frozen=True):
     path: str
+    methods: tuple[str, ...]
     endpoint: Endpoint
     admit: Admit | None
     right: Right
     description: Description | None
+    owner: Callable[[Any], object] | None = None
+    """Finds whose handler it is, from the instance whose handlers the others are."""
 
     def bound(self, instance: object, variables: Mapping[str, Any]) -> _Bound:
+        owner = instance if self.owner is None else self.owner(instance)
         return _Bound(
             self.path,
-            partial(self.endpoint, instance, **variables),
+            partial(self.endpoint, owner, **variables),
             partial(self.admit, **variables) if self.admit is not None and variables else self.admit,
             self.right,
         )
@@ -123,18 +128,29 @@ class Routes:
         """
 
         def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
-            route = _Route(path, handler, admit, right, description)
-
-            @wraps(handler)
-            def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
-                bound = route.bound(instance, variables)
-                return render(request, admit=bound.admit, handler=bound.handler, answer_to=answer_to_failure)
-
-            self.by_endpoint[handler.__name__] = route
-            self.app.route(path, methods=list(methods))(endpoint)
-            return endpoint
+            return self._declare(_Route(path, methods, handler, admit, right, description))
 
         return decorate
+
+    def include(self, part: Routes, of: Callable[[Any], object]) -> None:
+        """
+        Take in the routes of a part, so that one application serves them all.
+
+        :param part: whose routes are all declared already. No handler has the name of one that is here.
+        :param of: finds the instance whose handlers those are, given the one whose handlers these are.
+        """
+        for route in part.by_endpoint.values():
+            self._declare(replace(route, owner=of))
+
+    def _declare(self, route: _Route) -> Callable[..., Deferred[bytes]]:
+        @wraps(route.endpoint)
+        def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
+            bound = route.bound(instance, variables)
+            return render(request, admit=bound.admit, handler=bound.handler, answer_to=answer_to_failure)
+
+        self.by_endpoint[route.endpoint.__name__] = route
+        self.app.route(route.path, methods=list(route.methods))(endpoint)
+        return endpoint
 
     def resource(
         self, instance: object, *, gate: Gate | None = None, cross_site: CrossSiteRule | None = None
