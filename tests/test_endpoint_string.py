@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.endpoints import _parse
 
-from sampleapp.endpoint_string import EndpointString, is_loopback
+from sampleapp.endpoint_string import EndpointString, escaped_interface, is_loopback
 
 # What the language gives a meaning, and what it does not.
 TEXTS = st.text(alphabet=r":=\ab/. é", max_size=12)
@@ -66,3 +66,25 @@ def test_a_description_is_taken_apart_as_twisted_does_it(arguments):
 )
 def test_an_endpoint_that_only_this_machine_reaches_is_told_apart(description, is_local):
     assert is_loopback(description) is is_local
+
+
+@pytest.mark.parametrize(
+    ("description", "meant"),
+    [
+        ("tcp6:8080:interface=::1", r"tcp6:8080:interface=\:\:1"),
+        ("tcp6:8080:interface=[::1]", r"tcp6:8080:interface=\:\:1"),
+        ("tcp6:8080:interface=::", r"tcp6:8080:interface=\:\:"),
+        ("tcp6:interface=fe80::1%eth0:port=8080", r"tcp6:interface=fe80\:\:1%eth0:port=8080"),
+        (
+            "https:8443:k:interface=2001:db8::7:clientCA=c",
+            r"https:8443:k:interface=2001\:db8\:\:7:clientCA=c",
+        ),
+        ("haproxy:tcp6:8080:interface=::1", r"haproxy:tcp6:8080:interface=\:\:1"),
+        (r"tcp6:8080:interface=\:\:1", None),
+        ("tcp:8080:interface=127.0.0.1:backlog=5", None),
+        ("tcp:8080:interface=:backlog=5", None),
+        ("tcp:8080", None),
+    ],
+)
+def test_an_address_whose_colons_end_arguments_is_told_apart(description, meant):
+    assert escaped_interface(description) == meant

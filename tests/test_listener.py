@@ -249,6 +249,16 @@ def test_what_twisted_does_not_understand_is_answered_with_an_example(pem, descr
     assert refusal(description).startswith("not an endpoint that Twisted understands (")
 
 
+@pytest.mark.parametrize("option", ["--listen", "--admin"])
+def test_how_an_address_with_colons_is_written_is_said(option):
+    with pytest.raises(StartUpError) as caught:
+        Listener.from_description("tcp6:8080:interface=::1", reactor=MemoryReactorClock(), option=option)
+    assert str(caught.value) == (
+        f"{option} tcp6:8080:interface=::1: a colon ends an argument, so those of an address need a "
+        r"backslash before each: 'tcp6:8080:interface=\:\:1'."
+    )
+
+
 WITHOUT_EXECUTABLE_MEMORY = """
 import ctypes, os, sys
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1

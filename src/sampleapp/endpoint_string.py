@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["HTTPS_PLACES", "EndpointString", "is_loopback"]
+__all__ = ["HTTPS_PLACES", "EndpointString", "escaped_interface", "is_loopback"]
 
 HTTPS_PLACES: Final = ("port", "privateKey", "certKey")
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -80,6 +80,27 @@ class EndpointString(Struct, frozen=True):
         """Return an argument of an endpoint of Twisted or of ours, however it is given; ``None`` if not."""
         given = dict(zip(_PLACES.get(self.kind, ()), self.by_place, strict=False))
         return self.by_name.get(name, given.get(name))
+
+
+def escaped_interface(description: str) -> str | None:
+    r"""
+    Find an IPv6 address whose colons are not escaped, as in ``tcp6:8080:interface=::1``.
+
+    :return: what was probably meant, ``tcp6:8080:interface=\:\:1``; ``None`` if there is no such address.
+    """
+    before, name, after = description.partition("interface=")
+    pieces = after.split(":")
+    # A zone may be nearly anything, but no further argument.
+    most = next((number for number, piece in enumerate(pieces) if "=" in piece), len(pieces))
+    for count in range(most, 2, -1):
+        address = ":".join(pieces[:count]).removeprefix("[").removesuffix("]")
+        try:
+            IPv6Address(address)
+        except ValueError:
+            continue
+        escaped = address.replace(":", r"\:")
+        return ":".join([f"{before}{name}{escaped}", *pieces[count:]])
+    return None
 
 
 def is_loopback(description: str) -> bool:

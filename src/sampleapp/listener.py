@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStrea
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.endpoint_string import EndpointString, is_loopback
+from sampleapp.endpoint_string import EndpointString, escaped_interface, is_loopback
 from sampleapp.errors import StartUpError
 from sampleapp.reloads import Reloads
 from sampleapp.tls import ExpiryWatch, HTTPSEndpoint, RenewableSSLEndpoint, require_callbacks
@@ -59,6 +59,12 @@ class Listener:
         :param option: that the operator gave it with.
         :raise StartUpError: Twisted does not understand it, or cannot read a file that it names.
         """
+        meant = escaped_interface(description)
+        if meant is not None:
+            raise StartUpError(
+                f"{option} {description}: a colon ends an argument, so those of an address need a backslash "
+                f"before each: '{meant}'."
+            )
         try:
             kind = EndpointString.parse(description).kind
             if kind in _TLS:
@@ -149,6 +155,12 @@ class Listener:
     def description(self) -> str:
         """The endpoint, as the operator gave it."""
         return self._description
+
+    @property
+    def takes_certificates(self) -> bool:
+        """Whether it asks clients for certificates."""
+        endpoint = self._endpoint
+        return isinstance(endpoint, HTTPSEndpoint) and endpoint.arguments.client_ca is not None
 
     @property
     def is_local(self) -> bool:

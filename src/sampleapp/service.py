@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -28,11 +29,11 @@ from sampleapp.web import (
     Answer,
     Cors,
     Descriptors,
+    Dispatch,
     Documentation,
     Exchange,
     FrontDoor,
     HTTPServer,
-    Limits,
     OnAnswer,
     Probes,
     RouteTable,
@@ -43,6 +44,10 @@ __all__ = ["Admin", "SampleApp", "build"]
 
 _Part: TypeAlias = "Probes | MetricsPage"
 
+_OPEN_ADMIN: Final = (
+    "What is for operators (--admin) can be reached over the network, and asks nobody for credentials: let "
+    "nobody else reach {url}, by a firewall or a network policy."
+)
 _LAST_ANSWERS_S: Final = 1.0
 """How long the answers that the broker's end brings about may take to get out."""
 
@@ -106,6 +111,11 @@ class SampleApp(Service):
     def urls(self) -> list[str]:
         """Where the service is reached, once it listens."""
         return [listener.url for listener in self._listeners]
+
+    def warnings(self) -> list[str]:
+        """What an operator should know of the configuration, before anything of it runs."""
+        listener = None if self._admin is None else self._admin.listener
+        return [] if listener is None or listener.is_local else [_OPEN_ADMIN.format(url=listener.url)]
 
     def reasons(self) -> list[str]:
         """Why the service is not ready to serve, see `Readiness.reasons`; none if it is."""
@@ -172,11 +182,7 @@ class SampleApp(Service):
     def _log_admin(self, listener: Listener) -> None:
         self._log.info("For operators, listening at {url}", url=listener.url)
         if not listener.is_local:
-            self._log.warn(
-                "What is for operators (--admin) can be reached over the network, and asks nobody for "
-                "credentials: let nobody else reach {url}, by a firewall or a network policy.",
-                url=listener.url,
-            )
+            self._log.warn(_OPEN_ADMIN, url=listener.url)
 
     def stopService(self) -> Deferred[None]:  # noqa: N802 -- Twisted's name
         """
@@ -282,33 +288,33 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     for_everybody: list[_Part] = [probes] if config.admin else [probes, metrics]
     documentation = _documentation(reactor)
     table = front_door.table(*((part.routes, part) for part in (*for_everybody, documentation)))
-    documentation.show(table)
-    server = HTTPServer(
-        table.dispatch,
+    cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
+    documentation.show(
+        table,
+        takes_certificates=any(listener.takes_certificates for listener in listeners),
+        is_for_other_sites=cors is not None,
+    )
+    make_server = partial(
+        HTTPServer,
         answer_to=answer_to_failure,
         reactor=reactor,
-        limits=limits,
         descriptors=descriptors,
         on_answer=on_answer,
-        cors=Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None,
     )
+    server = make_server(table.dispatch, limits=limits, cors=cors)
+    # There, whoever asks may know why the service is not ready.
+    for_operators: list[_Part] = [Probes(get_reasons=readiness.reasons), metrics]
+    make_admin_server = partial(make_server, limits=limits.for_admin())
+    admin = _admin(config, for_operators, reactor=reactor, make_server=make_admin_server)
     metrics.show(
         Families(
             requests=counts,
             server=server,
+            admin=None if admin is None else admin.server,
             broker=broker,
             follower=follower,
             rate_refusals={} if callers is None else callers.refusals,
         )
-    )
-    admin = _admin(
-        config,
-        # There, whoever asks may know why the service is not ready.
-        [Probes(get_reasons=readiness.reasons), metrics],
-        reactor=reactor,
-        limits=limits.for_admin(),
-        descriptors=descriptors,
-        on_answer=on_answer,
     )
     for listener in listeners if admin is None else [*listeners, admin.listener]:
         listener.add_to(reloads)
@@ -379,9 +385,7 @@ def _admin(
     parts: Sequence[_Part],
     *,
     reactor: Any,
-    limits: Limits,
-    descriptors: Descriptors | None,
-    on_answer: OnAnswer,
+    make_server: Callable[[Dispatch], HTTPServer],
 ) -> Admin | None:
     """Make what is for operators only: it asks nobody for credentials, and neither reads nor publishes."""
     if config.admin is None:
@@ -390,15 +394,8 @@ def _admin(
     (routes, first), *others = [(part.routes, part) for part in (*parts, documentation)]
     table = RouteTable(routes, first, *others)
     documentation.show(table)
-    server = HTTPServer(
-        table.dispatch,
-        answer_to=answer_to_failure,
-        reactor=reactor,
-        limits=limits,
-        descriptors=descriptors,
-        on_answer=on_answer,
-    )
-    return Admin(Listener.from_description(config.admin, reactor=reactor, option="--admin"), server)
+    listener = Listener.from_description(config.admin, reactor=reactor, option="--admin")
+    return Admin(listener, make_server(table.dispatch))
 
 
 def _documentation(reactor: Any) -> Documentation:

@@ -174,8 +174,7 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         if options.parent is not None:
             require_possible(options.parent, config.log)
         if options["check"]:
-            build(config, reactor=reactor)
-            _tell_that_it_would_start(options)
+            _tell_that_it_would_start(options, build(config, reactor=reactor).warnings())
         descriptors = Descriptors.of_process(for_connections=config.limits.descriptors)
         sampleapp = build(config, reactor=reactor, descriptors=descriptors)
         supervision = Supervision.from_environment(os.environ, clock=reactor, reasons=sampleapp.reasons)
@@ -195,10 +194,12 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
     return service
 
 
-def _tell_that_it_would_start(options: Options) -> NoReturn:
+def _tell_that_it_would_start(options: Options, warnings: Sequence[str]) -> NoReturn:
     sys.stdout.write(f"sampleapp would start with this configuration:\n{options.summary}\n")
     # In a file or a pipe, too, what follows comes after it.
     sys.stdout.flush()
+    for warning in warnings:
+        sys.stderr.write(f"sampleapp: {warning}\n")
     for variable, hint in options.surplus_variables:
         sys.stderr.write(f"sampleapp: {_NO_VARIABLE.format(variable=variable, hint=hint)}\n")
     raise SystemExit(0)

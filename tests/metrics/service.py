@@ -31,9 +31,13 @@ class MeasuredService(InMemoryService):
             limits=self.site.limits,
             on_answer=self.counts.answered,
         )
+        self.admin = HTTPServer(
+            self.site.dispatch, answer_to=answer_to_failure, reactor=self.clock, limits=self.site.limits
+        )
         self.families = Families(
             requests=self.counts,
             server=self.site,
+            admin=self.admin,
             broker=self.broker,
             follower=self.follower,
             rate_refusals=None if self.authenticator is None else self.authenticator.refusals,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.metrics.service import MeasuredService, of
 from tests.support.callers import FULL, by, caller
-from tests.support.in_memory import ManualBroker, request_bytes
+from tests.support.in_memory import Connection, ManualBroker, request_bytes
 from tests.web.http import JSON, raw
 
 POST = request_bytes("POST", "/messages", JSON, b'{"topic":"t","content":"c"}')
@@ -52,6 +52,18 @@ def test_refusals_are_counted_by_the_limit_and_the_limits_are_shown():
     assert set(refusals) >= {"descriptors", "header-timeout", "idle-timeout", "max-connections"}
     assert of(counted, "sampleapp_http_requests_waiting_limit") == {(): 1}
     assert of(counted, "sampleapp_connections_limit") == {(): 3}
+
+
+def test_what_is_for_operators_is_counted_apart():
+    service = MeasuredService(max_body=100)
+    Connection(service.admin).send(request_bytes("POST", "/messages", JSON, bytes(101)))
+    Connection(service.admin)
+    counted = service.counted()
+    assert of(counted, "sampleapp_admin_connections")["idle"] == 1
+    assert of(counted, "sampleapp_admin_connections")["lingering"] == 1
+    assert of(counted, "sampleapp_admin_refusals_total")["max-body"] == 1
+    assert set(of(counted, "sampleapp_connections").values()) == {0}
+    assert set(of(counted, "sampleapp_refusals_total").values()) == {0}
 
 
 def test_the_longest_wait_for_a_header_is_counted_when_it_is_over():

@@ -36,6 +36,7 @@ def checks(installed, tmp_path_factory, two_at_a_time):
             },
         ),
         "SQLite": check([], {}),
+        "open to operators": check(["--admin", "tcp:9090"], {}),
         **{number: check(options, {}) for number, (options, _) in enumerate(MISTAKES)},
     }
 
@@ -65,6 +66,15 @@ def test_no_file_is_made(checks):
     done, directory = ended(checks, "SQLite")
     assert done.returncode == 0
     assert list(directory.iterdir()) == []
+
+
+def test_what_a_start_would_warn_of_is_said(checks):
+    done, _ = ended(checks, "open to operators")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == (
+        "sampleapp: What is for operators (--admin) can be reached over the network, and asks nobody for "
+        "credentials: let nobody else reach tcp:9090, by a firewall or a network policy."
+    )
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, sentence in MISTAKES])

@@ -66,3 +66,5 @@ def test_with_an_endpoint_for_operators_metrics_are_there_only_and_of_both(start
     assert requests["POST", "/messages", "200"] == 1
     assert requests["GET", "other", "404"] == 1
     assert requests["GET", "/metrics", "200"] == 1
+    assert sum(of(found, "sampleapp_admin_connections").values()) == 1
+    assert set(of(found, "sampleapp_admin_refusals_total").values()) == {0}

@@ -221,7 +221,7 @@ class InMemoryService:
         self.table = self.front_door.table(
             (self.probes.routes, self.probes), (self.documentation.routes, self.documentation), *others
         )
-        self.documentation.show(self.table)
+        self.documentation.show(self.table, is_for_other_sites=bool(allowed_origins))
         self.site = HTTPServer(
             self.table.dispatch,
             answer_to=answer_to_failure,

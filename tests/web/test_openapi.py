@@ -24,6 +24,7 @@ from sampleapp.web.descriptions import Description
 from sampleapp.web.openapi import openapi_document
 from sampleapp.web.problems import ROWS
 from sampleapp.web.routing import Routes
+from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.openapi import Described
 from tests.web.http import JSON, MESSAGE, chunked, raw
@@ -328,8 +329,50 @@ def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes(
     }
     assert refused | everybody.outcomes() == guarded.outcomes()
     assert refused - everybody.outcomes()
-    assert set(guarded.document["components"]["securitySchemes"]) == {"token", "certificate"}
+    assert set(guarded.document["components"]["securitySchemes"]) == {"token"}
     assert "securitySchemes" not in everybody.document["components"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_client_certificates_are_described_where_an_endpoint_asks_for_them(tmp_path, asks):
+    authority = Authority(tmp_path)
+    files = authority.server()
+    (tmp_path / "callers.toml").write_text(CALLERS)
+    endpoint = f"https:8443:privateKey={files.key}:certKey={files.certificate}"
+    config = Config(
+        broker="memory:",
+        listen=("tcp:8080", f"{endpoint}:clientCA={authority.certificate}" if asks else endpoint),
+        callers=str(tmp_path / "callers.toml"),
+    )
+    reactor = MemoryReactorClock()
+    build(config, reactor=reactor).privilegedStartService()
+    connection = Connection(reactor.tcpServers[0][1])
+    connection.send(request_bytes("GET", "/openapi.json"))
+    (response,) = connection.responses(["GET"])
+    described = Described(json.loads(response.body))
+    OpenAPIV31SpecValidator(described.document).validate()
+    schemes = {"token", "certificate"} if asks else {"token"}
+    assert set(described.document["components"]["securitySchemes"]) == schemes
+    named = {name for way in described.document["paths"]["/"]["get"]["security"] for name in way}
+    assert named == schemes
+
+
+ORIGIN = b"https://example.org"
+
+
+def test_what_pages_of_other_sites_are_told_is_described_and_nothing_else_changes():
+    def service():
+        return WholeService(allowed_origins=[ORIGIN.decode()], callers=CALLERS)
+
+    described, without = described_by(service()), described_by(WholeService(callers=CALLERS))
+    OpenAPIV31SpecValidator(described.document).validate()
+    assert described.outcomes() == without.outcomes()
+    asked = (b"Access-Control-Request-Method", b"GET")
+    for method, path in described.operations():
+        for headers in [[], [(b"Origin", ORIGIN)], [(b"Origin", ORIGIN), asked]]:
+            for credentials in [[], [(b"Authorization", b"Bearer nobody")]]:
+                answer = service().request(method, TARGETS.get(path, path), [*headers, *credentials])
+                described.outcome(method, path, answer)
 
 
 def test_what_is_public_is_said_to_be():

@@ -42,17 +42,20 @@ class Families(Collector):
         *,
         requests: RequestCounts,
         server: HTTPServer,
+        admin: HTTPServer | None = None,
         broker: IBroker,
         follower: ReadingsFollower,
         rate_refusals: Mapping[str, int] | None = None,
     ) -> None:
         """
         :param server: the one that callers reach.
+        :param admin: the one that is for operators only, if there is one.
         :param broker: tells more of itself if it provides `IMeasured`.
         :param rate_refusals: how many requests were over a rate of their caller, by the name of the rate.
         """
         self._requests = requests
         self._server = server
+        self._admin = admin
         self._broker = broker
         self._follower = follower
         self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
@@ -73,6 +76,7 @@ class Families(Collector):
             {**self._server.refusals, **self._rate_refusals},
             label="limit",
         )
+        yield from _of_admin(self._admin)
         yield from _of_readings(self._follower)
         yield GaugeMetricFamily(
             "sampleapp_broker_ready",
@@ -132,12 +136,9 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
 
 def _of_server(server: HTTPServer) -> Iterator[Metric]:
     states = server.connections_by_state()
-    connections = GaugeMetricFamily(
-        "sampleapp_connections", "Connections of clients, by what they are at.", labels=("state",)
+    yield _gauge(
+        "sampleapp_connections", "Connections of clients, by what they are at.", states, label="state"
     )
-    for state, count in states.items():
-        connections.add_metric((state,), count)
-    yield connections
     yield GaugeMetricFamily(
         "sampleapp_connections_limit",
         "How many connections may be open at once.",
@@ -157,6 +158,22 @@ def _of_server(server: HTTPServer) -> Iterator[Metric]:
         "sampleapp_http_requests_waiting_limit",
         "How many requests may wait before more are refused.",
         value=server.limits.max_waiting,
+    )
+
+
+def _of_admin(server: HTTPServer | None) -> Iterator[Metric]:
+    # Apart from those of callers: it has limits of its own, and there are no callers.
+    yield _gauge(
+        "sampleapp_admin_connections",
+        "Connections to the endpoint for operators (--admin), by what they are at.",
+        {} if server is None else server.connections_by_state(),
+        label="state",
+    )
+    yield _counter(
+        "sampleapp_admin_refusals",
+        "Requests and connections there that were refused or ended, by the limit that they were over.",
+        {} if server is None else server.refusals,
+        label="limit",
     )
 
 
@@ -270,6 +287,13 @@ def _of_sqlite(measures: SQLiteMeasures) -> Iterator[Metric]:
 
 def _counter(name: str, documentation: str, values: Mapping[str, int], *, label: str) -> Metric:
     family = CounterMetricFamily(name, documentation, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), count)
+    return family
+
+
+def _gauge(name: str, documentation: str, values: Mapping[str, int], *, label: str) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=(label,))
     for value, count in values.items():
         family.add_metric((value,), count)
     return family

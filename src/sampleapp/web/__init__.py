@@ -7,13 +7,23 @@ from sampleapp.web.documentation import Documentation
 from sampleapp.web.gate import Gate
 from sampleapp.web.probes import Probes
 from sampleapp.web.routing import Routes, RouteTable, answer_to_failure
-from sampleapp.web.server import Descriptors, Exchange, HTTPServer, Limits, OnAnswer, Request, is_on_loopback
+from sampleapp.web.server import (
+    Descriptors,
+    Dispatch,
+    Exchange,
+    HTTPServer,
+    Limits,
+    OnAnswer,
+    Request,
+    is_on_loopback,
+)
 
 __all__ = [
     "Answer",
     "Batch",
     "Cors",
     "Descriptors",
+    "Dispatch",
     "Documentation",
     "Exchange",
     "FrontDoor",

@@ -74,6 +74,8 @@ class Success(Struct, frozen=True, kw_only=True):
     """The forms that it may have."""
     fields: tuple[Field, ...] = ()
     """Without those that every answer has."""
+    optional_fields: tuple[Field, ...] = ()
+    """Those that not every such answer has."""
 
 
 class Description(Struct, frozen=True, kw_only=True):

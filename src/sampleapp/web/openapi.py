@@ -10,11 +10,12 @@ import inspect
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from werkzeug.routing import Rule
 
 from sampleapp import access
@@ -61,17 +62,49 @@ _OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
 _TOLD_WHEN: Final = (access.IssuerKeysNotKnown, access.RateExceeded)
 """These always say when to try again."""
 
-_SECURITY: Final = {
-    "token": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "A token of a caller, or a JSON Web Token of an issuer that the service knows.",
-    },
-    "certificate": {
-        "type": "mutualTLS",
-        "description": "A client certificate, on endpoints that ask for one.",
-    },
+_TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A token of a caller, or a JSON Web Token of an issuer that the service knows.",
 }
+_CERTIFICATE: Final = {
+    "type": "mutualTLS",
+    "description": "A client certificate, on endpoints that ask for one.",
+}
+
+_VARY_BY_ORIGIN: Final = Field(
+    name="Vary", meaning="The fields of the request that choose the answer.", example="Origin"
+)
+_TO_OTHER_SITES: Final = (
+    Field(
+        name="Access-Control-Allow-Origin",
+        meaning="The `Origin` of the request, if pages of that site may use the service.",
+        example="https://example.org",
+    ),
+    Field(
+        name="Access-Control-Expose-Headers",
+        meaning="The fields of the answer that such a page can read.",
+        example="ETag, X-Request-Id",
+    ),
+)
+_TO_PREFLIGHTS: Final = (
+    Field(
+        name="Access-Control-Allow-Methods",
+        meaning="The methods that a page of another site may use.",
+        example="DELETE, GET, HEAD, POST",
+    ),
+    Field(
+        name="Access-Control-Allow-Headers",
+        meaning="The fields that a page of another site may send.",
+        example="Authorization, Content-Type",
+    ),
+    Field(
+        name="Access-Control-Max-Age",
+        meaning="For how many seconds a browser may keep this answer.",
+        example=7200,
+    ),
+)
+"""Those, and then without `ALLOW`, go to a browser that asks whether the page of another site may go on."""
 
 _ELSEWHERE: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
 """What is answered where no operation is."""
@@ -89,29 +122,53 @@ _OPTIONS: Final = Success(
 )
 _VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
 _SCHEMAS: Final = "#/components/schemas/{name}"
+_HEADERS: Final = "#/components/headers/"
 _RESPONSES: Final = "#/components/responses/"
 _PROBLEM_TYPE: Final = "application/problem+json"
 
 
-def openapi_document(parts: Sequence[Routes], *, version: str, is_guarded: bool = False) -> dict[str, Any]:
+def openapi_document(
+    parts: Sequence[Routes],
+    *,
+    version: str,
+    is_guarded: bool = False,
+    takes_certificates: bool = False,
+    is_for_other_sites: bool = False,
+) -> dict[str, Any]:
     """
     Describe an interface.
 
     :param parts: the routes that it is made of.
     :param version: of the service.
     :param is_guarded: whether it asks who calls.
+    :param takes_certificates: whether a client certificate may say so.
+    :param is_for_other_sites: whether pages of other sites may use it from a browser.
     :return: an OpenAPI document (version 3.1.1), as what JSON is made of.
     :raise ValueError: a route has no description, or names a variable in it that it does not have.
     """
-    return _Builder(parts, is_guarded=is_guarded).document(version=version)
+    schemes: dict[str, Any] = {}
+    if is_guarded:
+        schemes = {"token": _TOKEN, **({"certificate": _CERTIFICATE} if takes_certificates else {})}
+    return _Builder(parts, schemes=schemes, is_for_other_sites=is_for_other_sites).document(version=version)
 
 
 class _Builder:
     """Collects what several operations have in common."""
 
-    def __init__(self, parts: Sequence[Routes], *, is_guarded: bool) -> None:
+    def __init__(
+        self, parts: Sequence[Routes], *, schemes: Mapping[str, Any], is_for_other_sites: bool
+    ) -> None:
+        """:param schemes: the ways to say who calls; none where nobody is asked."""
         self._parts = parts
-        self._is_guarded = is_guarded
+        self._schemes = schemes
+        self._common = [REQUEST_ID]
+        self._of_some: tuple[Field, ...] = ()
+        options = _OPTIONS
+        if is_for_other_sites:
+            self._common.append(_VARY_BY_ORIGIN)
+            self._of_some = _TO_OTHER_SITES
+            options = replace(options, fields=(), optional_fields=(ALLOW, *_TO_PREFLIGHTS))
+        self._options = options
         self._responses: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         kinds = [Problem, *_kinds(route.description for part in parts for route in part.by_endpoint.values())]
@@ -144,7 +201,7 @@ class _Builder:
                 # Without credentials nobody learns what there is.
                 **self._security(Right.ANY),
                 "responses": self._answers(
-                    "OPTIONS", (_OPTIONS,), (*_OF_OPTIONS, *self._refusals_of_callers(Right.ANY))
+                    "OPTIONS", (self._options,), (*_OF_OPTIONS, *self._refusals_of_callers(Right.ANY))
                 ),
             }
         for kind in _ELSEWHERE:
@@ -163,8 +220,11 @@ class _Builder:
             "components": {
                 "schemas": self._schemas,
                 "responses": self._responses,
-                "headers": {REQUEST_ID.name: {**_field(REQUEST_ID), "required": True}},
-                **({"securitySchemes": _SECURITY} if self._is_guarded else {}),
+                "headers": {
+                    **{field.name: {**_field(field), "required": True} for field in self._common},
+                    **{field.name: _field(field) for field in self._of_some},
+                },
+                **({"securitySchemes": self._schemes} if self._schemes else {}),
             },
         }
 
@@ -188,15 +248,15 @@ class _Builder:
         return operation
 
     def _refusals_of_callers(self, right: Right) -> tuple[type[SampleAppError], ...]:
-        if not self._is_guarded or right is Right.NONE:
+        if not self._schemes or right is Right.NONE:
             return ()
         return _OF_EVERY_CALLER if right is Right.ANY else (*_OF_EVERY_CALLER, access.NotGranted)
 
     def _security(self, right: Right) -> dict[str, Any]:
         """Any one of the ways to say who calls is enough."""
-        if not self._is_guarded:
+        if not self._schemes:
             return {}
-        return {"security": [] if right is Right.NONE else [{name: []} for name in _SECURITY]}
+        return {"security": [] if right is Right.NONE else [{name: []} for name in self._schemes]}
 
     def _parameter(self, parameter: Parameter) -> dict[str, Any]:
         return {
@@ -220,7 +280,9 @@ class _Builder:
         return answers
 
     def _success(self, method: str, success: Success) -> dict[str, Any]:
-        answer: dict[str, Any] = {"description": success.meaning, "headers": _headers(success.fields)}
+        fields = (*success.fields, *success.optional_fields)
+        headers = self._headers(fields, [field.name for field in success.fields])
+        answer: dict[str, Any] = {"description": success.meaning, "headers": headers}
         if success.contents and method != "HEAD":
             answer["content"] = self._content(success.contents)
         return answer
@@ -255,7 +317,7 @@ class _Builder:
             "description": "\n".join(
                 f"- {row.title} (`{uri}`): {' '.join(meanings)}" for uri, (row, meanings) in types.items()
             ),
-            "headers": _headers([FIELDS_OF_REFUSALS[name] for name in fields], always),
+            "headers": self._headers([FIELDS_OF_REFUSALS[name] for name in fields], always),
         }
         if has_body:
             response["content"] = {
@@ -283,6 +345,19 @@ class _Builder:
                 }
             }
         return self._shared(rows[0].status, response)
+
+    def _headers(self, fields: Iterable[Field], always: Iterable[str]) -> dict[str, Any]:
+        """
+        Describe the header fields of an answer, with those that every answer has.
+
+        :param always: the names of those that are there whatever the reason is.
+        """
+        described = {
+            field.name: {**_field(field), **({"required": True} if field.name in always else {})}
+            for field in fields
+        }
+        common = (field.name for field in (*self._common, *self._of_some))
+        return {**described, **{name: {"$ref": _HEADERS + name} for name in common}}
 
     def _shared(self, status: HTTPStatus, response: dict[str, Any]) -> dict[str, str]:
         text = json.dumps(response)
@@ -344,22 +419,6 @@ def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
     if kind in _TOLD_WHEN:
         names.add("Retry-After")
     return {"Cache-Control", *names}
-
-
-def _headers(fields: Iterable[Field], always: Iterable[str] | None = None) -> dict[str, Any]:
-    """
-    The header fields of an answer, with the one that every answer has.
-
-    :param always: the names of those that are there whatever the reason is; by default, of all.
-    """
-    described = {
-        field.name: {
-            **_field(field),
-            **({"required": True} if always is None or field.name in always else {}),
-        }
-        for field in fields
-    }
-    return {**described, REQUEST_ID.name: {"$ref": f"#/components/headers/{REQUEST_ID.name}"}}
 
 
 def _field(field: Field) -> dict[str, Any]:

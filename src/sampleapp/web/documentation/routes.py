@@ -144,6 +144,8 @@ class Documentation:
         :param clock: tells when they have not been asked for in a while.
         """
         self._shown: RouteTable | None = None
+        self._takes_certificates = False
+        self._is_for_other_sites = False
         self._read = read
         self._clock = clock
         self._openapi: _Unchanging | None = None
@@ -151,13 +153,19 @@ class Documentation:
         self._reading = DeferredLock()
         self._forgetting: IDelayedCall | None = None
 
-    def show(self, table: RouteTable) -> None:
+    def show(
+        self, table: RouteTable, *, takes_certificates: bool = False, is_for_other_sites: bool = False
+    ) -> None:
         """
         Describe an interface.
 
         :param table: all that is served, these routes included.
+        :param takes_certificates: whether a client certificate may say who calls.
+        :param is_for_other_sites: whether pages of other sites may use it from a browser.
         """
         self._shown = table
+        self._takes_certificates = takes_certificates
+        self._is_for_other_sites = is_for_other_sites
 
     @routes.route("/openapi.json", "GET", "HEAD", right=Right.NONE, description=_OPENAPI)
     def openapi(self, request: Request) -> Answer:
@@ -169,7 +177,11 @@ class Documentation:
             from sampleapp.web.openapi import openapi_document
 
             document = openapi_document(
-                self._shown.routes, version=__version__, is_guarded=self._shown.is_guarded
+                self._shown.routes,
+                version=__version__,
+                is_guarded=self._shown.is_guarded,
+                takes_certificates=self._takes_certificates,
+                is_for_other_sites=self._is_for_other_sites,
             )
             self._openapi = _Unchanging(msgspec.json.encode(document), b"application/json")
         return self._openapi.answer(request)
