@@ -99,7 +99,7 @@ class OwnConnection:
 
     def __init__(self, monkeypatch):
         self._todo = []
-        self._messages = []
+        self._failures = []
         open_file = store.open_file
         monkeypatch.setattr(store, "open_file", lambda *a, **options: _Tapped(open_file(*a, **options), self))
 
@@ -107,16 +107,25 @@ class OwnConnection:
         """Have something done with it, right before it is used next."""
         self._todo.append(work)
 
-    def fail_next_commit(self, message):
-        """Have the next commit fail, as no file can be made to do it."""
-        self._messages.append(message)
+    def fail_next_commit(self, message, *, after=0):
+        """Have the next commit fail, as no file can be made to do it; or a later one, after so many."""
+        self.fail_next("COMMIT", message, after=after)
+
+    def fail_next(self, statement, message, *, after=0):
+        """Have the next statement fail that begins so; or a later one, after so many."""
+        self._failures.append([statement, message, after])
 
     def used(self, connection, statement):
         todo, self._todo = self._todo, []
         for work in todo:
             work(connection)
-        if statement == "COMMIT" and self._messages:
-            raise sqlite3.OperationalError(self._messages.pop())
+        for failure in self._failures:
+            beginning, message, after = failure
+            if statement.startswith(beginning):
+                failure[2] -= 1
+                if not after:
+                    self._failures.remove(failure)
+                    raise sqlite3.OperationalError(message)
 
 
 class _Tapped:

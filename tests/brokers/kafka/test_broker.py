@@ -99,16 +99,6 @@ class TestKafkaBroker(BrokerContract):
         return from_url(url(self.bootstrap), reactor=FasterReactor())
 
 
-# The Kafka broker cannot be asked about topics yet.
-for _name in (
-    "test_a_record_goes_to_the_partition_that_it_names",
-    "test_topics_are_checked_as_publishing_to_them_would_end",
-    "test_topics_are_described_with_their_partitions",
-    "test_a_broker_that_was_stopped_describes_no_topics",
-):
-    setattr(TestKafkaBroker, _name, None)
-
-
 def assert_found(sent, answers, log):
     """Each record is where its answer says, as it was sent; and there are no others."""
     by_place = {(each.topic, each.partition, each.offset): each for each in log}

@@ -67,14 +67,19 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         contents=st.lists(st.tuples(st.sampled_from("ab"), KEYS, VALUES, HEADERS), max_size=6),
+        together=st.booleans(),
         stop_at_once=st.booleans(),
     )
-    def publish(self, contents, stop_at_once):
+    def publish(self, contents, together, stop_at_once):
         records = [record(t, v, key=k, headers=h) for t, k, v, h in contents]
-        published = [self.broker.publish(each) for each in records]
+        if together:
+            published = [self.broker.publish_many(records)]
+        else:
+            published = [self.broker.publish(each) for each in records]
         if stop_at_once:
             self.reopen()
-        for sent, found in zip(records, pytest_twisted.blockon(self.ends(published)), strict=True):
+        ends = pytest_twisted.blockon(self.ends(published))
+        for sent, found in zip(records, ends[0] if together else ends, strict=True):
             assert found == RecordMetadata(topic=sent.topic, partition=0, offset=len(self.model[sent.topic]))
             self.model[sent.topic].append(content(sent))
 

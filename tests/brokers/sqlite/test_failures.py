@@ -141,6 +141,58 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
     assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
 
 
+@pytest_twisted.ensureDeferred
+async def test_of_many_records_on_a_disk_that_does_not_answer_those_are_in_doubt_that_were_begun(path, disk):
+    async with running(path, answer_timeout_s=0.5) as broker:
+        await within(broker.publish(record("t", b"before")))
+        disk.hang("append")
+        many = broker.publish_many([record("t", b"%d" % n) for n in range(600)])
+        with logged(LogLevel.error):
+            ends = await within(many)
+            assert [type(each) for each in ends] == [PublishTimedOut] * 500 + [BrokerUnavailable] * 100
+            (end,) = await outcomes([broker.publish_many([record("t", b"refused")])])
+            assert isinstance(end, BrokerUnavailable)
+            (end,) = await outcomes([broker.describe_topics()])
+            assert isinstance(end, BrokerUnavailable)
+            assert "0.5 seconds" in str(end)
+        disk.answer()
+        await eventually(lambda: broker.health().ready)
+    assert [row[3] for row in stored(path)] == [b"before", *(b"%d" % n for n in range(500))]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"), [("disk I/O error", OutcomeUnknown), ("database is locked", BrokerUnavailable)]
+)
+@pytest_twisted.ensureDeferred
+async def test_what_is_behind_a_transaction_that_failed_is_not_tried(path, own_connection, message, error):
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish(record("t", b"before")))
+        own_connection.fail_next_commit(message, after=1)
+        ends = await within(broker.publish_many([record("t", b"%d" % n) for n in range(1200)]))
+        await eventually(lambda: broker.health().ready)
+        assert (broker.measures().waiting.records, broker.measures().waiting.bytes) == (0, 0)
+        (last,) = await within(broker.publish_many([record("t", b"after")]))
+    assert [each.offset for each in ends[:500]] == [*range(1, 501)]
+    assert [type(each) for each in ends[500:]] == [error] * 500 + [BrokerUnavailable] * 200
+    assert "not published" in str(ends[-1])
+    assert last.offset == 501
+    assert [row[3] for row in stored(path)] == [b"before", *(b"%d" % n for n in range(500)), b"after"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_topics_of_a_file_that_cannot_be_read_are_not_described(path, own_connection):
+    broker = new_broker(path)
+    (early,) = await outcomes([broker.describe_topics()])
+    assert isinstance(early, BrokerUnavailable)
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish(record("t")))
+        own_connection.fail_next("SELECT name FROM topic", "database disk image is malformed")
+        (end,) = await outcomes([broker.describe_topics()])
+        assert isinstance(end, BrokerUnavailable)
+        assert "damaged" in str(end)
+        assert [each.name for each in await within(broker.describe_topics())] == ["t"]
+
+
 @pytest.mark.parametrize("operation", ["append", "read"])
 @pytest_twisted.ensureDeferred
 async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, disk, monkeypatch, operation):
@@ -174,7 +226,25 @@ async def test_the_deadline_of_stop_ends_the_waiting_for_a_lock(path, disk):
         # Nor was the thread left behind, waiting.
         assert errors == []
         ends = await outcomes(published)
-    assert [type(each) for each in ends] == [BrokerUnavailable] * 1000 + [BrokerStopped] * 500
+    assert [type(each) for each in ends] == [BrokerUnavailable] * 500 + [BrokerStopped] * 1000
+    assert [row[3] for row in stored(path)] == [b"before"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_at_the_deadline_of_stop_those_of_many_records_that_had_to_wait_were_not_published(path, disk):
+    broker = new_broker(path, patience_s=1000)
+    broker.start()
+    await within(broker.publish(record("t", b"before")))
+    with other_connection(path) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        many = broker.publish_many([record("t", b"%d" % n) for n in range(1500)])
+        await eventually(lambda: disk.asked["append"] == 2)
+        # So many that adding up their sizes has not ended when the broker is stopped.
+        late = broker.publish_many([record("t", b"late")] * 20_000)
+        assert await within(broker.stop(deadline_s=0.01)) is None
+        ends, refused = await outcomes([many, late])
+    assert [type(each) for each in ends] == [BrokerUnavailable] * 500 + [BrokerStopped] * 1000
+    assert isinstance(refused, BrokerStopped)
     assert [row[3] for row in stored(path)] == [b"before"]
 
 

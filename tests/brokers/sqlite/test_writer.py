@@ -43,9 +43,62 @@ async def test_a_transaction_is_bounded_by_count_and_by_bytes(path, disk):
     async with running(path) as broker:
         await eventually(lambda: broker.health().ready)
         await settled(broker, [record("t") for _ in range(2500)])
-        assert disk.answered["append"] == 3
-        await settled(broker, [record("t", bytes(1_500_000)) for _ in range(6)])
         assert disk.answered["append"] == 5
+        await settled(broker, [record("t", bytes(1_500_000)) for _ in range(6)])
+        assert disk.answered["append"] == 7
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_records_take_as_few_transactions_as_those_that_come_alone(path, disk):
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        await within(broker.publish_many([record("t") for _ in range(2500)]))
+        assert disk.answered["append"] == 5
+        await within(broker.publish_many([record("t", bytes(1_500_000)) for _ in range(6)]))
+        assert disk.answered["append"] == 7
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_waits_for_all_of_a_large_batch(path, disk):
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        large = [broker.publish_many([record("t", b"%d" % n) for n in range(3000)]) for _ in range(4)]
+        alone = broker.publish(record("t", b"alone"))
+        few = broker.publish_many([record("t", b"few")] * 20)
+        await within(alone)
+        await within(few)
+        assert disk.answered["append"] == 1
+        assert not any(each.called for each in large)
+        for found in await outcomes(large):
+            offsets = [each.offset for each in found]
+            assert offsets == sorted(offsets)
+        assert disk.answered["append"] == 24
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_records_that_would_not_fit_into_an_empty_buffer_are_too_large(path):
+    async with running(path, buffer_bytes=2_000_000) as broker:
+        # So many that their sizes are added up in several turns, and so few that one is enough.
+        for count, size in ((50_000, 0), (7_000, 100), (3, 1_000_000)):
+            [end] = await outcomes([broker.publish_many([record("t", bytes(size))] * count)])
+            assert isinstance(end, RecordTooLarge)
+        assert len(await within(broker.publish_many([record("t")] * 7000))) == 7000
+        assert len(await everything(broker, "t")) == 7000
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_records_for_which_the_buffer_has_no_room_now_are_taken_later(path, disk):
+    async with running(path, buffer_bytes=200_000) as broker:
+        await within(broker.publish(record("t", b"before")))
+        disk.hang("append")
+        taken = broker.publish_many([record("t", bytes(1000)) for _ in range(100)])
+        [full] = await outcomes([broker.publish_many([record("t", bytes(1000)) for _ in range(100)])])
+        assert isinstance(full, BufferFull)
+        assert broker.measures().waiting.records == 100
+        disk.answer()
+        assert [each.offset for each in await within(taken)] == [*range(1, 101)]
+        again = await within(broker.publish_many([record("t", bytes(1000)) for _ in range(100)]))
+        assert [each.offset for each in again] == [*range(101, 201)]
 
 
 @pytest_twisted.ensureDeferred

@@ -107,9 +107,9 @@ class SQLiteBroker:
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """
-        See `IBroker.publish_many`. Up to 1,000 records, of 1 MiB in all, are stored in one transaction.
+        See `IBroker.publish_many`. Several hundred records go into one transaction, more into several.
 
-        More go into several, in slices of some hundred, so that a large batch gives way to others.
+        They give way to others after each hundred.
         """
         return self._writer.publish_many(records)
 

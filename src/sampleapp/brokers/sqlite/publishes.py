@@ -16,13 +16,9 @@ __all__ = ["Publish", "PublishMany", "PublishOne", "weight"]
 RECORD_OVERHEAD_BYTES: Final = 256
 """What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
 
-_WHOLE_RECORDS: Final = 1000
-_WHOLE_BYTES: Final = 1024 * 1024
-"""Up to here many records are taken as a whole, and nothing comes between them."""
-
-_SLICE_RECORDS: Final = 250
+_SLICE_RECORDS: Final = 100
 _SLICE_BYTES: Final = 256 * 1024
-"""What more records than that give to a transaction before others have their turn."""
+"""What many records give to a transaction before others have their turn."""
 
 
 class Publish(Protocol):
@@ -83,8 +79,8 @@ class PublishMany:
     """
     Many records of one call.
 
-    Very many are taken slice by slice, and what others publish may come between two slices, so that nobody
-    waits for all of a large batch.
+    They are taken slice by slice, and what others publish may come between two slices, so that nobody waits
+    for all of a large batch.
     """
 
     __slots__ = ("_outcomes", "_taken", "_unknown", "records", "result", "weighed", "weight_bytes")
@@ -114,8 +110,6 @@ class PublishMany:
 
     def take(self) -> tuple[int, Sequence[Record], int]:
         """See `Publish.take`."""
-        if len(self.records) <= _WHOLE_RECORDS and self.weight_bytes <= _WHOLE_BYTES:
-            return self.left()
         first = self._taken
         size = 0
         for record in self.records[first : first + _SLICE_RECORDS]:
