@@ -29,7 +29,7 @@ from tests.brokers.kafka.producer.world import (
 from tests.support.brokers import record
 from tests.support.kafka_simulator import Fate
 
-MANY = 3000
+MANY = 5000
 """More than are taken in in one turn."""
 
 
@@ -254,6 +254,27 @@ def test_giving_up_while_records_are_placed_tells_those_that_were_sent_from_the_
     assert kinds == sorted(kinds, key=lambda kind: kind is BrokerStopped)
     assert world.producer.buffered_bytes == 0
     assert world.producer.drain().called
+
+
+def test_others_have_their_turn_while_very_many_batches_are_sent(monkeypatch):
+    world = warm(partitions=50)
+    outcomes = world.publish_many(numbers(50), keys=keys_of(50))
+    look = world.clock.seconds
+
+    def look_slowly():
+        world.clock.rightNow += 0.0005
+        return look()
+
+    sent = []
+    for turns in range(30):
+        after_turns(world, turns, lambda: sent.append(len(world.cluster.produces)))
+    monkeypatch.setattr(world.clock, "seconds", look_slowly)
+    world.clock.advance(0.05)
+    monkeypatch.undo()
+    assert len(set(sent)) > 3
+    world.advance(1)
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in outcomes)
+    assert_true(world)
 
 
 @pytest.mark.parametrize("turns", [0, 2, 7, 9, 12])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sampleapp.brokers.kafka.producer.partitioner import murmur2, partition_for_key
+from sampleapp.brokers.kafka.producer.partitioner import hash_keys, murmur2, partition_for_key
 
 
 # From Kafka's own UtilsTest.
@@ -35,6 +35,28 @@ def test_the_hash_is_that_of_java(key, signed):
 @example(bytes(10_001))
 def test_the_hash_is_that_of_another_implementation(key):
     assert murmur2(key) == aiokafka.partitioner.murmur2(key) & 0xFFFFFFFF
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.binary(max_size=80),
+            # Many of one length.
+            st.integers(0, 9).flatmap(lambda length: st.binary(min_size=length, max_size=length)),
+            st.binary(min_size=36, max_size=36),
+        ),
+        max_size=60,
+    )
+)
+@example([b"\xff" * 8] * 20 + [bytes([255 - number] * 11) for number in range(20)])
+@example([bytes([number]) * 70 for number in range(20)])
+@example([b"%08d" % number for number in range(40_000)])
+def test_many_keys_have_the_hashes_that_each_of_them_has(keys):
+    for _ in range(2):
+        # The second time some of them are remembered.
+        assert hash_keys(keys) == [None if key is None else murmur2(key) & 0x7FFFFFFF for key in keys]
 
 
 @given(st.binary(), st.integers(1, 1000))

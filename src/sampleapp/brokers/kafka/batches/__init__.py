@@ -5,7 +5,7 @@ Layout: https://kafka.apache.org/documentation/#recordbatch.
 """
 
 from sampleapp.brokers.kafka.batches.compression import Codec
-from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size
+from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size, record_sizes
 from sampleapp.brokers.kafka.batches.fetched import (
     DEFAULT_MAX_BATCH_BYTES,
     Page,
@@ -23,4 +23,5 @@ __all__ = [
     "encode_batch",
     "read_batches",
     "record_size",
+    "record_sizes",
 ]

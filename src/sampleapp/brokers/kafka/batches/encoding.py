@@ -25,7 +25,7 @@ from sampleapp.brokers.kafka.batches.layout import (
 )
 from sampleapp.model import Record
 
-__all__ = ["encode_batch", "record_size"]
+__all__ = ["encode_batch", "record_size", "record_sizes"]
 
 # Variable-length numbers at their longest: the record's length, its attributes, the deltas of timestamp
 # and offset, the lengths of key and value, the number of headers.
@@ -53,6 +53,20 @@ def record_size(record: Record) -> int:
     for name, content in record.headers:
         size += _HEADER_OVERHEAD + len(name.encode()) + len(content)
     return size
+
+
+def record_sizes(records: Sequence[Record]) -> list[int]:
+    """
+    Return `record_size` of each of many records, in less time.
+
+    :raise UnicodeEncodeError: the name of a header of one of them has no UTF-8 form.
+    """
+    return [
+        _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        if not record.headers
+        else record_size(record)
+        for record in records
+    ]
 
 
 def encode_batch(

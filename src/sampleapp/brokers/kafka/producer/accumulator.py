@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from random import randrange
 from typing import Final
 
@@ -38,7 +38,7 @@ from sampleapp.measures import Waiting
 from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Accumulator", "Load", "Topic", "unknown_partition"]
+__all__ = ["Accumulator", "Load", "Topic", "illegal_topic", "unknown_partition"]
 
 _COMPARED: Final = 12
 """How many partitions are compared to find one that is not behind: all of them would take too long."""
@@ -178,7 +178,7 @@ class Accumulator:
         """
         topic = self.topics.get(record.topic) or self.topic(record.topic)
         if topic is None:
-            return fail(_illegal_topic())
+            return fail(illegal_topic())
         topic.used_s = now_s = self._clock.seconds()
         size = record_size(record)
         queue = self._queue_for(topic, record, now_s) if topic.queues else None
@@ -219,7 +219,7 @@ class Accumulator:
         for name in names:
             topic = self.topic(name)
             if topic is None:
-                check.refused(name, _illegal_topic())
+                check.refused(name, illegal_topic())
                 continue
             topic.used_s = now_s
             if not topic.queues:
@@ -275,28 +275,34 @@ class Accumulator:
         self._reserved += sum(len(load.records) for load in loads)
         return None
 
-    def place(self, load: Load, count: int) -> bool:
+    def deadline_s(self, now_s: float) -> float:
+        """Return when who publishes now has to be answered, in seconds of the reactor's clock."""
+        return now_s + self._delivery_timeout_s
+
+    def place(self, load: Load, count: int, *, now_s: float) -> bool:
         """
         Put some records, for which there is room, behind those that wait.
 
         :param count: how many, at most.
+        :param now_s: the time by the reactor's clock, in seconds; their deadlines are counted from it.
         :return: whether there are more.
         """
         records = load.records[load.placed : load.placed + count]
         load.placed += len(records)
         self._reserved -= len(records)
-        now_s = self._clock.seconds()
-        deadline_s, size = now_s + self._delivery_timeout_s, 0
-        for pending in records:
-            pending.deadline_s = deadline_s
-            size += pending.size
+        deadline_s = self.deadline_s(now_s)
+        if records[0].deadline_s != deadline_s:
+            # They were looked at in an earlier turn. A queue is in the order of the deadlines.
+            for pending in records:
+                pending.deadline_s = deadline_s
         load.topic.used_s = now_s
         queue = load.queue
         if queue is None or queue.state is State.CLOSED:
-            for pending in records:
-                self._place(pending, now_s)
-        elif queue.extend(records, size):
-            self.ready(queue)
+            self._place(records, now_s)
+        else:
+            is_all = len(records) == len(load.records)
+            if queue.extend(records, load.size if is_all else sum(pending.size for pending in records)):
+                self.ready(queue)
         return load.placed < len(load.records)
 
     def give_back(self, load: Load, error: PublishError) -> None:
@@ -306,19 +312,53 @@ class Accumulator:
         self._reserved -= len(records)
         self.fail(records, error)
 
-    def _place(self, pending: Pending, now_s: float) -> None:
-        record = pending.record
+    def _place(self, records: Sequence[Pending], now_s: float) -> None:
+        """Place records of one topic whose queues are not known yet."""
+        name = records[0].record.topic
         # What was known of it when the room was reserved may have been forgotten.
-        topic = self.topics.get(record.topic) or self.topics.setdefault(record.topic, Topic(record.topic))
+        topic = self.topics.get(name) or self.topics.setdefault(name, Topic(name))
         topic.used_s = now_s
-        queue = self._queue_for(topic, record, now_s) if topic.queues else None
-        if queue is not None:
-            if queue.append(pending):
+        if not topic.queues:
+            for pending in records:
+                self._wait_for_partitions(topic, pending)
+            return
+        misplaced = self._distribute(topic, records, now_s)
+        for pending in misplaced:
+            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+
+    def _distribute(self, topic: Topic, records: Iterable[Pending], now_s: float) -> list[Pending]:
+        """
+        Put records into the queues of their topic.
+
+        :return: those that are to go where there is no partition; they are to be failed.
+        """
+        misplaced: list[Pending] = []
+        sticky: PartitionQueue | None = None
+        together: list[Pending] = []
+        size = room = 0
+        for pending in records:
+            record = pending.record
+            if record.key is None and record.partition is None:
+                # Of many of these a batch is filled before another partition's is begun.
+                if sticky is None or size > room:
+                    self._extend(sticky, together, size)
+                    sticky = self._queue_for(topic, record, now_s)
+                    together, size = [], 0
+                    room = self._batch_bytes - (sticky.held if sticky else 0) % self._batch_bytes
+                together.append(pending)
+                size += pending.size
+                continue
+            queue = self._queue_for(topic, record, now_s)
+            if queue is None:
+                misplaced.append(pending)
+            elif queue.append(pending):
                 self.ready(queue)
-        elif topic.queues and record.partition is not None:
-            self.fail([pending], unknown_partition(record.partition, len(topic.queues)))
-        else:
-            self._wait_for_partitions(topic, pending)
+        self._extend(sticky, together, size)
+        return misplaced
+
+    def _extend(self, queue: PartitionQueue | None, records: Collection[Pending], size: int) -> None:
+        if queue is not None and queue.extend(records, size):
+            self.ready(queue)
 
     # Which way a record goes
 
@@ -385,13 +425,7 @@ class Accumulator:
         checks = self.take_checks(topic)
         self.unknown.pop(topic.name, None)
         now_s = self._clock.seconds()
-        misplaced = []
-        for pending in waiting:
-            queue = self._queue_for(topic, pending.record, now_s)
-            if queue is None:
-                misplaced.append(pending)
-            elif queue.append(pending):
-                self.ready(queue)
+        misplaced = self._distribute(topic, waiting, now_s)
         for pending in misplaced:
             self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
         for check in checks:
@@ -582,7 +616,8 @@ def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
     return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
 
 
-def _illegal_topic() -> IllegalTopic:
+def illegal_topic() -> IllegalTopic:
+    """Make the error for a topic whose name Kafka does not allow."""
     return IllegalTopic("Kafka does not allow a topic of this name.")
 
 

@@ -13,12 +13,18 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from sampleapp.brokers.kafka.batches import record_size
-from sampleapp.brokers.kafka.producer.accumulator import Accumulator, Load, Topic, unknown_partition
+from sampleapp.brokers.kafka.batches import record_size, record_sizes
+from sampleapp.brokers.kafka.producer.accumulator import (
+    Accumulator,
+    Load,
+    Topic,
+    illegal_topic,
+    unknown_partition,
+)
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
-from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
-from sampleapp.errors import IllegalTopic, PublishError, RecordRefused
+from sampleapp.brokers.kafka.producer.partitioner import hash_keys
+from sampleapp.errors import PublishError, RecordRefused
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record
 
@@ -26,20 +32,20 @@ __all__ = ["Intake"]
 
 _TURN_S: Final = 0.002
 """How long one turn may take, in seconds."""
-_STEP: Final = 100
+_STEP: Final = 500
 """After so many records the time is looked at."""
 
 
 class _Loads:
     """What goes to one topic, by the ways that it goes."""
 
-    __slots__ = ("by_partition", "topic", "unplaced")
+    __slots__ = ("by_partition", "count", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.by_partition: list[Load | None] = [None] * len(topic.queues)
-        self.unplaced: Load | None = None
-        """What any partition may get; or everything, while it is not known which there are."""
+        self.count = len(topic.queues)
+        self.by_partition: dict[int | None, Load] = {}
+        """Under ``None`` what any may get; and everything, while it is not known which there are."""
 
 
 class Intake:
@@ -71,6 +77,8 @@ class Intake:
         self._is_reserved = False
         self._steps = self._work()
         self._call: IDelayedCall | None = None
+        self._now_s = 0.0
+        """When the turn began, in seconds of the reactor's clock."""
 
     def begin(self) -> Deferred[list[Outcome]]:
         """
@@ -99,7 +107,8 @@ class Intake:
     def _turn(self) -> None:
         self._call = None
         clock = self._clock
-        until_s = clock.seconds() + _TURN_S
+        self._now_s = clock.seconds()
+        until_s = self._now_s + _TURN_S
         for _ in self._steps:
             if clock.seconds() >= until_s:
                 self._call = clock.callLater(0, self._turn)
@@ -126,43 +135,39 @@ class Intake:
             return
         self._is_reserved = True
         for load in self._loads:
-            while self._accumulator.place(load, _STEP):
+            while self._accumulator.place(load, _STEP, now_s=self._now_s):
                 yield
             yield
 
     def _sort(self, records: Sequence[Record], start: int) -> None:
         """Find out which way each record goes, and how much room all that go the same way take."""
         outcomes, by_topic = self._outcomes, self._by_topic
+        deadline_s = self._accumulator.deadline_s(self._now_s)
+        hashes = hash_keys([record.key for record in records])
         name, loads = None, None
-        for index, record in enumerate(records, start):
+        for index, record, hashed, size in zip(
+            range(start, start + len(records)), records, hashes, _sizes(records), strict=True
+        ):
             if record.topic != name:
                 name = record.topic
                 loads = by_topic[name] if name in by_topic else self._loads_of(name)
-            if loads is None:
-                outcomes.put(index, IllegalTopic("Kafka does not allow a topic of this name."))
+            if loads is None or size is None:
+                outcomes.put(index, illegal_topic() if loads is None else _illegal_header())
                 continue
-            partition, by_partition = record.partition, loads.by_partition
-            count = len(by_partition)
-            if partition is None and record.key is not None and count:
-                partition = partition_for_key(record.key, count)
-            if partition is None or not count:
-                load = loads.unplaced
-                if load is None:
-                    load = loads.unplaced = self._load(loads.topic, None)
-            elif 0 <= partition < count:
-                load = by_partition[partition]
-                if load is None:
-                    load = by_partition[partition] = self._load(loads.topic, partition)
-            else:
+            partition, count = record.partition, loads.count
+            if not count:
+                partition = None
+            elif partition is None:
+                if hashed is not None:
+                    partition = hashed % count
+            elif not 0 <= partition < count:
                 outcomes.put(index, unknown_partition(partition, count))
                 continue
-            try:
-                size = record_size(record)
-            except UnicodeEncodeError:
-                outcomes.put(index, RecordRefused("The name of a header has no UTF-8 form."))
-                continue
+            load = loads.by_partition.get(partition)
+            if load is None:
+                load = loads.by_partition[partition] = self._load(loads.topic, partition)
             load.size += size
-            load.records.append(Pending(record, size, 0.0, outcomes, index))
+            load.records.append(Pending(record, size, deadline_s, outcomes, index))
 
     def _loads_of(self, name: str) -> _Loads | None:
         topic = self._accumulator.topic(name)
@@ -177,3 +182,22 @@ class Intake:
     def _forget_topics(self) -> None:
         for name in self._by_topic:
             self._accumulator.forget_unused(name)
+
+
+def _sizes(records: Sequence[Record]) -> Sequence[int | None]:
+    """Return how large records are; ``None`` for one that cannot be encoded."""
+    try:
+        return record_sizes(records)
+    except UnicodeEncodeError:
+        return [_size(record) for record in records]
+
+
+def _size(record: Record) -> int | None:
+    try:
+        return record_size(record)
+    except UnicodeEncodeError:
+        return None
+
+
+def _illegal_header() -> RecordRefused:
+    return RecordRefused("The name of a header has no UTF-8 form.")

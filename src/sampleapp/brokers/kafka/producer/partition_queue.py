@@ -715,13 +715,14 @@ class PartitionQueue:
             records = list(waiting)
             waiting.clear()
             return Batch(records, self.held)
-        records = [waiting.popleft()]
-        held = records[0].size
-        while waiting and held + waiting[0].size <= limit:
-            pending = waiting.popleft()
-            held += pending.size
-            records.append(pending)
-        return Batch(records, held)
+        count = held = 0
+        for pending in waiting:
+            size = pending.size
+            if held + size > limit and count:
+                break
+            held += size
+            count += 1
+        return Batch([waiting.popleft() for _ in range(count)], held)
 
     def _drop_batch(self) -> Batch:
         batch, self._batch = self._batch, None

@@ -38,6 +38,8 @@ __all__ = ["Sender", "Timeouts"]
 _REQUEST_BYTES: Final = 1024 * 1024
 _IN_FLIGHT: Final = 3
 """Requests to one broker: it takes them one by one, and the next one should be there when it is done."""
+_TURN_S: Final = 0.003
+"""How long one turn may take, in seconds, but for one batch: what is left is for the next one."""
 _TICK_S: Final = 0.1
 """How often deadlines are looked at, and queues whose last attempt failed."""
 _LEARN_AGAIN_S: Final = 0.15
@@ -116,6 +118,8 @@ class Sender:
         self._is_learning = False
         self._learning_pause = Pause(clock)
         self._turn_call: IDelayedCall | None = None
+        self._until_s = 0.0
+        """Until when this turn may take, by the reactor's clock."""
         self._tick_call: IDelayedCall | None = None
         self._stopped = False
         self._in_flight = 0
@@ -186,6 +190,7 @@ class Sender:
 
     def _turn(self) -> None:
         self.is_awake = False
+        self._until_s = self._clock.seconds() + _TURN_S
         for queue in self._accumulator.take_ready():
             self._assign(queue)
         if self._accumulator.has_new_topic:
@@ -195,6 +200,12 @@ class Sender:
         for node in list(self._nodes.values()):
             if node.ready:
                 self._serve(node)
+                if self._is_time_over():
+                    self.wake()
+                    break
+
+    def _is_time_over(self) -> bool:
+        return self._clock.seconds() >= self._until_s
 
     def _assign(self, queue: PartitionQueue) -> None:
         """Give a queue to the leader of its partition."""
@@ -240,6 +251,9 @@ class Sender:
             batches = self._drain(node)
             if batches:
                 self._send(node, batches)
+            if self._is_time_over():
+                self.wake()
+                break
 
     def _connect(self, node: _Node) -> None:
         if node.connecting:
@@ -249,6 +263,7 @@ class Sender:
         def connected(_: None) -> None:
             node.connecting = False
             if node.ready:
+                self._until_s = self._clock.seconds() + _TURN_S
                 self._serve(node)
 
         def failed(failure: Failure) -> None:
@@ -270,7 +285,7 @@ class Sender:
         for queue in ready:
             if queue.state not in _MAY_BE_SENT:
                 continue
-            if batches and total + queue.next_bytes() > _REQUEST_BYTES:
+            if batches and (total + queue.next_bytes() > _REQUEST_BYTES or self._is_time_over()):
                 node.ready[queue] = None
             elif self._client.leader_of(queue.topic, queue.partition) != node.node_id:
                 self._resume((queue,))
