@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
+
+from sampleapp.timestamps import InvalidTimestamp, parse_timestamp
 
 __all__ = ["MAX_INT64", "milliseconds"]
 
@@ -22,6 +25,9 @@ def milliseconds(text: str) -> int | None:
     if number is not None:
         value = int(number["digits"])
         return value if value <= MAX_INT64 else None
+    with suppress(InvalidTimestamp):
+        return parse_timestamp(text)
+    # Without seconds, for example, or with a space between day and time.
     try:
         # Python 3.10 does not know Z.
         time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
