@@ -391,10 +391,17 @@ def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n3\n4\n")
     publisher.refuse(
-        refusal(422, errors=[Fault("/1/content", "Odd."), Fault("/3", "Bad."), Fault("/3", "Worse.")])
+        refusal(
+            422,
+            errors=[
+                Fault("/1/content", "Odd."),
+                Fault("/3/content", "Bad."),
+                Fault("/3/content", "Worse."),
+            ],
+        )
     )
     assert publisher.batches[1:] == [["1", "3"]]
-    publisher.refuse(refusal(400, errors=[Fault("/0", "Bad."), Fault("/1", "Bad.")]))
+    publisher.refuse(refusal(400, errors=[Fault("/0/content", "Bad."), Fault("/1/content", "Bad.")]))
     assert reported(ended) == [
         "Line 2: Title (422): Odd.",
         "Line 4: Title (422): Bad. Worse.",
@@ -404,15 +411,26 @@ def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_
 
 
 @pytest.mark.parametrize("pointer", ["/0/topic", "/1/headers/a", "/0/key", "/2/timestamp"])
-def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer):
+@pytest.mark.parametrize("status", [404, 422])
+def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer, status):
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n")
-    publisher.refuse(refusal(422, errors=[Fault(pointer, "Odd.")]))
+    ended = publishing(publisher, b"1\n2\n3\n", b"4\n", in_flight=1)
+    publisher.refuse(refusal(status, errors=[Fault(pointer, "Odd.")]))
+    publisher.acknowledge()
+    assert reported(ended) == [f"Lines 1-3: Title ({status}): Odd.", "Published 1 line, 3 failed."]
+
+
+def test_a_topic_that_is_not_granted_ends_the_publishing():
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n2\n", b"3\n", in_flight=1)
+    publisher.refuse(Forbidden(problem(403, errors=[Fault("/0/topic", "Not yours.")])))
     assert publisher.waiting == []
-    assert reported(ended)[0] == "Lines 1-3: Title (422): Odd."
+    first, second, _ = reported(ended)
+    assert first == "Lines 1-2: Title (403): Not yours."
+    assert second.startswith("Stopped after line 2: what follows was not sent, since the service would")
 
 
-@pytest.mark.parametrize("pointer", ["", "/topic", "/4/content", "/x/content", "0"])
+@pytest.mark.parametrize("pointer", ["", "/topic", "/0", "/4/content", "/x/content", "0"])
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_batch_that_is_refused_as_a_whole_is_halved_until_each_line_is_answered(status, pointer):
     publisher = Publisher()

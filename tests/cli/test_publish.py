@@ -42,6 +42,24 @@ def test_headers_and_a_timestamp_go_with_one_message_or_with_each_line(service):
     ] == [("c", 1795244400500, headers), ("d", 1795244400500, headers)]
 
 
+def test_any_bytes_are_published_as_they_are_and_a_tombstone_has_no_value(service):
+    file = service.directory / "raw.bin"
+    file.write_bytes(b"\0\xff\n")
+    sampleapp(service, "publish", "raw", "--raw", str(file), "--key", "k")
+    sampleapp(service, "publish", "raw", "--raw", "-", stdin=b"")
+    stdout, stderr = sampleapp(service, "delete", "raw", b"\xff")
+    assert (json.loads(stdout), stderr) == ({"topic": "raw", "partition": 0, "offset": 2}, "")
+    one, two, three = consumed(service, "raw")
+    assert (one["key"], one["value_base64"]) == ("k", "AP8K")
+    assert (two["key"], two["value"]) == (None, "")
+    assert (three["key_base64"], three["value"]) == ("/w==", None)
+
+
+def test_a_topic_that_there_cannot_be_is_refused_before_its_path_is_asked_for(service):
+    _, stderr = sampleapp(service, "delete", "no/topic", "k", code=1)
+    assert stderr.startswith("Error: The topic has to be 1 to 249 characters")
+
+
 def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):
     arguments = ["publish", "ordered", "--key", "k", "--lines", "-", "--in-flight", "1"]
     _, stderr = sampleapp(service, *arguments, stdin=b"3\n1\n2\n")

@@ -56,6 +56,21 @@ async def test_where_a_fault_is_is_said_only_if_its_own_words_do_not():
     assert str(caught.value) == "Title (422): No such member. topic is long. (At /Key.)"
 
 
+@pytest_twisted.ensureDeferred
+async def test_of_many_faults_the_first_are_told_and_all_are_in_the_problem():
+    faults = [{"pointer": f"/{n}/x", "detail": f"Odd {n % 15}."} for n in range(30)]
+    with pytest.raises(ProblemError) as caught:
+        await canned(422, PROBLEM, problem(422, detail="Wrong.", errors=faults)).publish_many(
+            [Message(topic="t", content="c")]
+        )
+    odd = " ".join(f"Odd {n}." for n in range(10))
+    where = ", ".join(f"/{n}/x" for n in range(10))
+    assert str(caught.value) == (
+        f"Title (422): Wrong. {odd} 5 more are in the problem. (At {where}, 20 more.)"
+    )
+    assert len(caught.value.problem.errors) == 30
+
+
 @pytest.mark.parametrize(
     ("value", "expected"), [(b"7", 7), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"-1", None)]
 )

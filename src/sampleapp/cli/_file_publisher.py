@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
@@ -42,6 +43,8 @@ _REFUSED_FOR_A_PART = frozenset(
     }
 )
 _COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
+
+_MEMBER = re.compile(r"/(?P<number>[0-9]{1,9})/(?P<member>[^/]*)")
 
 _NOT_SENT = "interrupted before it was sent."
 _NO_ANSWER = "interrupted before the answer. May have been published."
@@ -249,19 +252,20 @@ class _Publisher:
             # A service that is older than batches.
             self._takes_batches = False
             self._lines_at_once = self._single_lines_at_once
-        elif status not in _REFUSED_FOR_A_PART:
-            return None
-        self._pace.goes_on()
-        if not self._takes_batches:
+            self._pace.goes_on()
             return parcel.pieces(self._lines_at_once)
         count = len(parcel.lines)
         wrong = _wrong_lines(error, count=count) if isinstance(error, ProblemError) else {}
-        for index, reason in wrong.items():
-            self._report.fail(parcel.lines[index].number, reason)
         if wrong:
+            self._take_note(error)
+            for index, reason in wrong.items():
+                self._report.fail(parcel.lines[index].number, reason)
             rest = [index for index in range(count) if index not in wrong]
             return [parcel.of(rest)] if rest else []
-        return parcel.pieces(-(-count // 2)) if count > 1 else None
+        if status in _REFUSED_FOR_A_PART and count > 1:
+            self._take_note(error)
+            return parcel.pieces(-(-count // 2))
+        return None
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
         """Account for the outcomes of lines; return those that have to be sent again."""
@@ -297,31 +301,34 @@ class _Publisher:
         return [parcel.of(allowed)] if allowed else []
 
     def _fail_for_good(self, line: Line, error: ClientError) -> None:
-        report = self._report
+        self._take_note(error)
+        reason = f"{error} May have been published." if error.possibly_published else str(error)
+        self._report.fail(line.number, reason)
+
+    def _take_note(self, error: ClientError) -> None:
+        """See what an error that is not a matter of time means for the lines that follow."""
         if isinstance(error, ServiceUnreachable):
-            report.unreachable = True
-        else:
-            self._pace.goes_on()
+            self._report.unreachable = True
+            return
+        self._pace.goes_on()
         # The other lines are of the same caller, for the same topic.
-        report.refused = report.refused or isinstance(error, Unauthorized | Forbidden)
-        report.fail(
-            line.number, f"{error} May have been published." if error.possibly_published else str(error)
-        )
+        self._report.refused = self._report.refused or isinstance(error, Unauthorized | Forbidden)
 
 
 def _wrong_lines(error: ProblemError, *, count: int) -> dict[int, str]:
     """
-    Return what is wrong with which of so many messages, as far as the service says so.
+    Return what is wrong with which of so many messages, as far as the service says which member it is.
 
-    A fault in what all lines have in common is one of each line.
+    A fault in what all lines have in common is one of each line. One of a whole message may be any failure:
+    its status is only that of the first.
     """
     of_lines: dict[int, list[str]] = {}
     for fault in error.problem.errors:
-        _, number, *member = fault.pointer.split("/")[:3] if "/" in fault.pointer else ("", "")
-        if not number.isdecimal() or int(number) >= count:
+        found = _MEMBER.match(fault.pointer)
+        if found is None or int(found["number"]) >= count:
             continue
-        common = member and member[0] in _COMMON_MEMBERS
-        for index in range(count) if common else [int(number)]:
+        is_common = found["member"] in _COMMON_MEMBERS
+        for index in range(count) if is_common else [int(found["number"])]:
             details = of_lines.setdefault(index, [])
             if fault.detail not in details:
                 details.append(fault.detail)

@@ -31,6 +31,9 @@ SERVICE_UNAVAILABLE = 503
 # What RFC 9110 and RFC 6585 define as an answer to this attempt rather than to this request.
 RETRIABLE = frozenset({408, 429, 500, 502, 503, 504})
 
+_MOST_TOLD = 10
+"""So many faults are told in the message of a `ProblemError`; all of them are in its ``problem``."""
+
 
 class ClientError(SampleAppError):
     """
@@ -99,6 +102,12 @@ class Problem(Struct, frozen=True, kw_only=True):
     """All that was wrong with the fields of the request."""
 
 
+def _first(texts: list[str], others: str) -> list[str]:
+    """Return the first few, and a word about the others: many messages may have many faults."""
+    rest = len(texts) - _MOST_TOLD
+    return texts if rest <= 0 else [*texts[:_MOST_TOLD], others.format(rest)]
+
+
 class ProblemError(ClientError):
     """The service says what kept it from doing what was asked."""
 
@@ -106,10 +115,11 @@ class ProblemError(ClientError):
         """:param retry_after_s: the seconds after which the service would like to be asked again."""
         # The service repeats the faults in its detail, for those who read no further; others need not.
         faults = [fault.detail for fault in problem.errors if fault.detail not in problem.detail]
-        text = " ".join([f"{problem.title} ({problem.status}): {problem.detail}", *faults])
+        told = _first(list(dict.fromkeys(faults)), "{} more are in the problem.")
+        text = " ".join([f"{problem.title} ({problem.status}): {problem.detail}", *told])
         # A pointer ends with the name of a member, which what is said of it may have or not.
         where = [fault.pointer for fault in problem.errors if fault.pointer.rpartition("/")[2] not in text]
-        super().__init__(f"{text} (At {', '.join(where)}.)" if where else text)
+        super().__init__(f"{text} (At {', '.join(_first(where, '{} more'))}.)" if where else text)
         self.problem = problem
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
