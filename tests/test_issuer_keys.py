@@ -31,7 +31,7 @@ from sampleapp.issuer_keys import (
     fetch_with,
     load_keys,
 )
-from tests.support.client_servers import CannedResource, Listener, SilentResource, Talker, listening
+from tests.support.client_servers import CannedResource, Listener, SilentResource, listening, talker
 from tests.support.issuer import ISSUER, NOW_S, jwk, jwks, signed
 from tests.support.logs import logged, logged_lines
 
@@ -374,12 +374,6 @@ async def test_an_answer_may_be_compressed():
 async def test_an_answer_that_is_none_is_a_failure(factory, reason):
     with pytest.raises(FetchFailed, match=reason):
         await fetched(factory())
-
-
-def talker(answer):
-    factory = Factory.forProtocol(Talker)
-    factory.answer = answer
-    return factory
 
 
 @pytest_twisted.ensureDeferred

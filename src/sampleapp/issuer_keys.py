@@ -5,8 +5,6 @@ What has been fetched counts until something better has come. So an issuer that 
 something else, locks nobody out whose key is known.
 """
 
-# ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
-
 from __future__ import annotations
 
 import os
@@ -19,13 +17,11 @@ from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, RequestTransmissionFailed, ResponseDone, ResponseFailed
-from twisted.web.http import PotentialDataLoss
+from twisted.web.client import Agent, RequestTransmissionFailed, ResponseFailed
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IResponse
+from twisted.web.iweb import IAgent
 
 from sampleapp.access import Callers, CallersFileError
 from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
@@ -33,6 +29,7 @@ from sampleapp.access.files import read_file
 from sampleapp.access.issuers import Issuer
 from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
+from sampleapp.response_bodies import BodyTooLong, read_body
 
 __all__ = ["Fetch", "FetchFailed", "IssuerKeys", "KeysInFiles", "RemoteKeys", "fetch_with", "load_keys"]
 
@@ -307,12 +304,14 @@ def fetch_with(reactor: Any, *, agent: IAgent | None = None) -> Fetch:
                 reactor=cast("Any", reactor),
             )
             # It is read in any case: what is left unread would keep the connection.
-            body = await _body(response)
+            body = await read_body(response, max_bytes=MAX_BYTES)
         except (ConnectError, DNSLookupError) as error:
             raise FetchFailed(f"cannot be reached ({_words(error)})") from error
         except (ResponseFailed, RequestTransmissionFailed) as error:
             words = ", ".join(_words(reason.value) for reason in error.reasons)
             raise FetchFailed(f"does not answer over HTTP as it should ({words})") from error
+        except BodyTooLong as error:
+            raise FetchFailed(f"answers with more than {MAX_BYTES} bytes") from error
         except ConnectionClosed as error:
             raise FetchFailed("closes the connection before the end of its answer") from error
         if response.code != OK:
@@ -337,42 +336,3 @@ def _words(error: BaseException | None) -> str:
         return ", ".join(str(reason) for _, _, reason in error.args[0])
     # OpenSSL's and service_identity's are no sentences.
     return str(error).rstrip(".") or type(error).__name__
-
-
-def _body(response: IResponse) -> Deferred[bytes]:
-    body = _Body()
-    response.deliverBody(body)
-    return body.done
-
-
-class _Body(Protocol):
-    """Collects a body that is not too long. Cancelling `done` closes the connection."""
-
-    def __init__(self) -> None:
-        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
-        self._chunks: list[bytes] = []
-        self._size = 0
-
-    def dataReceived(self, data: bytes) -> None:
-        """Take one more piece."""
-        self._size += len(data)
-        if self._size <= MAX_BYTES:
-            self._chunks.append(data)
-        elif not self.done.called:
-            self.done.errback(FetchFailed(f"answers with more than {MAX_BYTES} bytes"))
-            self._abort()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Finish: the body, not necessarily the connection, has ended."""
-        if self.done.called:
-            return
-        # PotentialDataLoss is how a body without a length ends; that it is whole shows in its JSON.
-        if isinstance(reason.value, (ResponseDone, PotentialDataLoss)):
-            self.done.callback(b"".join(self._chunks))
-        else:
-            self.done.errback(reason)
-
-    def _abort(self) -> None:
-        # The transport that Twisted gives to a body has no abortConnection.
-        if self.transport is not None:
-            self.transport.loseConnection()

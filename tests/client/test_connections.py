@@ -31,8 +31,8 @@ from tests.support.client_servers import (
     HangingUp,
     Listener,
     SilentResource,
-    Talker,
     listening,
+    talker,
 )
 
 
@@ -125,9 +125,7 @@ async def test_nothing_waits_for_a_handshake_whose_connection_was_lost():
 
 @pytest_twisted.ensureDeferred
 async def test_an_answer_without_tls_is_told_in_words_and_not_as_openssl_has_them():
-    factory = Factory.forProtocol(Talker)
-    factory.answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-    port, url = await listening(factory)
+    port, url = await listening(talker(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     try:
         with pytest.raises(TLSFailed, match="does not speak TLS") as caught:
             await Client(base_url=url.replace("http:", "https:"), reactor=reactor).readings()

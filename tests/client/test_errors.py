@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 from twisted.internet import reactor
-from twisted.internet.protocol import Factory
 from twisted.web.server import Site
 
 from sampleapp.client import (
@@ -23,10 +22,10 @@ from tests.support.client_servers import (
     PROBLEM,
     V1,
     SilentResource,
-    Talker,
     canned,
     listening,
     problem,
+    talker,
 )
 
 
@@ -155,9 +154,7 @@ async def test_a_redirect_is_not_followed_but_told():
 )
 @pytest_twisted.ensureDeferred
 async def test_an_answer_that_is_not_whole_may_have_published_the_message(answer, error):
-    factory = Factory.forProtocol(Talker)
-    factory.answer = answer
-    port, url = await listening(factory)
+    port, url = await listening(talker(answer))
     try:
         with pytest.raises(ClientError) as caught:
             await Client(base_url=url, reactor=reactor).publish(topic="t", content="c")
@@ -170,9 +167,7 @@ async def test_an_answer_that_is_not_whole_may_have_published_the_message(answer
 
 @pytest_twisted.ensureDeferred
 async def test_a_body_that_ends_with_its_connection_is_whole_if_its_json_is():
-    factory = Factory.forProtocol(Talker)
-    factory.answer = b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.0]"
-    port, url = await listening(factory)
+    port, url = await listening(talker(b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.0]"))
     try:
         assert await Client(base_url=url, reactor=reactor).readings() == [1.0, 2.0]
     finally:

@@ -13,11 +13,9 @@ from tests.support.process import (
     answer_on,
     connect,
     get,
-    has_read_all_of,
-    locked,
+    one_held_up,
     publish,
     refuses,
-    send_message,
     wait_for_readings,
 )
 from tests.support.waiting import wait_until
@@ -96,10 +94,7 @@ def test_operators_are_answered_until_the_end_where_nobody_else_is(start, tmp_pa
     assert "/metrics" not in paths
     assert "/messages" in paths
     with closing(connect(service)) as connection:
-        assert publish(connection, "first")[0] == 200
-        with locked(tmp_path):
-            send_message(connection, "second")
-            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+        with one_held_up(service, connection, tmp_path):
             service.process.terminate()
             wait_until(lambda: refuses(service), "the port is closed")
             # A request is running still.

@@ -14,6 +14,7 @@ from tests.support.process import (
     connect,
     has_read_all_of,
     locked,
+    one_held_up,
     publish,
     records,
     refuses,
@@ -50,14 +51,14 @@ def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
 
 def test_what_still_runs_at_the_deadline_is_answered_with_what_is_known_of_it(start, tmp_path):
     service = start(options=["--drain-timeout", "0.5"])
-    with closing(connect(service)) as connection, ThreadPoolExecutor(1) as pool:
-        assert publish(connection, "first")[0] == 200
-        with locked(tmp_path):
-            send_message(connection, "second")
-            answer = pool.submit(answer_on, connection)
-            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
-            assert service.stop() == -15
-            status, problem = answer.result(DEADLINE_S)
+    with (
+        closing(connect(service)) as connection,
+        ThreadPoolExecutor(1) as pool,
+        one_held_up(service, connection, tmp_path),
+    ):
+        answer = pool.submit(answer_on, connection)
+        assert service.stop() == -15
+        status, problem = answer.result(DEADLINE_S)
     assert status == 503, problem
     assert records(tmp_path) == [(0, "first")]
 
@@ -65,10 +66,7 @@ def test_what_still_runs_at_the_deadline_is_answered_with_what_is_known_of_it(st
 def test_a_second_signal_leaves_no_traceback_and_does_not_cut_the_drain_short(start, tmp_path):
     service = start()
     with closing(connect(service)) as connection:
-        assert publish(connection, "first")[0] == 200
-        with locked(tmp_path):
-            send_message(connection, "second")
-            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+        with one_held_up(service, connection, tmp_path):
             service.process.terminate()
             wait_until(lambda: refuses(service), "the port is closed")
             service.process.terminate()
@@ -104,14 +102,10 @@ def test_an_interrupt_that_the_shell_has_ignored_does_not_keep_the_service_from_
 
 def test_sighup_ends_nothing_not_even_a_request(start, tmp_path):
     service = start()
-    with closing(connect(service)) as connection, ThreadPoolExecutor(1) as pool:
-        assert publish(connection, "first")[0] == 200
-        with locked(tmp_path):
-            send_message(connection, "second")
-            answer = pool.submit(answer_on, connection)
-            wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+    with closing(connect(service)) as connection:
+        with one_held_up(service, connection, tmp_path):
             for _ in range(3):
                 service.process.send_signal(signal.SIGHUP)
-        assert answer.result(DEADLINE_S)[0] == 200
+        assert answer_on(connection)[0] == 200
         assert publish(connection, "third")[0] == 200
     assert service.stop() == -15

@@ -8,7 +8,7 @@ import treq.testing
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.web.client import Agent
 from twisted.web.resource import Resource
@@ -170,6 +170,13 @@ class Talker(Protocol):
     def dataReceived(self, data):
         self.transport.write(self.factory.answer)
         self.transport.loseConnection()
+
+
+def talker(answer):
+    """Make what answers so, whatever it is asked."""
+    factory = Factory.forProtocol(Talker)
+    factory.answer = answer
+    return factory
 
 
 class HangingUp(Protocol):

@@ -75,6 +75,16 @@ def locked(directory):
         database.execute("ROLLBACK")
 
 
+@contextmanager
+def one_held_up(service, connection, directory):
+    """While this lasts, a message that was sent on a connection cannot be stored, and has no answer."""
+    assert publish(connection, "first")[0] == 200
+    with locked(directory):
+        send_message(connection, "second")
+        wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
+        yield
+
+
 class Publisher(threading.Thread):
     """A client that publishes one message after the other until the service is gone."""
 

@@ -15,12 +15,10 @@ from treq.client import HTTPClient
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
 from twisted.internet.interfaces import IConsumer, IReactorTime
-from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import RequestTransmissionFailed, ResponseDone, ResponseFailed
-from twisted.web.http import PotentialDataLoss
+from twisted.web.client import RequestTransmissionFailed, ResponseFailed
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer, IResponse
+from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from sampleapp.client._errors import (
@@ -31,6 +29,7 @@ from sampleapp.client._errors import (
     UnexpectedAnswer,
 )
 from sampleapp.client._tls import HandshakeTimedOut
+from sampleapp.response_bodies import BodyTooLong, read_body
 
 __all__ = ["Answer", "Exchanger"]
 
@@ -134,11 +133,16 @@ class Exchanger:
                 # Given no reactor, treq imports the global one, although it has no use for it here.
                 reactor=cast("Any", self._reactor),
             )
-            content = await _read(response, url=url)
+            # That a body without a length is whole shows in its JSON, which no array or object is without its
+            # last byte.
+            content = await read_body(response, max_bytes=MAX_BODY_BYTES)
         except (ConnectError, DNSLookupError) as error:
             raise ServiceUnreachable(f"Nothing answers at {url}: {_sentence(error)}") from error
         except (ResponseFailed, RequestTransmissionFailed) as error:
             _raise_lost(url, error)
+        except BodyTooLong as error:
+            message = f"{url} answered with more than {MAX_BODY_BYTES} bytes."
+            raise UnexpectedAnswer(message, status=response.code) from error
         except ConnectionClosed as error:
             raise AnswerLost(f"{url} closed the connection before it had answered.") from error
         return Answer(url=url, status=response.code, headers=response.headers, body=content)
@@ -192,49 +196,6 @@ def _sentence(error: ConnectError | DNSLookupError) -> str:
     """Say why there is no connection, in the system's words where it was the system that refused."""
     number = getattr(error, "osError", None)
     return f"{os.strerror(number) if isinstance(number, int) else str(error).rstrip('.')}."
-
-
-def _read(response: IResponse, *, url: str) -> Deferred[bytes]:
-    reader = _BodyReader(url=url, status=response.code)
-    response.deliverBody(reader)
-    return reader.done
-
-
-class _BodyReader(Protocol):
-    """Collects a body; cancelling `done` closes the connection, which treq's collector does not."""
-
-    def __init__(self, *, url: str, status: int) -> None:
-        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._url = url
-        self._status = status
-
-    def dataReceived(self, data: bytes) -> None:
-        """Take one more piece."""
-        self._size += len(data)
-        self._chunks.append(data)
-        if self._size > MAX_BODY_BYTES and not self.done.called:
-            self._chunks.clear()
-            message = f"{self._url} answered with more than {MAX_BODY_BYTES} bytes."
-            self.done.errback(UnexpectedAnswer(message, status=self._status))
-            self._abort()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Finish: the body, not necessarily the connection, has ended."""
-        if self.done.called:
-            return
-        # PotentialDataLoss is how a body without a length ends. That it is whole shows in its JSON, which
-        # no array or object is without its last byte.
-        if isinstance(reason.value, (ResponseDone, PotentialDataLoss)):
-            self.done.callback(b"".join(self._chunks))
-        else:
-            self.done.errback(reason)
-
-    def _abort(self) -> None:
-        # Not abortConnection, as readBody does it: the transport that Twisted gives to a body has none.
-        if self.transport is not None:
-            self.transport.loseConnection()
 
 
 class _ASCIIURL(URL):
