@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,7 @@ _A_TIMESTAMP: Final = (
     'milliseconds since the epoch or a date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
 )
 
+_LONGEST_TOPIC: Final = 249
 _TOPIC = re.compile(TOPIC_PATTERN)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -61,11 +62,17 @@ _decode = msgspec.json.Decoder(Message).decode
 _decode_anything = msgspec.json.Decoder().decode
 
 if Message.__struct_fields__ != ("topic", "content", "key", "headers", "timestamp"):
-    raise AssertionError("_may_repeat_a_member has to count the quotation marks of every member")
+    raise AssertionError("_may_repeat_one_of_all has to count the quotation marks of every member")
 
 
 def is_legal_topic(topic: str) -> bool:
     """Whether a topic may have this name, by Kafka's rule (``org.apache.kafka.common.internals.Topic``)."""
+    return len(topic) <= _LONGEST_TOPIC and _is_legal(topic)
+
+
+# Nearly all messages are for few topics. Longer names are not kept.
+@lru_cache(maxsize=512)
+def _is_legal(topic: str) -> bool:
     return _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
 
 
@@ -80,45 +87,49 @@ def parse_message(body: bytes, *, what: str = "body") -> Message:
     """
     try:
         message = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _parse_slowly(body, what)
-    if not is_legal_topic(message.topic) or _may_repeat_a_member(body, message):
-        return _parse_slowly(body, what)
+        topic = message.topic
+        # Every message passes here, so what one takes that is as usual comes first.
+        if len(topic) <= _LONGEST_TOPIC and _is_legal(topic):
+            if message.headers is UNSET and message.timestamp is UNSET:
+                once = _WITHOUT_KEY if message.key is None else _WITH_KEY
+                if body.count(b'"') in once or not _may_repeat_a_member(body, message, once):
+                    return message
+            elif not _may_repeat_one_of_all(body, message):
+                return _with_milliseconds(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidTimestamp):
+        # What is wrong, and all that is, is found out below.
+        pass
+    return _parse_slowly(body, what)
+
+
+def _with_milliseconds(message: Message) -> Message:
+    """:raise InvalidTimestamp: its timestamp is none."""
     written = message.timestamp
     if written is UNSET:
         return message
-    try:
-        timestamp_ms = parse_timestamp(written)
-    except InvalidTimestamp:
-        return _parse_slowly(body, what)
+    timestamp_ms = parse_timestamp(written)
     return message if timestamp_ms is written else replace(message, timestamp=timestamp_ms)
 
 
-def _may_repeat_a_member(body: bytes, message: Message) -> bool:
+def _may_repeat_a_member(body: bytes, message: Message, once: tuple[int, ...]) -> bool:
     """
-    Whether a member, or a header, may be there twice, of which the decoder keeps the last without a word.
+    Whether a member may be there twice, of which the decoder keeps the last without a word.
 
     A body that holds each member once has two quotation marks for each name, two for each string, and one
     for each that a string contains, unless the body has that one as a number. A repeated member has further
-    ones: at least the two of its name, and those of its value, unless that is null, a number or an empty
-    object.
+    ones: at least the two of its name, and those of its value unless that is null, as only that of the key
+    may be. A legal topic has none.
+
+    :param once: how many there are for the members.
     """
-    # Every message passes here, so what one takes that is as usual comes first. A legal topic has no
-    # quotation mark.
     key = message.key
-    quotes = body.count(b'"')
-    if message.headers is not UNSET or message.timestamp is not UNSET:
-        return _may_repeat_one_of_all(body, message, quotes)
-    once = _WITH_KEY if key is not None else _WITHOUT_KEY
-    if quotes in once:
-        return False
     contained = message.content.count('"') + (0 if key is None else key.count('"'))
-    return quotes - contained not in once or b"\\u0022" in body
+    return body.count(b'"') - contained not in once or b"\\u0022" in body
 
 
-def _may_repeat_one_of_all(body: bytes, message: Message, quotes: int) -> bool:
+def _may_repeat_one_of_all(body: bytes, message: Message) -> bool:
     """
-    Whether that may be so in a message that has headers or a timestamp.
+    Whether that may be so, with a header as well, in a message that has headers or a timestamp.
 
     A number, or an empty object, that is repeated has two further quotation marks, as many as a key that is
     null. So a message with one of those is always read slowly.
@@ -136,7 +147,7 @@ def _may_repeat_one_of_all(body: bytes, message: Message, quotes: int) -> bool:
         # A string that has quotation marks is no timestamp.
         marks += 4 if isinstance(message.timestamp, str) else 2
     contained = "".join(strings).count('"')
-    return quotes != marks + contained or (contained > 0 and b"\\u0022" in body)
+    return body.count(b'"') != marks + contained or (contained > 0 and b"\\u0022" in body)
 
 
 class _Object(list[tuple[str, Any]]):

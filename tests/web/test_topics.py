@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from urllib.parse import quote_from_bytes
 
 import pytest
@@ -48,17 +49,26 @@ content_types = st.none() | st.sampled_from(
 )
 
 
-@given(strategies.topics, st.none() | st.binary(), st.binary(), content_types, st.none() | st.integers(1, 20))
-def test_any_body_becomes_one_record_byte_for_byte(topic, key, body, content_type, chunk_size):
+@given(
+    strategies.topics,
+    st.none() | st.binary(),
+    st.binary(),
+    content_types,
+    st.tuples(st.none() | st.integers(1, 20), st.lists(st.floats(0, 1), max_size=5)),
+)
+def test_any_body_in_any_segments_becomes_one_record_byte_for_byte(topic, key, body, content_type, pieces):
+    chunk_size, cuts = pieces
     service = InMemoryService(broker=PromptBroker())
     target = f"/topics/{topic}" if key is None else f"/topics/{topic}?key={quote_from_bytes(key)}"
     headers = [] if content_type is None else [(b"Content-Type", content_type)]
-    connection = service.connect()
     if chunk_size is None:
-        connection.send(request_bytes("POST", target, headers, body))
+        data = request_bytes("POST", target, headers, body)
     else:
         head = request_bytes("POST", target, [*headers, (b"Transfer-Encoding", b"chunked")])
-        connection.send(head, chunked(body, chunk_size))
+        data = head + chunked(body, chunk_size)
+    places = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
+    connection = service.connect()
+    connection.send(*(data[start:end] for start, end in pairwise(places)))
     (response,) = connection.responses(["POST"])
     assert (response.status, json.loads(response.body)) == (
         200,
