@@ -7,7 +7,9 @@ record published once.
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import sys
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -144,9 +146,19 @@ class ConnectionMachine(RuleBasedStateMachine):
     def new_request(self):
         if next(self.numbers) % 3 == 2:
             return ("GET", None), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b""
-        content = str(next(self.numbers)) + "x" * (3000 if next(self.numbers) % 2 else 0)
+        number = next(self.numbers)
+        # What is compressed takes several turns to decode, and not all of it comes at once either.
+        is_coded = number % 4 == 0
+        content = str(number) + (
+            random.Random(number).randbytes(2500).hex() * 120
+            if is_coded
+            else "x" * (3000 if next(self.numbers) % 2 else 0)
+        )
         body = json.dumps({"topic": "t", "content": content}).encode()
         head = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        if is_coded:
+            body = gzip.compress(body)
+            head += b"Content-Encoding: gzip\r\n"
         return ("POST", content.encode()), head + b"Content-Length: %d\r\n\r\n" % len(body), body
 
     def sent(self, data):

@@ -119,7 +119,10 @@ def answers_of_every_operation(method, target, headers=(), body=None):
 
     yield answer(ask([(b"Host", b"again")])[1])
     yield answer(ask([(b"Expect", b"a wonder")])[1])
-    yield answer(ask([(b"Content-Encoding", b"gzip")])[1])
+    yield answer(ask([(b"Content-Encoding", b"br")])[1])
+    if method != "OPTIONS":
+        undecodable = [*headers, (b"Content-Encoding", b"gzip")]
+        yield WholeService().request(method, target, undecodable, b"x")
     yield answer(ask([(b"X-Long", b"x" * 17_000)])[1])
     if method not in {"GET", "HEAD", "OPTIONS"}:
         yield answer(ask([(b"Origin", b"https://other.example")])[1])

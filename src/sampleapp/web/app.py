@@ -169,9 +169,14 @@ class FrontDoor:
         """
         return RouteTable(self.routes, self, *others, gate=self._gate, cross_site=self._cross_site)
 
-    def resource(self) -> Resource:
-        """Make the root of a site, or a part of one, for any program with twisted.web."""
-        return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site)
+    def resource(self, *, max_body: int | None = None) -> Resource:
+        """
+        Make the root of a site, or a part of one, for any program with twisted.web.
+
+        :param max_body: how long a body that came compressed may be when it is decoded, in bytes; 1 MiB by
+            default. How long it may be as it comes is up to the site.
+        """
+        return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site, max_body=max_body)
 
     @routes.route("/", "GET", "HEAD", right=Right.READ, description=_READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:

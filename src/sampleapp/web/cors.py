@@ -28,7 +28,8 @@ _HIGHEST_PORT: Final = 65535
 _EXAMPLE: Final = "https://example.org"
 
 _ALLOWED_HEADERS: Final = (
-    b"Accept, Authorization, Content-Type, If-Match, If-None-Match, traceparent, tracestate, X-Request-Id"
+    b"Accept, Authorization, Content-Encoding, Content-Type, If-Match, If-None-Match, traceparent, "
+    b"tracestate, X-Request-Id"
 )
 _EXPOSED_HEADERS: Final = b"Allow, ETag, Retry-After, WWW-Authenticate, X-Request-Id"
 _MAX_AGE_S: Final = 7200

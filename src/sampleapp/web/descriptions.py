@@ -137,7 +137,7 @@ FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
         Field(
             name="Accept-Encoding",
             meaning="The codings that a body may have here (RFC 7694).",
-            example="identity",
+            example="gzip, zstd",
         ),
     )
 }

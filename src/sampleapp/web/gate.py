@@ -77,10 +77,19 @@ class Gate:
             return partial(partial, self._count, limiter)
         is_refused_anyway = self._max_body is not None and length > self._max_body
         limiter.admit(0 if is_refused_anyway else length, now_s=self._seconds())
+        if request.fields.all(b"content-encoding"):
+            return partial(partial, self._count_decoded, limiter, length)
         return None
 
     def _count(self, limiter: RateLimiter, handler: Handler, request: Request) -> Answer | Deferred[Answer]:
         limiter.sent(len(request.body), now_s=self._seconds())
+        return handler(request)
+
+    def _count_decoded(
+        self, limiter: RateLimiter, length: int, handler: Handler, request: Request
+    ) -> Answer | Deferred[Answer]:
+        """Count what was not sent, but came out of what was."""
+        limiter.sent(max(0, len(request.body) - length), now_s=self._seconds())
         return handler(request)
 
 

@@ -43,13 +43,18 @@ OF_EVERY_REQUEST: Final[tuple[type[SampleAppError], ...]] = (
     request_errors.RequestTooSlow,
     request_errors.BodyTooLarge,
     request_errors.UnsupportedContentCoding,
+    request_errors.UndecodableBody,
     request_errors.ExpectationNotMet,
     request_errors.HeaderTooLarge,
     request_errors.TooManyConnections,
 )
 """What the server refuses whatever is asked for, as soon as it has the header, or before."""
 
-_OF_OPTIONS: Final = tuple(kind for kind in OF_EVERY_REQUEST if kind is not request_errors.BodyTooLarge)
+_OF_OPTIONS: Final = tuple(
+    kind
+    for kind in OF_EVERY_REQUEST
+    if kind not in {request_errors.BodyTooLarge, request_errors.UndecodableBody}
+)
 """Of what the table of routes answers by itself: the body does not matter."""
 
 _OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
@@ -119,6 +124,10 @@ take `405` with `Allow`. Queries are ignored where none are listed.
 
 _OPTIONS: Final = Success(
     meaning="`Allow` has the methods that the path takes.", status=HTTPStatus.NO_CONTENT, fields=(ALLOW,)
+)
+_CODINGS: Final = (
+    "May be compressed, with `Content-Encoding: gzip` or `Content-Encoding: zstd`. The limit for bodies "
+    "holds for what comes and for what it is decoded to."
 )
 _VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
 _SCHEMAS: Final = "#/components/schemas/{name}"
@@ -242,7 +251,11 @@ class _Builder:
         if description.parameters:
             operation["parameters"] = [self._parameter(parameter) for parameter in description.parameters]
         if description.bodies and method not in {"GET", "HEAD"}:
-            operation["requestBody"] = {"required": True, "content": self._content(description.bodies)}
+            operation["requestBody"] = {
+                "description": _CODINGS,
+                "required": True,
+                "content": self._content(description.bodies),
+            }
         operation.update(self._security(right))
         operation["responses"] = self._answers(method, description.successes, refusals)
         return operation

@@ -87,6 +87,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.SeveralContentTypes: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.UndecodableBody: Row(_S.BAD_REQUEST, "undecodable-body", "Body cannot be decoded"),
     request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
     request_errors.RequestTooSlow: _plain(_S.REQUEST_TIMEOUT),

@@ -22,6 +22,7 @@ __all__ = [
     "SeveralContentTypes",
     "TooManyConnections",
     "TooManyRequests",
+    "UndecodableBody",
     "UnsupportedContentCoding",
     "UnsupportedContentType",
 ]
@@ -84,12 +85,16 @@ class PreconditionFailed(RequestError):
 class BodyTooLarge(RequestError):
     """The body is over the limit of the service."""
 
-    def __init__(self, max_body: int | None) -> None:
-        """:param max_body: the limit, in bytes; ``None`` if the length is more than any."""
+    def __init__(self, max_body: int | None, *, is_decoded: bool = False) -> None:
+        """
+        :param max_body: the limit, in bytes; ``None`` if the length is more than any.
+        :param is_decoded: whether it is over the limit only once it is decoded.
+        """
         super().__init__(
             "The declared length of the body has more than 64 bits."
             if max_body is None
-            else f"The body is larger than the {max_body} bytes that this service takes."
+            else f"The body{', when decoded,' if is_decoded else ''} is larger than the {max_body} bytes "
+            "that this service takes."
         )
 
 
@@ -161,12 +166,30 @@ def _shown(field: bytes) -> str:
 
 
 class UnsupportedContentCoding(RequestError):
-    """The body is compressed (RFC 9110, section 15.5.16)."""
+    """The body is compressed in a way that is not undone here (RFC 9110, section 15.5.16)."""
 
-    headers = ((b"Accept-Encoding", b"identity"),)
+    # RFC 7694, section 3.
+    headers = ((b"Accept-Encoding", b"gzip, zstd"),)
 
-    def __init__(self) -> None:
-        super().__init__("The body has a Content-Encoding; send it without one.")
+    def __init__(self, codings: Sequence[bytes]) -> None:
+        """:param codings: that the body has, in the order in which they were applied."""
+        came = f"not {_shown(codings[0])}" if len(codings) == 1 else f"not {len(codings)} of them"
+        super().__init__(f"The Content-Encoding of a body may be gzip or zstd, {came}; it need not have one.")
+
+
+class UndecodableBody(RequestError):
+    """The body is not what its ``Content-Encoding`` says: gzip (RFC 1952) or zstd (RFC 8878)."""
+
+    def __init__(self, coding: str, reason: str) -> None:
+        """
+        :param coding: what it says.
+        :param reason: what is wrong, in the words of the library that was to decode it, perhaps.
+        """
+        hint = " A window may have up to 8 MiB (RFC 9659)." if coding == "zstd" else ""
+        super().__init__(
+            f"The body is not what its Content-Encoding says, {coding}: {reason.rstrip('.')}.{hint} Send all "
+            "of it as it was compressed, or without a Content-Encoding."
+        )
 
 
 class ExpectationNotMet(RequestError):

@@ -36,9 +36,11 @@ from sampleapp.web.descriptions import Description
 from sampleapp.web.gate import Gate
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import CrossSiteRequest, MalformedRequest, MethodNotAllowed, PathNotFound
-from sampleapp.web.server import Handler, Request
-from sampleapp.web.server.head import check_content_coding, check_host
-from sampleapp.web.twisted_web import give_request_id, render, request_of, set_caller
+from sampleapp.web.server import Handler, Limits, Request
+from sampleapp.web.server.content_coding import check_content_coding
+from sampleapp.web.server.decoding import Decoding
+from sampleapp.web.server.head import check_host
+from sampleapp.web.twisted_web import Terms, give_request_id, render, request_of, set_terms
 
 __all__ = ["RouteTable", "Routes", "answer_to_failure"]
 
@@ -153,7 +155,12 @@ class Routes:
         return endpoint
 
     def resource(
-        self, instance: object, *, gate: Gate | None = None, cross_site: CrossSiteRule | None = None
+        self,
+        instance: object,
+        *,
+        gate: Gate | None = None,
+        cross_site: CrossSiteRule | None = None,
+        max_body: int | None = None,
     ) -> Resource:
         """
         Make the root of a site, or a part of one, for any program with twisted.web.
@@ -161,9 +168,15 @@ class Routes:
         :param instance: whose handlers they are.
         :param gate: lets requests in; by default everybody may do everything.
         :param cross_site: what pages of other sites may do; by default none of them may publish.
+        :param max_body: how long a body that came compressed may be when it is decoded, in bytes; 1 MiB by
+            default. How long it may be as it comes is up to the site.
         """
         return _RoutesResource(
-            self.app.__get__(instance, type(instance)), routes=self, gate=gate, cross_site=cross_site
+            self.app.__get__(instance, type(instance)),
+            routes=self,
+            gate=gate,
+            cross_site=CrossSiteRule() if cross_site is None else cross_site,
+            max_body=Limits().max_body if max_body is None else max_body,
         )
 
     def right_to(self, method: bytes, path: bytes) -> Right:
@@ -350,12 +363,14 @@ class _RoutesResource(KleinResource):
     """Klein's resource, which is not asked what it would take for another request, or refuse badly."""
 
     def __init__(
-        self, app: Klein, *, routes: Routes, gate: Gate | None, cross_site: CrossSiteRule | None
+        self, app: Klein, *, routes: Routes, gate: Gate | None, cross_site: CrossSiteRule, max_body: int
     ) -> None:
         super().__init__(app)
         self._routes = routes
         self._gate = gate
-        self._cross_site = CrossSiteRule() if cross_site is None else cross_site
+        self._cross_site = cross_site
+        self._max_body = max_body
+        self._decoding: Decoding | None = None
 
     def render(self, request: IRequest) -> Any:
         """Answer a request, or refuse it."""
@@ -365,16 +380,20 @@ class _RoutesResource(KleinResource):
             return set_answer(request, problem_answer(error))
         return super().render(request)
 
-    def _check(self, request: IRequest) -> None:
+    def _check(self, request: Any) -> None:
         own = request_of(request)
         request.content.seek(0)
         # Klein meets a name that IDNA cannot encode with a traceback.
         check_host(own.fields, is_required=False)
         # Without the place of this resource in its site.
         path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
+        finish = None
         if self._gate is not None:
-            self._gate.admit(own, self._routes.right_to(own.method, path))
-            set_caller(request, own.caller)
+            finish = self._gate.admit(own, self._routes.right_to(own.method, path))
+        if self._decoding is None:
+            # Only a site has a reactor.
+            self._decoding = Decoding(request.site.reactor)
+        set_terms(request, Terms(own.caller, finish, self._max_body, self._decoding))
         if own.method == b"OPTIONS":
             # No handler answers these.
             check_content_coding(own.fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IPushProducer
@@ -15,15 +15,30 @@ from zope.interface import implementer
 
 from sampleapp.access import Caller
 from sampleapp.web.answers import Answer, set_head
-from sampleapp.web.server import Exchange, Fields, Handler, Peer, Request
-from sampleapp.web.server.head import check_content_coding, request_id_of
+from sampleapp.web.request_errors import BodyTooLarge
+from sampleapp.web.server import Exchange, Fields, Handler, Limits, Peer, Request
+from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
+from sampleapp.web.server.decoding import Decoding
+from sampleapp.web.server.head import request_id_of
 from sampleapp.web.server.request_ids import new_request_ids
 
-__all__ = ["give_request_id", "render", "render_resource", "request_of", "set_caller"]
+__all__ = ["Terms", "give_request_id", "render", "render_resource", "request_of", "set_terms"]
 
-_CALLER: Final = "_sampleapp_caller"
+_TERMS: Final = "_sampleapp_terms"
 
 _new_request_id = new_request_ids()
+
+
+class Terms(NamedTuple):
+    """On what terms a request is taken: found out once, and needed when it is read again."""
+
+    caller: Caller | None
+    """Who makes it; ``None`` if nobody was asked for it."""
+    finish: Callable[[Handler], Handler] | None
+    """What its handler has to go through, if anything."""
+    max_body: int
+    """How long its body may be when it is decoded, in bytes, unless its route says so."""
+    decoding: Decoding
 
 
 def request_of(request: IRequest) -> Request:
@@ -37,15 +52,21 @@ def request_of(request: IRequest) -> Request:
         give_request_id(request, request_id_of(fields)),
         time.time(),
     )
-    caller: Caller | None = getattr(request, _CALLER, None)
+    terms = _terms_of(request)
+    caller = None if terms is None else terms.caller
     if caller is not None:
         exchange.caller = caller.name
     return Request(request.method, path, query, fields, exchange, request.content.read(), caller)
 
 
-def set_caller(request: IRequest, caller: Caller | None) -> None:
-    """Note in a request of twisted.web who makes it, for when it is read again."""
-    setattr(request, _CALLER, caller)
+def set_terms(request: IRequest, terms: Terms) -> None:
+    """Note in a request of twisted.web on what terms it is taken, for when it is read again."""
+    setattr(request, _TERMS, terms)
+
+
+def _terms_of(request: IRequest) -> Terms | None:
+    terms: Terms | None = getattr(request, _TERMS, None)
+    return terms
 
 
 def give_request_id(request: IRequest, own: bytes | None) -> bytes:
@@ -83,8 +104,7 @@ def render(
             own = request_of(request)
             if admit is not None:
                 admit(own)
-            check_content_coding(own.fields)
-            answer = handler(own)
+            answer = _handle(request, handler, own)
             if isinstance(answer, Deferred):
                 answer = await answer
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
@@ -104,6 +124,27 @@ def render(
     rendered: Deferred[bytes] = Deferred()
     Deferred.fromCoroutine(answer()).addErrback(rendered.errback)
     return rendered
+
+
+def _handle(request: Any, handler: Handler, own: Request) -> Answer | Deferred[Answer]:
+    """Let a handler answer a request, whose body is decoded first if it was compressed."""
+    # A resource that is not that of routes has no terms.
+    terms = _terms_of(request) or Terms(None, None, Limits().max_body, Decoding(request.site.reactor))
+    if terms.finish is not None:
+        handler = terms.finish(handler)
+    codings = content_codings(own.fields)
+    if not codings:
+        return handler(own)
+    coding = coding_of(codings)
+    if not has_content(own.fields):
+        return handler(own)
+    max_body = terms.max_body if own.max_body is None else own.max_body
+    if len(own.body) > max_body:
+        raise BodyTooLarge(max_body)
+    coded = CodedBody(coding, limit=max_body)
+    coded.write(own.body)
+    own.body = b""
+    return terms.decoding.handle(handler, coded, own)
 
 
 def render_resource(request: Any, handler: Handler) -> int:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 from sampleapp.web.server.fields import FieldParser
 
-__all__ = ["Body", "ChunkedBody", "SizedBody"]
+__all__ = ["Body", "ChunkedBody", "Content", "SizedBody"]
 
 _MAX_LINES: Final = 16 * 1024
 """All extensions of chunks together, and all trailers together, have at most so many bytes."""
@@ -25,6 +25,13 @@ _EXTENSION = rb"[\t ]*;[\t ]*%b(?:[\t ]*=[\t ]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]+)((?:%b)*)\r\n" % _EXTENSION)
 _PLAIN_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _CRLF: Final = b"\r\n"
+
+
+class Content(Protocol):
+    """Keeps a body for somebody, as it comes."""
+
+    def write(self, data: bytes, /) -> object:
+        """Keep what has come."""
 
 
 class Body(Protocol):
@@ -45,15 +52,17 @@ class Body(Protocol):
 class SizedBody:
     """A body whose length was declared (RFC 9112, section 6.2)."""
 
-    def __init__(self, length: int, *, keep: bool) -> None:
+    def __init__(self, length: int, *, keep: bool, content: Content | None = None) -> None:
         """
         :param length: in bytes.
         :param keep: whether anybody wants the content.
+        :param content: is given it as it comes, instead of `content`.
         """
         self._left = length
         self._keep = keep
         # What has come is not copied again when all of it is there.
         self._content = BytesIO()
+        self._write = (self._content if content is None else content).write
 
     def receive(self, data: bytes) -> bytes | None:
         """Take what belongs to the body; see `Body`."""
@@ -65,7 +74,7 @@ class SizedBody:
             data, rest = data[: self._left], data[self._left :]
             self._left = 0
         if self._keep:
-            self._content.write(data)
+            self._write(data)
         return rest
 
     def content(self) -> bytes:
@@ -80,14 +89,16 @@ class ChunkedBody:
     Its extensions and trailers are checked, and what they say is not used.
     """
 
-    def __init__(self, limit: int, *, keep: bool) -> None:
+    def __init__(self, limit: int, *, keep: bool, content: Content | None = None) -> None:
         """
         :param limit: the greatest length of the content, in bytes.
         :param keep: whether anybody wants the content.
+        :param content: is given it as it comes, instead of `content`.
         """
         self._limit = limit
         self._keep = keep
         self._content = BytesIO()
+        self._write = (self._content if content is None else content).write
         self._length = 0
         self._extensions = 0
         self._line = b""
@@ -105,7 +116,7 @@ class ChunkedBody:
                 self._left -= len(piece)
                 position += len(piece)
                 if self._keep:
-                    self._content.write(piece)
+                    self._write(piece)
                 continue
             end = data.find(b"\n", position) + 1 or len(data)
             self._line += data[position:end]
@@ -133,7 +144,7 @@ class ChunkedBody:
                 break
             self._count(size)
             if self._keep:
-                self._content.write(data[start:end])
+                self._write(data[start:end])
             position = end + 2
         return position
 

@@ -8,6 +8,7 @@ It does not know what is served: it asks one callable what to do with a request,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Final, Protocol
 
@@ -27,9 +28,10 @@ from sampleapp.web.request_errors import (
     RequestError,
     RequestTooSlow,
     TooManyRequests,
-    UnsupportedContentCoding,
 )
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
+from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
+from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.head import (
     END_OF_HEAD,
@@ -125,6 +127,8 @@ class Server(Protocol):
     cors: Cors | None
     """The sites whose pages may use the server from a browser."""
     on_answer: OnAnswer
+    decoding: Decoding
+    """What decodes bodies that come compressed."""
     is_draining: bool
     """Whether connections end after the answer that is due."""
     waiting: int
@@ -191,6 +195,7 @@ class HTTPConnection(TwistedProtocol):
         self._request: Request | None = None
         self._handler: Answer | Handler | None = None
         self._body: Body | None = None
+        self._coded: CodedBody | None = None
         self._received = 0
         self._pieces: Iterator[bytes] | None = None
         self._pieces_handed = 0
@@ -341,10 +346,7 @@ class HTTPConnection(TwistedProtocol):
             self._peer, head.request_id or server.new_request_id(), server.seconds(), head
         )
         self._request = request = Request(head.method, head.path, head.query, head.fields, exchange)
-        handler = self._dispatch(request)
-        if head.is_encoded and not (isinstance(handler, Answer) and handler.problem):
-            # Not sooner: who may not call is told only that.
-            handler = problem_answer(UnsupportedContentCoding())
+        handler = self._dispatch(request, head.codings)
         length = head.length
         if length is not None and length > self._max_body(request):
             self._refuse_body(handler, request)
@@ -354,7 +356,10 @@ class HTTPConnection(TwistedProtocol):
             return data[end:]
         stop = len(data) if length is None else end + length
         if length is not None and stop <= len(data):
-            request.body = data[end:stop]
+            if self._coded is None:
+                request.body = data[end:stop]
+            else:
+                self._coded.write(data[end:stop])
             self._handle(handler)
             return data[stop:]
         if isinstance(handler, Answer) and handler.at_once:
@@ -362,7 +367,7 @@ class HTTPConnection(TwistedProtocol):
             return b""
         return self._begin_body(handler, request, head, data[end:])
 
-    def _dispatch(self, request: Request) -> Answer | Handler:
+    def _dispatch(self, request: Request, codings: tuple[bytes, ...]) -> Answer | Handler:
         server = self._server
         try:
             handler = server.dispatch(request)
@@ -375,7 +380,23 @@ class HTTPConnection(TwistedProtocol):
         ):
             server.refused("max-waiting")
             return problem_answer(TooManyRequests(server.limits.max_waiting))
-        return handler
+        return self._decoding(handler, request, codings) if codings else handler
+
+    def _decoding(
+        self, handler: Answer | Handler, request: Request, codings: tuple[bytes, ...]
+    ) -> Answer | Handler:
+        """Make a handler into one that is given the body as it was before it was compressed."""
+        if isinstance(handler, Answer) and handler.problem:
+            # Who may not call, for example, is told only that.
+            return handler
+        try:
+            coding = coding_of(codings)
+        except RequestError as error:
+            return problem_answer(error)
+        if isinstance(handler, Answer) or not has_content(request.fields):
+            return handler
+        self._coded = coded = CodedBody(coding, limit=self._max_body(request))
+        return partial(self._server.decoding.handle, handler, coded)
 
     def _take_part_of_head(self, data: bytes) -> None:
         if len(data) >= MAX_HEAD:
@@ -402,9 +423,9 @@ class HTTPConnection(TwistedProtocol):
             self._has_unsent = True
         self._handler = handler
         self._body = (
-            ChunkedBody(self._max_body(request), keep=is_wanted)
+            ChunkedBody(self._max_body(request), keep=is_wanted, content=self._coded)
             if head.length is None
-            else SizedBody(head.length, keep=is_wanted)
+            else SizedBody(head.length, keep=is_wanted, content=self._coded)
         )
         self._enter(BODY)
         self._since_s = self._server.seconds()
@@ -582,7 +603,7 @@ class HTTPConnection(TwistedProtocol):
             self._since_s = self._server.next_sweep_s
 
     def _forget_request(self) -> None:
-        self._head = self._request = self._handler = self._body = None
+        self._head = self._request = self._handler = self._body = self._coded = None
 
     # Ending.
 

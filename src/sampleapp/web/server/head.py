@@ -20,8 +20,8 @@ from sampleapp.web.request_errors import (
     HeaderTooLarge,
     MalformedRequest,
     RequestError,
-    UnsupportedContentCoding,
 )
+from sampleapp.web.server.content_coding import content_codings
 from sampleapp.web.server.fields import BLANKS, FieldParser, Fields
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "MAX_HEAD",
     "Head",
     "PartialHead",
-    "check_content_coding",
     "check_host",
     "parse_head",
     "refusal_of_long_head",
@@ -81,8 +80,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the connection may stay open after the answer (RFC 9112, section 9.3)."""
     request_id: bytes | None
     """By which the client knows the request (``X-Request-Id``), if that can be repeated."""
-    is_encoded: bool
-    """Whether something was done to the body that this service does not undo."""
+    codings: tuple[bytes, ...]
+    """What was done to the body, in lower case (RFC 9110, section 8.4); nothing if it is as it was."""
 
 
 def parse_head(data: bytes) -> Head:
@@ -240,7 +239,7 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
         expects_continue=bool(expectations) and is_1_1,
         keeps_alive=is_1_1 and (options is None or not _has_close(options)),
         request_id=request_id_of(fields),
-        is_encoded=_is_encoded(fields),
+        codings=content_codings(fields),
     )
 
 
@@ -261,20 +260,6 @@ def _length(fields: Fields, *, is_1_1: bool) -> int | None:
 
 def _has_close(options: bytes) -> bool:
     return b"close" in [option.strip(b" \t") for option in options.lower().split(b",")]
-
-
-def check_content_coding(fields: Fields) -> None:
-    """
-    Look at what was done to the body (RFC 9110, section 8.4).
-
-    :raise UnsupportedContentCoding: it is compressed.
-    """
-    if _is_encoded(fields):
-        raise UnsupportedContentCoding
-
-
-def _is_encoded(fields: Fields) -> bool:
-    return any(coding.lower() not in (b"", b"identity") for coding in fields.all(b"content-encoding"))
 
 
 def check_host(fields: Fields, *, is_required: bool) -> None:

@@ -27,6 +27,7 @@ from sampleapp.web.cors import Cors
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
 from sampleapp.web.server.connection import CLOSED, TRANSITIONS, HTTPConnection, is_plain_socket
+from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnAnswer
 from sampleapp.web.server.limits import Limits
@@ -97,6 +98,7 @@ class HTTPServer(Factory):
         self.on_answer: OnAnswer = _tell_nobody if on_answer is None else on_answer
         self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
+        self.decoding = Decoding(reactor, refused=self.refused)
         self.is_draining = False
         self.waiting = 0
         self.refusals: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
