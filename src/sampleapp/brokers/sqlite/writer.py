@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -52,15 +52,8 @@ _LEFT_OUT = "Earlier records of the same batch were not stored, or may not be; t
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class _Part(NamedTuple):
-    """What a transaction has of one publish."""
-
-    publish: Publish
-    first: int
-    records: int
-    bytes: int
+_Part = tuple[Publish, int, int]
+"""What a transaction has of one publish: the number of the first record of it, and how many there are."""
 
 
 class Writer:
@@ -93,6 +86,7 @@ class Writer:
         self._stored = stored
         self._queue: deque[Publish] = deque()
         self._transaction: list[_Part] = []
+        self._transaction_bytes = 0
         self._weighing: list[PublishMany] = []
         self._waiting_records = 0
         self._waiting_bytes = 0
@@ -276,12 +270,37 @@ class Writer:
         while self._queue and len(records) < _TRANSACTION_RECORDS and size < _TRANSACTION_BYTES:
             publish = self._queue.popleft()
             first, some, of_some = publish.take()
-            self._transaction.append(_Part(publish, first, len(some), of_some))
+            self._transaction.append((publish, first, len(some)))
             records += some
             size += of_some
             if not publish.is_taken:
                 self._queue.append(publish)
+        self._transaction_bytes = size
         return records
+
+    def _end_transaction(self) -> list[_Part]:
+        """:return: what it was; nothing if the waiting for it was given up meanwhile."""
+        parts, self._transaction = self._transaction, []
+        if parts:
+            self._waiting_records -= sum([count for _, _, count in parts])
+            self._waiting_bytes -= self._transaction_bytes
+        return parts
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        at = 0
+        for publish, first, count in self._end_transaction():
+            publish.settle(first, outcomes[at : at + count])
+            at += count
+
+    def _fail_transaction(self, make_error: Callable[[], PublishError]) -> None:
+        parts = self._end_transaction()
+        for publish in {publish for publish, _, _ in parts if not publish.is_taken}:
+            # Later records of a key must not overtake those that are not stored, and have to be sent again.
+            self._queue.remove(publish)
+            self._fail_left(publish, BrokerUnavailable(_LEFT_OUT))
+        for publish, first, count in parts:
+            # One for each publisher, which may raise and chain it as it likes.
+            publish.settle(first, [make_error()] * count)
 
     def _fail_queue(self, error: type[PublishError], detail: str) -> None:
         queue, self._queue = self._queue, deque()
@@ -290,32 +309,9 @@ class Writer:
 
     def _fail_left(self, publish: Publish, error: PublishError) -> None:
         first, records, size = publish.left()
-        self._finish(_Part(publish, first, len(records), size), [error] * len(records))
-
-    def _fail_transaction(self, make_error: Callable[[], PublishError]) -> None:
-        # Empty if the waiting was given up meanwhile.
-        parts, self._transaction = self._transaction, []
-        begun = {part.publish for part in parts if not part.publish.is_taken}
-        for part in parts:
-            # One for each publisher, which may raise and chain it as it likes.
-            self._finish(part, [make_error()] * part.records)
-        for publish in begun:
-            # Later records of a key must not overtake those that are not stored, and have to be sent again.
-            self._queue.remove(publish)
-            self._fail_left(publish, BrokerUnavailable(_LEFT_OUT))
-
-    def _settle(self, outcomes: Sequence[Outcome]) -> None:
-        # Empty if the waiting was given up meanwhile.
-        parts, self._transaction = self._transaction, []
-        at = 0
-        for part in parts:
-            self._finish(part, outcomes[at : at + part.records])
-            at += part.records
-
-    def _finish(self, part: _Part, outcomes: Sequence[Outcome]) -> None:
-        self._waiting_records -= part.records
-        self._waiting_bytes -= part.bytes
-        part.publish.settle(part.first, outcomes)
+        self._waiting_records -= len(records)
+        self._waiting_bytes -= size
+        publish.settle(first, [error] * len(records))
 
     async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Have the store do something, and let nobody wait for ever if it does not come back from it."""
