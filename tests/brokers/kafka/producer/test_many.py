@@ -83,6 +83,22 @@ def test_single_records_and_many_keep_the_order_of_the_calls():
     assert world.values() == [[b"first", b"1", b"2", b"3", b"4", b"5"]]
 
 
+def test_nothing_overtakes_a_thousand_records_however_slowly_they_are_taken_in(monkeypatch):
+    world = warm(partitions=1)
+    look = world.clock.seconds
+
+    def look_slowly():
+        world.clock.rightNow += 0.1
+        return look()
+
+    monkeypatch.setattr(world.clock, "seconds", look_slowly)
+    world.publish_many(numbers(1000))
+    world.publish(b"later")
+    monkeypatch.undo()
+    world.advance(1)
+    assert world.values() == [[b"first", *numbers(1000), b"later"]]
+
+
 def test_many_records_for_topics_that_are_not_known_yet_wait_for_them_in_order():
     world = World(partitions=1)
     world.publish(b"1")

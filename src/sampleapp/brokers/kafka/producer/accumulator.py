@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from random import randrange
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
@@ -90,12 +90,23 @@ class Load(Struct):
     topic: Topic
     queue: PartitionQueue | None
     """``None`` if any partition may get them, or if it is not known yet which there are."""
-    records: list[Pending] = []
-    """In their order. Their deadlines are set when they are placed."""
+    records: deque[Pending] = field(default_factory=deque)
+    """Those that are not placed yet, in their order."""
     size: int = 0
-    """The bytes of all of them."""
-    placed: int = 0
-    """How many of them, from the first on, are where they wait to be sent."""
+    """The bytes of those."""
+
+    def take(self, count: int) -> tuple[Sequence[Pending], int]:
+        """Take so many of them, at most, from the first on; return their bytes, too."""
+        records = self.records
+        if len(records) <= count:
+            taken, self.records = records, deque()
+            size, self.size = self.size, 0
+            return taken, size
+        # So that they are let go of a few at a time, too.
+        some = [records.popleft() for _ in range(count)]
+        size = sum(pending.size for pending in some)
+        self.size -= size
+        return some, size
 
 
 class Accumulator:
@@ -287,8 +298,7 @@ class Accumulator:
         :param now_s: the time by the reactor's clock, in seconds; their deadlines are counted from it.
         :return: whether there are more.
         """
-        records = load.records[load.placed : load.placed + count]
-        load.placed += len(records)
+        records, size = load.take(count)
         self._reserved -= len(records)
         deadline_s = self.deadline_s(now_s)
         if records[0].deadline_s != deadline_s:
@@ -299,16 +309,13 @@ class Accumulator:
         queue = load.queue
         if queue is None or queue.state is State.CLOSED:
             self._place(records, now_s)
-        else:
-            is_all = len(records) == len(load.records)
-            if queue.extend(records, load.size if is_all else sum(pending.size for pending in records)):
-                self.ready(queue)
-        return load.placed < len(load.records)
+        elif queue.extend(records, size):
+            self.ready(queue)
+        return bool(load.records)
 
     def give_back(self, load: Load, error: PublishError) -> None:
         """Give up the records that were not placed."""
-        records = load.records[load.placed :]
-        load.placed += len(records)
+        records, _ = load.take(len(load.records))
         self._reserved -= len(records)
         self.fail(records, error)
 

@@ -30,7 +30,9 @@ from sampleapp.model import Record
 
 __all__ = ["Intake"]
 
-_TURN_S: Final = 0.002
+_AT_ONCE: Final = 1000
+"""So many are taken in in one turn, however long it takes: nothing that is published later overtakes them."""
+_TURN_S: Final = 0.0015
 """How long one turn may take, in seconds."""
 _STEP: Final = 500
 """After so many records the time is looked at."""
@@ -110,7 +112,7 @@ class Intake:
         self._now_s = clock.seconds()
         until_s = self._now_s + _TURN_S
         for _ in self._steps:
-            if clock.seconds() >= until_s:
+            if clock.seconds() >= until_s and len(self._records) > _AT_ONCE:
                 self._call = clock.callLater(0, self._turn)
                 break
         else:

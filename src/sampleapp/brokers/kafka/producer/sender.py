@@ -38,7 +38,7 @@ __all__ = ["Sender", "Timeouts"]
 _REQUEST_BYTES: Final = 1024 * 1024
 _IN_FLIGHT: Final = 3
 """Requests to one broker: it takes them one by one, and the next one should be there when it is done."""
-_TURN_S: Final = 0.003
+_TURN_S: Final = 0.0015
 """How long one turn may take, in seconds, but for one batch: what is left is for the next one."""
 _TICK_S: Final = 0.1
 """How often deadlines are looked at, and queues whose last attempt failed."""
