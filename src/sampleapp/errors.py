@@ -25,6 +25,8 @@ __all__ = [
     "MalformedMessage",
     "MessageError",
     "OutcomeUnknown",
+    "PartlyPublished",
+    "PartlyRefused",
     "PublishError",
     "PublishTimedOut",
     "ReadingsNotReady",
@@ -173,3 +175,11 @@ class OutcomeUnknown(PublishError):
 
 class PublishTimedOut(OutcomeUnknown):
     """The record was sent, and the broker did not answer in time."""
+
+
+class PartlyPublished(SampleAppError):
+    """Some of many messages are not published, or not for certain. Some of those may be tried again."""
+
+
+class PartlyRefused(PartlyPublished):
+    """Some of many messages are published. All others were refused for good."""

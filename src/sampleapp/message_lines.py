@@ -102,12 +102,13 @@ class MessageLines:
         self._read_at_once = read_at_once
         self._position = 0
         self._one_by_one_until = 0
-        self._faults = 0
         self._worst = 0
         # One string for all messages of a topic, whose hash is known then.
         self._topics: dict[str, str] = {}
         self.count = 0
         """How many messages were read."""
+        self.faults = 0
+        """How many things are wrong with them."""
         self.records: list[Record] = []
         """What the messages ask for, in order; without those that are refused."""
         self.refused: list[RefusedLine] = []
@@ -125,7 +126,7 @@ class MessageLines:
     @property
     def is_full(self) -> bool:
         """Whether as many faults were found as are ever named."""
-        return self._faults >= MOST_FAULTS
+        return self.faults >= MOST_FAULTS
 
     def read(self) -> bool:
         """
@@ -222,7 +223,10 @@ class MessageLines:
         position = self._position
         most_refused = len(self.refused) + _REFUSALS_AT_ONCE
         for _ in range(_LINES_AT_ONCE):
-            if body[position] in (_CR, _LF) and (empty := _EMPTY_LINES.match(body, position)) is not None:
+            if (
+                body[position] in (_CR, _LF)
+                and (empty := _EMPTY_LINES.match(body, position, until)) is not None
+            ):
                 position = empty.end()
             else:
                 end = body.find(b"\n", position) + 1 or len(body)
@@ -284,7 +288,7 @@ class MessageLines:
             severity = _NOT_ALLOWED
         if not self.is_full or severity > self._worst:
             self.refused.append(refused)
-            self._faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
+            self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
             self._worst = max(self._worst, severity)
 
 

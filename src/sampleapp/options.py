@@ -150,6 +150,12 @@ class Options(TwistedOptions):
             "The greatest length of a request's body, in bytes; a longer one is refused with 413.",
         ],
         [
+            "max-batch-body",
+            None,
+            str(_LIMITS.max_batch_body),
+            "The same for a body with many messages, one a line. Each may be as long as --max-body says.",
+        ],
+        [
             "header-timeout",
             None,
             f"{_LIMITS.header_timeout_s:g}",
@@ -428,6 +434,9 @@ class Options(TwistedOptions):
             readings_topic=topic,
             limits=Limits(
                 max_body=_whole("--max-body", self["max-body"], "a whole number of bytes", 1048576),
+                max_batch_body=_whole(
+                    "--max-batch-body", self["max-batch-body"], "a whole number of bytes", 16777216
+                ),
                 header_timeout_s=_seconds("--header-timeout", self["header-timeout"]),
                 body_rate=_whole(
                     "--min-body-rate", self["min-body-rate"], "a whole number of bytes a second", 1024

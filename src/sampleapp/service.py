@@ -277,6 +277,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
         clock=reactor,
         gate=gate,
         allowed_origins=config.allowed_origins,
+        limits=limits,
     )
     counts = RequestCounts(seconds=reactor.seconds)
     access_log = _access_log(config.log, reloads, clock=reactor)

@@ -191,12 +191,14 @@ def callers_of(text: str) -> Callers:
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
+    make_clock = Clock
+
     def __init__(self, *, broker=None, callers=None, allowed_origins=(), others=(), **limits):
         """
         :param callers: a file of callers, as text; by default everybody may do everything.
         :param others: more that is served: routes, each with the instance whose handlers they are.
         """
-        self.clock = Clock()
+        self.clock = self.make_clock()
         self.clock.advance(1_700_000_000)
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
@@ -212,6 +214,7 @@ class InMemoryService:
             clock=self.clock,
             gate=gate,
             allowed_origins=allowed_origins,
+            limits=Limits(**limits),
         )
         self.probes = Probes(
             get_reasons=lambda: self.reasons,

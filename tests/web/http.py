@@ -7,6 +7,7 @@ import json
 from tests.support.in_memory import request_bytes
 
 JSON = [(b"Content-Type", b"application/json")]
+NDJSON = [(b"Content-Type", b"application/x-ndjson")]
 
 
 MESSAGE = b'{"topic":"t","content":"c"}'

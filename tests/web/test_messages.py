@@ -156,7 +156,8 @@ def test_another_or_no_content_type_or_a_coding_is_refused(service, headers):
 def test_a_refused_content_type_is_told_in_what_can_be_printed(service, content_types, came):
     response = service.post(b"{}", [(b"Content-Type", value) for value in content_types])
     assert json.loads(response.body)["detail"] == (
-        f"The Content-Type of a message has to be application/json, {came}"
+        "The Content-Type of a message has to be application/json (of many, one a line: "
+        f"application/x-ndjson), {came}"
     )
 
 

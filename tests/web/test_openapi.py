@@ -27,7 +27,7 @@ from sampleapp.web.routing import Routes
 from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.openapi import Described
-from tests.web.http import JSON, MESSAGE, chunked, raw
+from tests.web.http import JSON, MESSAGE, NDJSON, chunked, raw
 
 
 def described_by(service):
@@ -205,6 +205,19 @@ def answers_to_messages():
     yield service.request("POST", "/messages", (), MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
+
+    def publish_many(result):
+        connection = raw(service, request_bytes("POST", "/messages", NDJSON, MESSAGE + b"\n" + MESSAGE))
+        service.broker.acknowledge()
+        if result is None:
+            service.broker.acknowledge()
+        else:
+            service.broker.waiting.pop().errback(result)
+        return connection.responses(["POST"])[0]
+
+    yield publish_many(None)
+    yield publish_many(errors.BufferFull("It failed."))
+    yield publish_many(errors.RecordTooLarge("It failed."))
 
 
 def answers_to_raw_bodies():

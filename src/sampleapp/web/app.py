@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from operator import attrgetter
 from typing import Final
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
@@ -23,6 +24,7 @@ from sampleapp.negotiation import MEDIA_TYPES
 from sampleapp.records import record_of
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer
+from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
@@ -36,32 +38,41 @@ from sampleapp.web.descriptions import (
     Description,
     Success,
 )
-from sampleapp.web.gate import Gate, require_topic
+from sampleapp.web.gate import Gate, refusal_of_topic, require_topic
 from sampleapp.web.publishing import REFUSALS_OF_BROKERS, STORED, Publisher, trace_of
 from sampleapp.web.readings import GetRepresentation, readings_resource
 from sampleapp.web.routing import Routes, RouteTable
-from sampleapp.web.server import Request
+from sampleapp.web.server import Limits, Request
 from sampleapp.web.topics import Topics
 
 __all__ = ["FrontDoor"]
 
-_JSON = re.compile(rb"[ \t]*application/json[ \t]*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+_MEDIA_TYPE = re.compile(rb"[ \t]*([!-+\--:<-~]+)[ \t]*(?:;.*)?", re.DOTALL)
+
+_ONE: Final = b"application/json"
+_MANY: Final = (b"application/x-ndjson", b"application/jsonl")
 
 
 @lru_cache(maxsize=256)
-def _is_json(content_type: bytes) -> bool:
+def _media_type(content_type: bytes) -> bytes:
     """
-    Whether a ``Content-Type`` says ``application/json``, whatever its parameters.
+    Read what a ``Content-Type`` says, whatever its parameters.
 
-    The media type defines none, ``charset`` included (RFC 8259, section 11): JSON is in UTF-8.
+    JSON defines none, ``charset`` included (RFC 8259, section 11): it is in UTF-8. So are lines of it.
     """
-    return _JSON.fullmatch(content_type) is not None
+    match = _MEDIA_TYPE.fullmatch(content_type)
+    return b"" if match is None else match[1].lower()
 
 
-def _require_json(request: Request) -> None:
+def _media_type_of(request: Request) -> bytes:
     content_types = request.fields.all(b"Content-Type")
-    if len(content_types) != 1 or not _is_json(content_types[0]):
-        raise request_errors.UnsupportedContentType(content_types)
+    return _media_type(content_types[0]) if len(content_types) == 1 else b""
+
+
+def _require_messages(request: Request) -> None:
+    media_type = _media_type_of(request)
+    if media_type != _ONE and media_type not in _MANY:
+        raise request_errors.UnsupportedContentType(request.fields.all(b"Content-Type"))
 
 
 def _require_match(answer: Answer, tags: bytes) -> Answer:
@@ -106,12 +117,27 @@ _READINGS: Final = Description(
     refusals=(request_errors.PreconditionFailed, errors.ReadingsNotReady),
 )
 
+
+def _lines(summary: str, description: str, *examples: str) -> tuple[Content, ...]:
+    """Describe many values, one on each line, in each of the media types that there are for that."""
+    return tuple(
+        Content(
+            media_type=media_type.decode("ascii"),
+            kind={"type": "string", "description": description},
+            summary=summary,
+            example="".join(f"{line}\n" for line in examples),
+        )
+        for media_type in _MANY
+    )
+
+
 _MESSAGES: Final = Description(
     tag="Messages",
-    summary="Publish one message",
+    summary="Publish one message, or many",
     text=(
-        "Makes exactly one record, and answers once the broker has acknowledged it. After 503 nothing was "
-        "published; after 504 that is not known."
+        "Makes exactly one record of each message, and answers once the broker has acknowledged them. Many "
+        "messages are one a line: first all of them are checked, then any is published. After 503 nothing "
+        "was published. After 504 that is not known; of many messages, `results` say what is."
     ),
     parameters=(TRACEPARENT, TRACESTATE),
     bodies=(
@@ -121,12 +147,34 @@ _MESSAGES: Final = Description(
             summary="One message",
             example={"topic": "readings", "key": "kitchen", "content": "21.5"},
         ),
+        *_lines(
+            "Many messages",
+            "Messages, one on each line.",
+            '{"topic":"readings","key":"kitchen","content":"21.5"}',
+            '{"topic":"readings","key":"hall","content":"19"}',
+        ),
     ),
-    successes=(STORED,),
+    successes=(
+        replace(
+            STORED,
+            meaning="The record is stored, and where; or all records of many messages, in the same order.",
+            contents=(
+                *STORED.contents,
+                *_lines(
+                    "Where the records are",
+                    "Where each record is, one on each line.",
+                    '{"topic":"readings","partition":0,"offset":42}',
+                    '{"topic":"readings","partition":2,"offset":7}',
+                )[:1],
+            ),
+        ),
+    ),
     refusals=(
         request_errors.UnsupportedContentType,
         errors.MalformedMessage,
         errors.InvalidMessage,
+        errors.PartlyPublished,
+        errors.PartlyRefused,
         *REFUSALS_OF_BROKERS,
     ),
 )
@@ -146,6 +194,7 @@ class FrontDoor:
         clock: IReactorTime,
         gate: Gate | None = None,
         allowed_origins: Iterable[str] = (),
+        limits: Limits | None = None,
     ) -> None:
         """
         :param broker: where messages go.
@@ -154,11 +203,14 @@ class FrontDoor:
         :param gate: lets requests in; by default everybody may do everything.
         :param allowed_origins: the sites whose pages may publish, beside those of this service; each as
             `sampleapp.web.cors.check_origin` takes it.
+        :param limits: how long bodies may be.
         """
+        self._limits = Limits() if limits is None else limits
         self._gate = gate
         self._cross_site = CrossSiteRule(allowed_origins)
         self._readings = readings_resource(get_representation)
         self._publisher = Publisher(broker, clock)
+        self._batches = BatchPublisher(broker, clock, max_line=self._limits.max_body)
         self.topics = Topics(self._publisher)
 
     def table(self, *others: tuple[Routes, object]) -> RouteTable:
@@ -195,9 +247,27 @@ class FrontDoor:
             return answer.addCallback(_require_match, tags)
         return _require_match(answer, tags)
 
-    @routes.route("/messages", "POST", admit=_require_json, right=Right.PUBLISH, description=_MESSAGES)
+    def _max_body(self, request: Request) -> int | None:
+        """Tell the limit for many messages; only these have one of their own."""
+        return self._limits.max_batch_body if _media_type_of(request) in _MANY else None
+
+    @routes.route(
+        "/messages",
+        "POST",
+        admit=_require_messages,
+        right=Right.PUBLISH,
+        description=_MESSAGES,
+        max_body=_max_body,
+    )
     def publish(self, request: Request) -> Deferred[Answer]:
-        """Publish one message, and answer where its record is once the broker has it."""
+        """Publish one message, or one on each line, and answer where the records are that the broker has."""
+        if request.max_body is not None:
+            return self._batches.publish(
+                request.body,
+                now_ms=self._publisher.now_ms(),
+                trace=trace_of(request),
+                refuse_topic=None if request.caller is None else partial(refusal_of_topic, request.caller),
+            )
         message = parse_message(request.body)
         require_topic(request, message.topic)
         return self._publisher.publish(

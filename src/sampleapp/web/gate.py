@@ -8,12 +8,12 @@ from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import AccessError, Authenticator, NotGranted, Right
+from sampleapp.access import AccessError, Authenticator, Caller, NotGranted, Right
 from sampleapp.access.rates import RateLimiter
 from sampleapp.web.answers import Answer
 from sampleapp.web.server import Handler, Request
 
-__all__ = ["Gate", "require_topic"]
+__all__ = ["Gate", "refusal_of_topic", "require_topic"]
 
 Finish: TypeAlias = Callable[[Handler], Handler]
 """Makes a handler into one that first does what could not be done before the body was there."""
@@ -34,6 +34,7 @@ class Gate:
         """
         :param seconds: tells the time, in seconds since the epoch.
         :param max_body: a longer body, in bytes, is refused anyway, and takes nothing of its caller's rate.
+            It holds where the request has no limit of its own (`Request.max_body`).
         """
         self._identify = authenticator.identify
         self._seconds = seconds
@@ -75,7 +76,8 @@ class Gate:
         if length is None:
             limiter.admit(None, now_s=self._seconds())
             return partial(partial, self._count, limiter)
-        is_refused_anyway = self._max_body is not None and length > self._max_body
+        max_body = self._max_body if request.max_body is None else request.max_body
+        is_refused_anyway = max_body is not None and length > max_body
         limiter.admit(0 if is_refused_anyway else length, now_s=self._seconds())
         if request.fields.all(b"content-encoding"):
             return partial(partial, self._count_decoded, limiter, length)
@@ -100,5 +102,13 @@ def require_topic(request: Request, topic: str) -> None:
     :raise NotGranted: it may not. That does not tell whether there is such a topic.
     """
     caller = request.caller
-    if caller is not None and not caller.may_publish(topic):
-        raise NotGranted(f"This caller may not publish to the topic {topic}.")
+    refusal = None if caller is None else refusal_of_topic(caller, topic)
+    if refusal is not None:
+        raise refusal
+
+
+def refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:
+    """Look whether a caller may publish to a topic, and return why not."""
+    if caller.may_publish(topic):
+        return None
+    return NotGranted(f"This caller may not publish to the topic {topic}.")

@@ -7,17 +7,33 @@ Nowhere else do errors have HTTP status numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from itertools import chain
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from sampleapp import access, errors
 from sampleapp.web import request_errors
 from sampleapp.web.answers import Answer, Headers
 
-__all__ = ["FAULT", "INTERNAL_ERROR", "KINDS", "ROWS", "Problem", "Row", "problem_answer"]
+__all__ = [
+    "FAULT",
+    "INTERNAL_ERROR",
+    "KINDS",
+    "LEAST_URGENT",
+    "ROWS",
+    "Problem",
+    "Result",
+    "Row",
+    "partly_published_answer",
+    "problem_answer",
+    "row_of",
+    "urgency_of",
+]
 
 # RFC 6750, section 3: no error where there are no credentials, or ones of another scheme.
 _ASK: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp"'),)
@@ -48,6 +64,19 @@ class Row(Struct, frozen=True):
         return "about:blank" if self.name is None else f"urn:sampleapp:problem:{self.name}"
 
 
+class Result(Struct, kw_only=True, omit_defaults=True):
+    """What became of one of many messages: where its record is, or its problem."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    status: Annotated[
+        int | None, Meta(description="The status that the message alone would have been answered with.")
+    ] = None
+    type: Annotated[str | None, Meta(description="The type of its problem.")] = None
+    detail: Annotated[str | None, Meta(description="What was wrong with it, and what would be right.")] = None
+
+
 class Problem(Struct, kw_only=True, omit_defaults=True):
     """What went wrong, as RFC 9457 has it."""
 
@@ -70,6 +99,12 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
     reasons: Annotated[
         tuple[str, ...],
         Meta(description="Why the service is not ready, for those who may know; a sentence for each reason."),
+    ] = ()
+    results: Annotated[
+        tuple[Result, ...],
+        Meta(
+            description="Where some of many messages were published: what became of each of them, in order."
+        ),
     ] = ()
 
 
@@ -134,30 +169,76 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
         _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
     ),
     errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
+    errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
+    errors.PartlyRefused: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
 }
 
 
-def problem_answer(error: errors.SampleAppError) -> Answer:
+def row_of(kind: type[errors.SampleAppError]) -> Row:
     """
-    The answer that an error deserves: by its own row, or by that of what it is a kind of.
+    Find the row of a kind of error: its own, or that of what it is a kind of.
 
     :raise LookupError: there is none, so the error is not one for callers.
     """
-    row = next((ROWS[kind] for kind in type(error).__mro__ if kind in ROWS), None)
+    row = next((ROWS[each] for each in kind.__mro__ if each in ROWS), None)
     if row is None:
-        raise LookupError(f"{type(error).__name__} has no row")
+        raise LookupError(f"{kind.__name__} has no row")
+    return row
+
+
+# If many messages are wrong in several ways, the first of these that there is decides on the status.
+_MOST_URGENT: Final = (_S.BAD_REQUEST, _S.UNPROCESSABLE_ENTITY, _S.FORBIDDEN, _S.NOT_FOUND)
+LEAST_URGENT: Final = len(_MOST_URGENT)
+"""Of what is wrong with no message."""
+
+
+def urgency_of(kind: type[errors.SampleAppError]) -> int:
+    """
+    Tell which of several kinds of errors decides where they meet in one request: that of the least number.
+
+    :raise LookupError: it has no row.
+    """
+    status = row_of(kind).status
+    return _MOST_URGENT.index(status) if status in _MOST_URGENT else LEAST_URGENT
+
+
+def problem_answer(
+    error: errors.SampleAppError, *, detail: str | None = None, faults: Sequence[errors.Fault] | None = None
+) -> Answer:
+    """
+    The answer that an error deserves.
+
+    :param detail: what to say instead of what the error says of itself.
+    :param faults: all that is wrong, instead of what the error names.
+    :raise LookupError: it has no row, so it is not one for callers.
+    """
+    row = row_of(type(error))
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
     if isinstance(error, access.AccessError) and error.retry_after_s is not None:
         # Whole seconds, and none that is too early (RFC 9110, section 10.2.3).
         own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
+    if faults is None:
+        faults = error.faults if isinstance(error, errors.InvalidMessage) else ()
     return _answer(
         row,
-        detail=str(error),
+        detail=str(error) if detail is None else detail,
         headers=own_headers,
-        faults=error.faults if isinstance(error, errors.InvalidMessage) else (),
+        faults=tuple(faults),
         reasons=error.reasons if isinstance(error, request_errors.NotReady) else (),
     )
+
+
+def partly_published_answer(error: errors.PartlyPublished, results: Iterable[bytes]) -> Answer:
+    """
+    The answer after which only a part of many messages has to be sent again.
+
+    :param results: one or more `Result` each, as the members of JSON arrays: without the brackets.
+    """
+    answer = problem_answer(error)
+    (document,) = answer.pieces
+    *separated, _ = chain.from_iterable((piece, b",") for piece in results)
+    return replace(answer, body=(document[:-1] + b',"results":[', *separated, b"]}"))
 
 
 def _answer(

@@ -136,9 +136,9 @@ class TooManyRequests(RequestError):
 
 
 class UnsupportedContentType(RequestError):
-    """The body is not said to be JSON."""
+    """The body is not said to be JSON, or lines of it."""
 
-    headers = ((b"Accept", b"application/json"),)
+    headers = ((b"Accept", b"application/json, application/x-ndjson, application/jsonl"),)
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
@@ -148,7 +148,10 @@ class UnsupportedContentType(RequestError):
             came = f"once; this request has {len(content_types)} of them"
         else:
             came = "and this request has none"
-        super().__init__(f"The Content-Type of a message has to be application/json, {came}.")
+        super().__init__(
+            "The Content-Type of a message has to be application/json (of many, one a line: "
+            f"application/x-ndjson), {came}."
+        )
 
 
 class SeveralContentTypes(RequestError):

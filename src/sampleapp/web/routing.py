@@ -50,6 +50,9 @@ Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
 Admit: TypeAlias = Callable[..., None]
 """Raises what is wrong with a `Request`, judged by its head. The variables of the route are keywords."""
 
+MaxBody: TypeAlias = Callable[..., "int | None"]
+"""A method that tells how long the body of a `Request` may be. The variables of the route are keywords."""
+
 _MOST_REMEMBERED: Final = 512
 _LONGEST_REMEMBERED: Final = 1024
 _NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -63,6 +66,7 @@ class _Bound(Struct, frozen=True):
     handler: Handler
     admit: Callable[[Request], None] | None
     right: Right
+    max_body: Callable[[Request], int | None] | None = None
 
 
 class _Route(Struct, frozen=True):
@@ -72,6 +76,7 @@ class _Route(Struct, frozen=True):
     admit: Admit | None
     right: Right
     description: Description | None
+    max_body: MaxBody | None = None
     owner: Callable[[Any], object] | None = None
     """Finds whose handler it is, from the instance whose handlers the others are."""
 
@@ -82,6 +87,7 @@ class _Route(Struct, frozen=True):
             partial(self.endpoint, owner, **variables),
             partial(self.admit, **variables) if self.admit is not None and variables else self.admit,
             self.right,
+            None if self.max_body is None else partial(self.max_body, owner, **variables),
         )
 
 
@@ -112,6 +118,7 @@ class Routes:
         admit: Admit | None = None,
         right: Right = Right.ANY,
         description: Description | None = None,
+        max_body: MaxBody | None = None,
     ) -> Callable[[Endpoint], Callable[..., Any]]:
         """
         Declare what answers the requests for a path.
@@ -127,10 +134,12 @@ class Routes:
             given the variables, too.
         :param right: what a caller has to have for it.
         :param description: what ``/openapi.json`` says of it. Each route of the service has one.
+        :param max_body: a method that tells how long the body of a request may be, in bytes; ``None`` leaves
+            that to the server, which is so by default. It is asked before anything else.
         """
 
         def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
-            return self._declare(_Route(path, methods, handler, admit, right, description))
+            return self._declare(_Route(path, methods, handler, admit, right, description, max_body))
 
         return decorate
 
@@ -148,7 +157,8 @@ class Routes:
         @wraps(route.endpoint)
         def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
             bound = route.bound(instance, variables)
-            return render(request, admit=bound.admit, handler=bound.handler, answer_to=answer_to_failure)
+            admit = partial(_limit_and_admit, bound)
+            return render(request, admit=admit, handler=bound.handler, answer_to=answer_to_failure)
 
         self.by_endpoint[route.endpoint.__name__] = route
         self.app.route(route.path, methods=list(route.methods))(endpoint)
@@ -186,6 +196,13 @@ class Routes:
         except SampleAppError:
             return Right.ANY
         return self.by_endpoint[endpoint].right
+
+
+def _limit_and_admit(bound: _Bound, request: Request) -> None:
+    if bound.max_body is not None:
+        request.max_body = bound.max_body(request)
+    if bound.admit is not None:
+        bound.admit(request)
 
 
 def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
@@ -264,6 +281,9 @@ class RouteTable:
                 return found
             bound = found
         request.exchange.route = bound.path
+        if bound.max_body is not None:
+            # Known to the gate, too, for what is refused takes nothing of its caller's rate.
+            request.max_body = bound.max_body(request)
         finish = None if self._gate is None else self._gate.admit(request, bound.right)
         self._check_site(request)
         if bound.admit is not None:

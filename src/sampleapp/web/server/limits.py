@@ -12,7 +12,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The limits of a server's connections."""
 
     max_body: int = 1024 * 1024
-    """The greatest length of a request's body, in bytes."""
+    """The greatest length of a request's body, in bytes; that of one message."""
+    max_batch_body: int = 16 * 1024 * 1024
+    """The greatest length of a body with many messages, in bytes."""
     header_timeout_s: float = 10.0
     """How long a header may take from its first byte on, in seconds."""
     body_rate: int = 1024
