@@ -50,7 +50,8 @@ _OPEN: Final = _Texts(
 class _Source:
     """Something that can be read again."""
 
-    _log = Logger()
+    # Under the name that operators know.
+    _log = Logger(namespace="sampleapp.reloads.Reloads")
 
     def __init__(self, name: str, reload: Reload, paths: Callable[[], Iterable[str]], texts: _Texts) -> None:
         self._name = name
