@@ -410,6 +410,13 @@ def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_
     ]
 
 
+def test_of_a_line_alone_it_is_told_what_is_wrong_and_not_which_of_a_batch_it_is():
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n")
+    publisher.refuse(refusal(422, errors=[Fault("/0", "Too long.")]))
+    assert reported(ended)[0] == "Line 1: Title (422): Too long."
+
+
 @pytest.mark.parametrize("pointer", ["/0/topic", "/1/headers/a", "/0/key", "/2/timestamp"])
 @pytest.mark.parametrize("status", [404, 422])
 def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer, status):

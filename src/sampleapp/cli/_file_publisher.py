@@ -44,7 +44,7 @@ _REFUSED_FOR_A_PART = frozenset(
 )
 _COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
 
-_MEMBER = re.compile(r"/(?P<number>[0-9]{1,9})/(?P<member>[^/]*)")
+_OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", re.DOTALL)
 
 _NOT_SENT = "interrupted before it was sent."
 _NO_ANSWER = "interrupted before the answer. May have been published."
@@ -319,13 +319,13 @@ def _wrong_lines(error: ProblemError, *, count: int) -> dict[int, str]:
     """
     Return what is wrong with which of so many messages, as far as the service says which member it is.
 
-    A fault in what all lines have in common is one of each line. One of a whole message may be any failure:
-    its status is only that of the first.
+    A fault in what all lines have in common is one of each line. One of a whole message among others may be
+    any failure: the status of the problem is only that of the first.
     """
     of_lines: dict[int, list[str]] = {}
     for fault in error.problem.errors:
-        found = _MEMBER.match(fault.pointer)
-        if found is None or int(found["number"]) >= count:
+        found = _OF_A_MESSAGE.fullmatch(fault.pointer)
+        if found is None or int(found["number"]) >= count or (found["member"] is None and count > 1):
             continue
         is_common = found["member"] in _COMMON_MEMBERS
         for index in range(count) if is_common else [int(found["number"])]:
