@@ -32,26 +32,16 @@ def test_each_line_of_a_file_is_published_once_and_those_that_cannot_be_are_name
     assert sorted(content for _, content in stored(service, "many")) == expected
 
 
-def test_headers_and_a_timestamp_go_with_one_message_or_with_each_line(service):
-    common = ["--header", "a=1=2", "--header", "ä=", "--timestamp", "2026-11-21T08:00:00.5+01:00"]
-    sampleapp(service, "publish", "headed", *common, "c")
-    sampleapp(service, "publish", "headed", *common, "--lines", "-", stdin=b"d")
-    headers = [{"name": "a", "value": "1=2"}, {"name": "ä", "value": ""}]
-    assert [
-        (record["value"], record["timestamp"], record["headers"]) for record in consumed(service, "headed")
-    ] == [("c", 1795244400500, headers), ("d", 1795244400500, headers)]
-
-
-def test_any_bytes_are_published_as_they_are_and_a_tombstone_has_no_value(service):
-    file = service.directory / "raw.bin"
-    file.write_bytes(b"\0\xff\n")
-    sampleapp(service, "publish", "raw", "--raw", str(file), "--key", "k")
-    sampleapp(service, "publish", "raw", "--raw", "-", stdin=b"")
-    stdout, stderr = sampleapp(service, "delete", "raw", b"\xff")
-    assert (json.loads(stdout), stderr) == ({"topic": "raw", "partition": 0, "offset": 2}, "")
-    one, two, three = consumed(service, "raw")
-    assert (one["key"], one["value_base64"]) == ("k", "AP8K")
-    assert (two["key"], two["value"]) == (None, "")
+def test_records_have_the_headers_the_time_the_bytes_and_the_keys_that_they_were_given(service):
+    arguments = ["--header", "a=1=2", "--header", "ä=", "--timestamp", "2026-11-21T08:00:00.5+01:00"]
+    sampleapp(service, "publish", "given", *arguments, "--lines", "-", stdin=b"c")
+    sampleapp(service, "publish", "given", "--raw", "-", "--key", "k", stdin=b"\0\xff\n")
+    stdout, stderr = sampleapp(service, "delete", "given", b"\xff")
+    assert (json.loads(stdout), stderr) == ({"topic": "given", "partition": 0, "offset": 2}, "")
+    one, two, three = consumed(service, "given")
+    assert (one["value"], one["timestamp"]) == ("c", 1795244400500)
+    assert one["headers"] == [{"name": "a", "value": "1=2"}, {"name": "ä", "value": ""}]
+    assert (two["key"], two["value_base64"]) == ("k", "AP8K")
     assert (three["key_base64"], three["value"]) == ("/w==", None)
 
 
