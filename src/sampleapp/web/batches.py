@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import count, islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -42,6 +42,8 @@ from sampleapp.web.problems import (
 
 __all__ = ["NDJSON", "BatchPublisher", "RefuseTopic"]
 
+_T = TypeVar("_T")
+
 RefuseTopic: TypeAlias = Callable[[str], SampleAppError | None]
 
 NDJSON: Final = "application/x-ndjson"
@@ -53,6 +55,7 @@ _RECORDS_AT_ONCE: Final = 5000
 """Records whose outcomes are looked at in one turn: about 1 ms."""
 _RESULTS_AT_ONCE: Final = 1000
 """The same where some are not published."""
+_FORGOTTEN_AT_ONCE: Final = 10_000
 _MOST_TOPICS: Final = 1000
 """So many topics of one batch are counted."""
 
@@ -87,7 +90,8 @@ class BatchPublisher:
         lines = MessageLines(
             body, max_line=self._max_line, now_ms=now_ms, trace=trace, refuse_topic=refuse_topic
         )
-        return Deferred.fromCoroutine(self._publish(lines, is_small=len(body) <= _SMALL))
+        publishing = Deferred.fromCoroutine(self._publish(lines, is_small=len(body) <= _SMALL))
+        return publishing.addBoth(self._forget_soon, lines.records)
 
     async def _publish(self, lines: MessageLines, *, is_small: bool) -> Answer:
         if not is_small:
@@ -104,7 +108,9 @@ class BatchPublisher:
             outcomes = await self._broker.publish_many(records)
         except PublishError as error:
             return replace(problem_answer(error), batch=Batch(refused=len(records)))
-        return await self._answer(records, outcomes)
+        answer = await self._answer(records, outcomes)
+        self._forget_soon(None, outcomes)
+        return answer
 
     async def _refused_by_broker(self, lines: MessageLines) -> list[RefusedLine]:
         """Find the messages whose topics cannot be published to, as far as they are to be named."""
@@ -167,6 +173,17 @@ class BatchPublisher:
             else failures.answer(len(records))
         )
         return replace(answer, batch=batch)
+
+    def _forget_soon(self, result: _T, many: list[Any]) -> _T:
+        """Let go of many values, piece by piece: even that takes milliseconds."""
+        if len(many) > _FORGOTTEN_AT_ONCE:
+            Deferred.fromCoroutine(self._forget(many))
+        return result
+
+    async def _forget(self, many: list[Any]) -> None:
+        while many:
+            await self._turns.next()
+            del many[-_FORGOTTEN_AT_ONCE:]
 
 
 class _Totals:
