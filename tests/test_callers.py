@@ -18,6 +18,7 @@ from sampleapp.options import Config
 from sampleapp.service import build
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, request_bytes
+from tests.support.issuer import ISSUER, jwk, jwks
 from tests.support.logs import logged_lines
 
 
@@ -79,6 +80,15 @@ def test_what_the_description_does_not_tell_is_asked_of_the_port(address, is_loc
     start(is_open_to_everybody=True)
 
 
+WITH_ISSUER = f"""
+[issuers.example]
+issuer = "{ISSUER}"
+audience = "sampleapp"
+jwks = "keys.json"
+caller_claim = "sub"
+"""
+
+
 class Threads:
     """A pool of threads whose work is done when the test says so."""
 
@@ -133,6 +143,13 @@ class ServiceWithFile:
 
     def read_one(self):
         self.reactor.threads.do_one()
+
+    def read_all(self):
+        """Read what is to be read, and what has changed."""
+        for _ in range(3):
+            self.reactor.advance(1)
+            while self.reactor.threads.waiting:
+                self.read_one()
 
     def status(self):
         self._client.send(request_bytes("GET", "/metrics", [by("t")]))
@@ -194,6 +211,18 @@ def test_nothing_looks_for_garbage_again_and_again_while_many_callers_are_read(w
         assert gc.isenabled()
     finally:
         gc.callbacks.pop()
+
+
+def test_keys_that_come_after_the_file_that_names_them_are_read(with_file):
+    with_file.service.startService()
+    with_file.path.write_text(FULL + WITH_ISSUER)
+    with logged_lines() as lines:
+        with_file.reload()
+        with_file.read_all()
+        assert "keys.json cannot be read: No such file or directory" in lines[-1]
+        with_file.path.with_name("keys.json").write_bytes(jwks(jwk()))
+        with_file.read_all()
+    assert lines[-1] == "Read the file of callers again."
 
 
 def test_what_is_read_when_the_service_has_stopped_has_no_effect(with_file):

@@ -278,9 +278,7 @@ class Files:
 
     def use(self, text):
         callers = parse_callers(text.encode(), name="callers.toml")
-        keys = load_keys(callers, directory=self.directory)
-        self.paths = list(keys.paths)
-        return self.keys.use(callers, keys)
+        return self.keys.use(callers, load_keys(callers, directory=self.directory))
 
 
 @pytest.fixture
@@ -296,7 +294,6 @@ def test_keys_may_be_in_a_file_beside_that_of_the_callers(files, tmp_path):
     verifier = files.use(FILE)
     caller, _ = verifier.verify(signed(), now_s=NOW_S)
     assert caller.name == "kitchen"
-    assert files.paths == [str(tmp_path / "keys.json")]
     with pytest.raises(InvalidCredentials, match="names a key"):
         verifier.verify(signed(number=1), now_s=NOW_S)
 

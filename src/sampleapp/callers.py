@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
 from sampleapp.access import Authenticator, Callers, TokenVerifier, load_callers
-from sampleapp.issuer_keys import IssuerKeys, KeysInFiles, fetch_with, load_keys
+from sampleapp.access.jwks import KeySet
+from sampleapp.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.web import Gate
 
 __all__ = ["CallersOfFile"]
@@ -22,7 +23,8 @@ class _Content(NamedTuple):
     """What the file says, and the files that it names."""
 
     callers: Callers
-    keys: KeysInFiles
+    keys: Mapping[str, KeySet]
+    """Those out of files, by the names of their issuers."""
 
 
 class CallersOfFile:
@@ -39,8 +41,8 @@ class CallersOfFile:
         self._path = path
         self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
+        self._key_paths: tuple[str, ...] = ()
         content = self._load()
-        self._key_paths = content.keys.paths
         self._authenticator = Authenticator(
             content.callers, *self._verifiers(content), seconds=reactor.seconds
         )
@@ -49,7 +51,10 @@ class CallersOfFile:
 
     def _load(self) -> _Content:
         callers = load_callers(self._path)
-        return _Content(callers, load_keys(callers, directory=self._path.parent))
+        directory = self._path.parent
+        # If one of them cannot be used, it is looked at until it can.
+        self._key_paths = tuple(map(os.fspath, key_paths(callers, directory=directory).values()))
+        return _Content(callers, load_keys(callers, directory=directory))
 
     def _load_many(self) -> _Content:
         # Of ten thousand callers, the parser makes a million objects. Looking through them for garbage, again
@@ -73,7 +78,7 @@ class CallersOfFile:
         return self._authenticator.refusals
 
     def paths(self) -> Iterable[str]:
-        """The files that all that was read from."""
+        """The files that all that is read from."""
         return (os.fspath(self._path), *self._key_paths)
 
     def reload(self) -> Deferred[None]:
@@ -92,7 +97,6 @@ class CallersOfFile:
 
     def _use(self, content: _Content) -> None:
         self._authenticator.use(content.callers, *self._verifiers(content))
-        self._key_paths = content.keys.paths
 
     def _forget(self) -> None:
         self._authenticator.forget()

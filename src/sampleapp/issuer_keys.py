@@ -7,10 +7,9 @@ something else, locks nobody out whose key is known.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from OpenSSL.SSL import Error as SSLError
 from treq.client import HTTPClient
@@ -31,7 +30,7 @@ from sampleapp.access.json_web_tokens import JWTVerifier, KeySource
 from sampleapp.access.jwks import JWKSError, KeySet, VerificationKey, parse_jwks
 from sampleapp.response_bodies import BodyTooLong, read_body
 
-__all__ = ["Fetch", "FetchFailed", "IssuerKeys", "KeysInFiles", "RemoteKeys", "fetch_with", "load_keys"]
+__all__ = ["Fetch", "FetchFailed", "IssuerKeys", "RemoteKeys", "fetch_with", "key_paths", "load_keys"]
 
 REFRESH_S: Final = 300.0
 """After how many seconds keys are fetched again; one that is withdrawn counts for so long."""
@@ -189,24 +188,23 @@ class RemoteKeys:
         self._later = self._clock.callLater(seconds, self._begin)
 
 
-class KeysInFiles(NamedTuple):
-    """The keys of those issuers that have them in a file."""
-
-    by_issuer: Mapping[str, KeySet]
-    paths: tuple[str, ...]
-    """The files that they were read from."""
-
-
-def load_keys(callers: Callers, *, directory: Path) -> KeysInFiles:
+def key_paths(callers: Callers, *, directory: Path) -> dict[str, Path]:
     """
-    Read the files that the issuers have their keys in.
+    Return where those issuers that have their keys in a file have them, by their names.
 
     :param directory: in which the paths of files begin.
+    """
+    return {name: directory / issuer.jwks for name, issuer in callers.issuers.items() if not issuer.has_url}
+
+
+def load_keys(callers: Callers, *, directory: Path) -> dict[str, KeySet]:
+    """
+    Read those files.
+
     :raise CallersFileError: one of them cannot be used.
     """
-    paths = {name: directory / issuer.jwks for name, issuer in callers.issuers.items() if not issuer.has_url}
-    by_issuer = {name: _load(path, callers.issuers[name]) for name, path in paths.items()}
-    return KeysInFiles(by_issuer, tuple(map(os.fspath, paths.values())))
+    paths = key_paths(callers, directory=directory)
+    return {name: _load(path, callers.issuers[name]) for name, path in paths.items()}
 
 
 class IssuerKeys:
@@ -220,11 +218,11 @@ class IssuerKeys:
         self._remote: dict[str, RemoteKeys] = {}
         self._is_running = False
 
-    def use(self, callers: Callers, files: KeysInFiles) -> JWTVerifier:
+    def use(self, callers: Callers, keys_in_files: Mapping[str, KeySet]) -> JWTVerifier:
         """
         Have the keys of these issuers, and of no others, from now on. Those that were fetched are kept.
 
-        :param files: of the same callers, see `load_keys`.
+        :param keys_in_files: of the same callers, see `load_keys`.
         :return: verifies tokens with them.
         """
         issuers = callers.issuers
@@ -237,7 +235,7 @@ class IssuerKeys:
         self._remote = remote
         if self._is_running:
             self.start()
-        keys: dict[str, KeySource] = {name: _FileKeys(known) for name, known in files.by_issuer.items()}
+        keys: dict[str, KeySource] = {name: _FileKeys(known) for name, known in keys_in_files.items()}
         keys |= {name: remote[issuer.jwks] for name, issuer in issuers.items() if issuer.has_url}
         return JWTVerifier(issuers, keys, callers=callers.by_name, subjects=callers.subjects)
 

@@ -198,3 +198,15 @@ def test_however_many_are_verified_the_memory_for_them_has_an_end():
     assert verifier.asked == 10_050
     who(asked, None, b"Bearer a0")
     assert verifier.asked == 10_051
+
+
+def test_one_token_in_many_spellings_takes_no_place_of_others():
+    verifier = Verifier(b"a")
+    asked = authenticator(verifiers=(verifier,))
+    assert who(asked, None, b"Bearer a1") == "a1"
+    for number in range(10_050):
+        assert who(asked, None, b"BEARER" + b" " * (1 + number % 200) + b"a2") == "a2"
+        assert who(asked, None, b"Bearer" + b" " * (2 + number) + b"a2") == "a2"
+    before = verifier.asked
+    assert who(asked, None, b"Bearer a1") == "a1"
+    assert verifier.asked == before

@@ -24,6 +24,9 @@ __all__ = ["Authenticator", "Identity", "TokenVerifier"]
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _SCHEME: Final = re.compile(rb"bearer(?: |$)", re.IGNORECASE)
 
+_USUAL: Final = re.compile(rb"[Bb]earer (?! )")
+"""As nearly all clients write it."""
+
 _Key = TypeVar("_Key", bytes, Certificate)
 
 _MOST_REMEMBERED: Final = 10_000
@@ -120,7 +123,9 @@ class Authenticator:
         if identity is None or now_s >= identity.until_s:
             self._tokens.pop(value, None)
             identity = self._by_token(value, now_s)
-            _remember(self._tokens, value, identity)
+            # Else whoever has one token could take all places, by spelling its scheme and spaces anew.
+            if _USUAL.match(value):
+                _remember(self._tokens, value, identity)
         return identity
 
     def _by_token(self, value: bytes, now_s: float) -> Identity:
