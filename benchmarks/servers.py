@@ -20,7 +20,6 @@ import psutil
 from readings import READINGS
 
 __all__ = [
-    "HERE",
     "Server",
     "aiohttp_librdkafka",
     "aiohttp_readings",

@@ -12,11 +12,12 @@ werkzeug, which Klein brings, has a parser as well. It matches no media type tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["MEDIA_TYPES", "Version", "choose_version", "is_preferred"]
+__all__ = ["MEDIA_TYPES", "Version", "choose_version", "is_preferred", "most_welcome"]
 
 Version: TypeAlias = Literal[1, 2]
 
@@ -89,6 +90,34 @@ def is_preferred(media_type: bytes, *, to: Iterable[bytes], accept: bytes | None
     wanted = qualities.get(media_type, 0)
     other = next((qualities[name] for name in to if name in qualities), 0)
     return wanted > 0 and wanted >= other
+
+
+def most_welcome(media_types: Sequence[bytes], *, accept: bytes | None) -> bytes | None:
+    """
+    Find out which of some media types a header asks for most.
+
+    :param media_types: in lower case; of those that are as welcome, the first one is it.
+    :param accept: as for `choose_version`. One that does not follow the grammar asks for nothing.
+    :return: ``None`` if none of them is welcome (RFC 9110, section 12.5.1).
+    """
+    if accept is None:
+        return media_types[0]
+    try:
+        ranges = sorted(_parse(accept), key=attrgetter("quality"))
+    except _MalformedError:
+        return media_types[0]
+    if not ranges:
+        return media_types[0]
+    # The greatest one of each, since it comes last.
+    qualities = dict[bytes, int](ranges)
+
+    def welcome(media_type: bytes) -> int:
+        kind, _, _ = media_type.partition(b"/")
+        ranges = (media_type, kind + b"/*", b"*/*")
+        return next((qualities[name] for name in ranges if name in qualities), 0)
+
+    best = max(media_types, key=welcome)
+    return best if welcome(best) > 0 else None
 
 
 def _parse(accept: bytes) -> Iterator[_MediaRange]:

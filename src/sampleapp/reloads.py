@@ -50,8 +50,7 @@ _OPEN: Final = _Texts(
 class _Source:
     """Something that can be read again."""
 
-    # Under the name that operators know.
-    _log = Logger(namespace="sampleapp.reloads.Reloads")
+    _log = Logger()
 
     def __init__(self, name: str, reload: Reload, paths: Callable[[], Iterable[str]], texts: _Texts) -> None:
         self._name = name

@@ -8,7 +8,9 @@ from sampleapp.rest_proxy import EmbeddedFormat, read_records
 from sampleapp.rest_proxy.produce_requests import SLICE_BYTES
 
 
-def records_of(body, embedded=EmbeddedFormat.JSON, *, partition=None, slice_bytes=SLICE_BYTES):
+def records_of(
+    body, embedded=EmbeddedFormat.JSON, *, partition=None, max_record=None, slice_bytes=SLICE_BYTES
+):
     """All records of a request."""
     slices = read_records(
         body,
@@ -17,6 +19,7 @@ def records_of(body, embedded=EmbeddedFormat.JSON, *, partition=None, slice_byte
         partition=partition,
         timestamp_ms=1,
         headers=(("h", b"x"),),
+        max_record=max_record,
         slice_bytes=slice_bytes,
     )
     return [record for records in slices for record in records]

@@ -236,3 +236,30 @@ def test_a_long_body_is_read_in_slices_that_are_not_much_longer_than_asked_for()
     lengths = [sum(len(each.key) + len(each.value) for each in records) for records in slices]
     assert len(lengths) > 10
     assert max(lengths) < 70_000
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=10), st.integers(12, 250), st.integers(1, 400))
+@example([300, 1], 250, 400)
+@example([1, 300], 250, 1)
+def test_a_record_that_is_too_long_is_named_wherever_it_is(lengths, max_record, slice_bytes):
+    records = [{"value": "x" * length} for length in lengths]
+    body = body_of(records)
+    too_long = [n for n, each in enumerate(records) if len(json.dumps(each)) > max_record]
+    if too_long:
+        with pytest.raises(InvalidMessage, match=f"has more than {max_record} bytes") as refused:
+            records_of(body, max_record=max_record, slice_bytes=slice_bytes)
+        assert [fault.pointer for fault in refused.value.faults] == [f"/records/{too_long[0]}"]
+    else:
+        assert len(records_of(body, max_record=max_record, slice_bytes=slice_bytes)) == len(lengths)
+
+
+def test_a_record_may_be_many_times_as_long_as_a_slice():
+    value = [{"value": n} for n in range(20_000)]
+    body = body_of([{"value": 1}, {"value": value}, {"value": 2}])
+    assert [len(each.value) for each in records_of(body, max_record=len(body))] == [
+        1,
+        len(json.dumps(value, separators=(",", ":"))),
+        1,
+    ]
+    with pytest.raises(InvalidMessage, match=r"records\[1\] has more than 100000 bytes"):
+        records_of(body, max_record=100_000)

@@ -101,11 +101,9 @@ class Watched:
                 self._lines.append(line.rstrip("\n"))
                 self._news.notify_all()
 
-    def wait_for(self, wanted, *, times=1):
+    def wait_for(self, wanted):
         with self._news:
-            seen = self._news.wait_for(
-                lambda: sum(wanted in line for line in self._lines) >= times, DEADLINE_S
-            )
+            seen = self._news.wait_for(lambda: any(wanted in line for line in self._lines), DEADLINE_S)
             assert seen, (wanted, self._lines)
 
     def interrupt(self):

@@ -12,6 +12,7 @@ from referencing.jsonschema import DRAFT202012
 # What any HTTP server adds (RFC 9110), and OpenAPI says elsewhere: Content-Type.
 NOT_DECLARED = {"server", "date", "connection", "content-length", "content-type"}
 PROBLEM = "application/problem+json"
+ERROR_OBJECT = "application/vnd.kafka.v2+json"
 URI = "urn:sampleapp:openapi"
 
 
@@ -45,6 +46,15 @@ class Described:
             for method, path in self.operations()
             for status, response in self.document["paths"][path][method.lower()]["responses"].items()
             for kind in self._problem_types(method, int(status), self.resolved(response))
+        }
+
+    def operations_with_error_objects(self):
+        """Every method and path at which clients of REST Proxy are refused in a form of their own."""
+        return {
+            (method, path)
+            for method, path in self.operations()
+            for response in self.document["paths"][path][method.lower()]["responses"].values()
+            if {PROBLEM, ERROR_OBJECT} <= self.resolved(response).get("content", {}).keys()
         }
 
     def _problem_types(self, method, status, response):

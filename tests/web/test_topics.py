@@ -133,7 +133,7 @@ def test_all_that_is_wrong_with_path_and_query_is_named_and_nothing_published(
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        ("/topics", 404),
+        ("/topics", 405),
         ("/topics/", 404),
         ("/topics/a/b", 404),
         ("/topics/a%2Fb", 404),

@@ -39,6 +39,8 @@ SLICE_BYTES: Final = 64 * 1024
 
 _MOST_FAULTS: Final = 100
 _LONGEST_NAME: Final = 40
+_LONGEST_TOKEN: Final = 12
+"""Of what a decoder refuses where it begins if it is cut off, but for strings: ``\\ud83d\\ude00``."""
 _HIGHEST_PARTITION: Final = 2**31 - 1
 _SCHEMA_MEMBERS: Final = ("key_schema", "key_schema_id", "value_schema", "value_schema_id")
 
@@ -95,6 +97,7 @@ def read_records(
     partition: int | None,
     timestamp_ms: int,
     headers: tuple[tuple[str, bytes], ...] = (),
+    max_record: int | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> Iterator[list[Record]]:
     """
@@ -107,6 +110,7 @@ def read_records(
     :param embedded: what its keys and values are.
     :param partition: where the records go that name no partition themselves.
     :param timestamp_ms: when they were made.
+    :param max_record: the greatest length of the JSON text of a record, in bytes; any by default.
     :param slice_bytes: about how many bytes are read at once.
     :return: the records in order. As long as it is not at its end, something may still be wrong.
     :raise MalformedMessage: the body is not JSON.
@@ -117,12 +121,13 @@ def read_records(
     if position == end:
         raise InvalidMessage([Fault("/records", '"records" is empty; a request has at least one record.')])
     reader = _Reader(embedded, topic, partition, timestamp_ms, headers)
+    most = len(body) if max_record is None else max_record
     while position < end:
         cut, position_after = _guess_cut(body, position, end, slice_bytes)
-        records = reader.read(body[position:cut])
+        records = reader.read(body[position:cut]) if cut - position <= most else None
         if records is None:
             # The guess was wrong, or something in the slice is.
-            cut, position_after = _find_cut(body, position, end, slice_bytes, first=reader.count)
+            cut, position_after = _find_cut(body, position, end, slice_bytes, most=most, first=reader.count)
             piece = body[position:cut]
             records = reader.read(piece)
             if records is None:
@@ -158,7 +163,7 @@ def _find_list_slowly(body: bytes) -> tuple[bytes, int, int]:
             [Fault("", 'A request is a JSON object such as {"records": [{"value": "x"}]}.')]
         ) from error
     except _REFUSALS as error:
-        raise _not_json(error, "" if body.strip() else "it is empty") from error
+        raise _not_json(error, _reason(error) if body.strip() else "it is empty") from error
     faults = [
         Fault(
             f"/{_shown(name)}",
@@ -188,51 +193,72 @@ def _guess_cut(body: bytes, position: int, end: int, slice_bytes: int) -> tuple[
     return end, end
 
 
-def _find_cut(body: bytes, position: int, end: int, slice_bytes: int, *, first: int) -> tuple[int, int]:
+def _find_cut(
+    body: bytes, position: int, end: int, slice_bytes: int, *, most: int, first: int
+) -> tuple[int, int]:
     """
     Return where a slice ends, and where the next one begins, by reading every record of it.
 
+    :param most: the greatest length of a record.
+    :param first: the number of the first record.
     :raise MalformedMessage: what is there is not JSON.
+    :raise InvalidMessage: a record is longer than that.
     """
-    size = 2 * slice_bytes
+    # A record of the greatest length, and the comma after it, are in this.
+    largest = slice_bytes + most
+    size = min(2 * slice_bytes, largest)
     while True:
         stop = min(end, position + size)
         # What matters here is ASCII, and in this encoding positions are those of bytes.
         text = body[position:stop].decode("latin-1")
         try:
-            found = _cut_of(text, slice_bytes, is_all=stop == end, first=first)
+            found = _cut_of(text, slice_bytes, most=most, is_all=stop == end, first=first)
         except RecursionError as error:
             raise _not_json(error, "") from error
         if found is not None:
             return position + found[0], position + found[1]
-        size *= 2
+        if size == largest:
+            raise _too_long(first, most)
+        size = min(2 * size, largest)
 
 
-def _cut_of(text: str, slice_bytes: int, *, is_all: bool, first: int) -> tuple[int, int] | None:
-    position, cut, count = 0, 0, first
+def _cut_of(text: str, slice_bytes: int, *, most: int, is_all: bool, first: int) -> tuple[int, int] | None:
+    """
+    Find the end of a slice, and the beginning of the next one.
+
+    :param is_all: whether nothing follows the text; otherwise it may end anywhere.
+    :return: ``None`` if there is not as much as one record in it.
+    """
+    found = None
+    position, number = 0, first
     while True:
         try:
             _, cut = _SKIPPER.raw_decode(text, position)
         except json.JSONDecodeError as error:
-            if not is_all:
-                return None
-            raise _not_json(error, f"{error.msg} in records[{count}]") from error
-        count += 1
+            if not is_all and _may_be_cut_off(error):
+                return found
+            raise _not_json(error, f"{error.msg} in records[{number}]") from error
+        if cut - position > most:
+            raise _too_long(number, most)
         comma = _COMMA.match(text, cut)
-        after = cut if comma is None else comma.end()
-        if comma is None or not comma[1]:
-            if not is_all:
-                return None
-            if after != len(text):
-                raise _not_json(None, f"there is no comma between records[{count - 1}] and what follows")
-            return cut, after
-        if after == len(text):
-            if not is_all:
-                return None
-            raise _not_json(None, f"nothing follows the comma after records[{count - 1}]")
+        following = cut if comma is None else comma.end()
+        has_comma = comma is not None and bool(comma[1])
+        if following == len(text) and not is_all:
+            return found
+        if following == len(text) and not has_comma:
+            return cut, following
+        if following == len(text) or not has_comma:
+            raise _not_json(None, f"no record, or no comma, comes after records[{number}]")
+        found = cut, following
         if cut >= slice_bytes:
-            return cut, after
-        position = after
+            return found
+        position = following
+        number += 1
+
+
+def _may_be_cut_off(error: json.JSONDecodeError) -> bool:
+    """Whether more of the text might have been right."""
+    return error.msg.startswith("Unterminated string") or error.pos >= len(error.doc) - _LONGEST_TOKEN
 
 
 _SKIPPER: Final = json.JSONDecoder(parse_float=str, parse_int=str, object_pairs_hook=len)
@@ -417,6 +443,21 @@ def _not_json(error: Exception | None, why: str) -> MalformedMessage:
     elif isinstance(error, UnicodeDecodeError):
         why = "it is not UTF-8"
     return MalformedMessage(f"The body is not JSON{f': {why}' if why else ''}.")
+
+
+def _too_long(number: int, most: int) -> InvalidMessage:
+    return InvalidMessage(
+        [
+            Fault(
+                f"/records/{number}",
+                f"records[{number}] has more than {most} bytes, which is the most for one record.",
+            )
+        ]
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix("JSON is malformed: ")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -41,6 +41,7 @@ from sampleapp.web.descriptions import (
 from sampleapp.web.gate import Gate, refusal_of_topic, require_topic
 from sampleapp.web.publishing import REFUSALS_OF_BROKERS, STORED, Publisher, trace_of
 from sampleapp.web.readings import GetRepresentation, readings_resource
+from sampleapp.web.rest_proxy import RestProxy
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.topics import Topics
@@ -185,6 +186,7 @@ class FrontDoor:
 
     routes = Routes()
     routes.include(Topics.routes, attrgetter("topics"))
+    routes.include(RestProxy.routes, attrgetter("rest_proxy"))
 
     def __init__(
         self,
@@ -209,9 +211,10 @@ class FrontDoor:
         self._gate = gate
         self._cross_site = CrossSiteRule(allowed_origins)
         self._readings = readings_resource(get_representation)
-        self._publisher = Publisher(broker, clock)
-        self._batches = BatchPublisher(broker, clock, max_line=self._limits.max_body)
+        self._publisher = Publisher(broker, clock, self._limits)
+        self._batches = BatchPublisher(broker, self._publisher.turns, max_line=self._limits.max_body)
         self.topics = Topics(self._publisher)
+        self.rest_proxy = RestProxy(self._publisher)
 
     def table(self, *others: tuple[Routes, object]) -> RouteTable:
         """

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.errors import (
     Fault,
@@ -66,14 +65,14 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 class BatchPublisher:
     """Publishes bodies with a message on each line."""
 
-    def __init__(self, broker: IBroker, clock: IReactorTime, *, max_line: int) -> None:
+    def __init__(self, broker: IBroker, turns: Turns, *, max_line: int) -> None:
         """
         :param broker: where records go.
-        :param clock: has turns of the reactor to give; see `sampleapp.turns.Turns`.
+        :param turns: for what takes long.
         :param max_line: the greatest length of a message, in bytes.
         """
         self._broker = broker
-        self._turns = Turns(clock)
+        self._turns = turns
         self._max_line = max_line
 
     def publish(
@@ -158,9 +157,7 @@ class BatchPublisher:
             some = outcomes[start : start + _RESULTS_AT_ONCE]
             pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
             stored = []
-            for number, (record, outcome) in enumerate(
-                zip(records[start : start + _RESULTS_AT_ONCE], some, strict=True), start
-            ):
+            for number, (record, outcome) in enumerate(zip(records[start:], some, strict=False), start):
                 if isinstance(outcome, RecordMetadata):
                     stored.append(record)
                 else:

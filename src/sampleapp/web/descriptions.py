@@ -97,6 +97,12 @@ class Description(Struct, frozen=True, kw_only=True):
 
     Without what every request can meet, and what access control refuses.
     """
+    error_objects: tuple[type, ...] = ()
+    """
+    The forms of refusals for clients of REST Proxy, as types that msgspec knows.
+
+    None if nothing here is for them.
+    """
 
 
 ETAG: Final = Field(

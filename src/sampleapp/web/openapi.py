@@ -21,6 +21,7 @@ from werkzeug.routing import Rule
 from sampleapp import access
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
+from sampleapp.rest_proxy import ANSWER
 from sampleapp.web import request_errors
 from sampleapp.web.descriptions import (
     ALLOW,
@@ -257,7 +258,9 @@ class _Builder:
                 "content": self._content(description.bodies),
             }
         operation.update(self._security(right))
-        operation["responses"] = self._answers(method, description.successes, refusals)
+        operation["responses"] = self._answers(
+            method, description.successes, refusals, error_objects=description.error_objects
+        )
         return operation
 
     def _refusals_of_callers(self, right: Right) -> tuple[type[SampleAppError], ...]:
@@ -281,7 +284,12 @@ class _Builder:
         }
 
     def _answers(
-        self, method: str, successes: Sequence[Success], refusals: Iterable[type[SampleAppError]]
+        self,
+        method: str,
+        successes: Sequence[Success],
+        refusals: Iterable[type[SampleAppError]],
+        *,
+        error_objects: tuple[type, ...] = (),
     ) -> dict[str, Any]:
         answers = {f"{success.status:d}": self._success(method, success) for success in successes}
         by_status: defaultdict[int, list[type[SampleAppError] | None]] = defaultdict(list)
@@ -289,7 +297,9 @@ class _Builder:
         for kind in dict.fromkeys(refusals):
             by_status[_row(kind).status].append(kind)
         for status, kinds in sorted(by_status.items()):
-            answers[str(int(status))] = self._refusal(kinds, has_body=method != "HEAD")
+            answers[str(int(status))] = self._refusal(
+                kinds, has_body=method != "HEAD", error_objects=error_objects
+            )
         return answers
 
     def _success(self, method: str, success: Success) -> dict[str, Any]:
@@ -317,7 +327,11 @@ class _Builder:
         return kind if isinstance(kind, dict) else self._schema_of[repr(kind)]
 
     def _refusal(
-        self, kinds: Sequence[type[SampleAppError] | None], *, has_body: bool = True
+        self,
+        kinds: Sequence[type[SampleAppError] | None],
+        *,
+        has_body: bool = True,
+        error_objects: tuple[type, ...] = (),
     ) -> dict[str, str]:
         """All refusals with one status: one component, to which each operation that has it refers."""
         rows = [_row(kind) for kind in kinds]
@@ -333,7 +347,7 @@ class _Builder:
             "headers": self._headers([FIELDS_OF_REFUSALS[name] for name in fields], always),
         }
         if has_body:
-            response["content"] = {
+            content: dict[str, Any] = {
                 _PROBLEM_TYPE: {
                     # Generators of clients take the reference, and so make one class of all refusals.
                     "schema": {
@@ -357,6 +371,12 @@ class _Builder:
                     },
                 }
             }
+            if error_objects:
+                schemas = [self._schema(kind) for kind in error_objects]
+                content[ANSWER.decode("ascii")] = {
+                    "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+                }
+            response["content"] = content
         return self._shared(rows[0].status, response)
 
     def _headers(self, fields: Iterable[Field], always: Iterable[str]) -> dict[str, Any]:
@@ -385,6 +405,7 @@ class _Builder:
 def _kinds(descriptions: Iterable[Description | None]) -> Iterator[Any]:
     for description in descriptions:
         if description is not None:
+            yield from description.error_objects
             yield from (parameter.kind for parameter in description.parameters)
             for contents in (description.bodies, *(success.contents for success in description.successes)):
                 yield from (content.kind for content in contents if not isinstance(content.kind, dict))

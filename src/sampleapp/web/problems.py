@@ -121,6 +121,8 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.BodyTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.SeveralContentTypes: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.UnsupportedEmbeddedFormat: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.NotAcceptable: _plain(_S.NOT_ACCEPTABLE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UndecodableBody: Row(_S.BAD_REQUEST, "undecodable-body", "Body cannot be decoded"),
     request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),

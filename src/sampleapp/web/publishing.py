@@ -12,10 +12,11 @@ from sampleapp.interfaces import IBroker
 from sampleapp.model import Record, RecordMetadata
 from sampleapp.records import RecordHeaders, length_of
 from sampleapp.trace_context import trace_headers
+from sampleapp.turns import Turns
 from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.descriptions import Content, Success
 from sampleapp.web.problems import ROWS
-from sampleapp.web.server import Request
+from sampleapp.web.server import Limits, Request
 
 __all__ = ["REFUSALS_OF_BROKERS", "STORED", "Publisher", "trace_of"]
 
@@ -37,13 +38,18 @@ REFUSALS_OF_BROKERS: Final = tuple(kind for kind in ROWS if issubclass(kind, Pub
 class Publisher:
     """Publishes what requests ask for."""
 
-    def __init__(self, broker: IBroker, clock: IReactorTime) -> None:
+    def __init__(self, broker: IBroker, clock: IReactorTime, limits: Limits) -> None:
         """
         :param broker: where records go.
         :param clock: gives them their timestamps; it shows seconds since the epoch.
+        :param limits: how long bodies may be.
         """
         self.broker = broker
         """Where records go."""
+        self.limits = limits
+        """How long bodies may be."""
+        self.turns = Turns(clock)
+        """For work that takes long."""
         self._clock = clock
 
     def now_ms(self) -> int:

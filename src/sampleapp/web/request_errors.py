@@ -14,6 +14,7 @@ __all__ = [
     "HeaderTooLarge",
     "MalformedRequest",
     "MethodNotAllowed",
+    "NotAcceptable",
     "NotReady",
     "PathNotFound",
     "PreconditionFailed",
@@ -25,6 +26,7 @@ __all__ = [
     "UndecodableBody",
     "UnsupportedContentCoding",
     "UnsupportedContentType",
+    "UnsupportedEmbeddedFormat",
 ]
 
 _LONGEST_FIELD = 100
@@ -49,8 +51,9 @@ class HeaderTooLarge(RequestError):
 class PathNotFound(RequestError):
     """Nothing is at this path."""
 
-    def __init__(self) -> None:
-        super().__init__("There is nothing at this path; /openapi.json lists those that there are.")
+    def __init__(self, why: str = "There is nothing at this path") -> None:
+        """:param why: without the end of the sentence."""
+        super().__init__(f"{why}; /openapi.json lists the paths that there are.")
 
 
 class MethodNotAllowed(RequestError):
@@ -166,6 +169,31 @@ def _shown(field: bytes) -> str:
     text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
+
+
+class UnsupportedEmbeddedFormat(RequestError):
+    """The body is not said to hold records of JSON or of base64, as REST Proxy's API v2 names them."""
+
+    headers = ((b"Accept", b"application/vnd.kafka.json.v2+json, application/vnd.kafka.binary.v2+json"),)
+
+    def __init__(self, content_types: Sequence[bytes]) -> None:
+        """:param content_types: the values of the fields that the request has."""
+        came = _shown(content_types[0]) if len(content_types) == 1 else f"{len(content_types) or 'none'}"
+        super().__init__(
+            "Of REST Proxy's media types, a Content-Type may be application/vnd.kafka.json.v2+json or "
+            f"application/vnd.kafka.binary.v2+json; this request has {came}. There are no schemas (Avro, "
+            "JSON Schema, Protobuf), and no other versions."
+        )
+
+
+class NotAcceptable(RequestError):
+    """The client takes none of the media types that the answer may have (RFC 9110, section 15.5.7)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The answer is application/vnd.kafka.v2+json, also as application/vnd.kafka+json or "
+            "application/json, and Accept allows none of them. Nothing was published."
+        )
 
 
 class UnsupportedContentCoding(RequestError):

@@ -33,6 +33,7 @@ from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
+from sampleapp.web.error_objects import not_found
 from sampleapp.web.gate import Gate
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import CrossSiteRequest, MalformedRequest, MethodNotAllowed, PathNotFound
@@ -40,7 +41,7 @@ from sampleapp.web.server import Handler, Limits, Request
 from sampleapp.web.server.content_coding import check_content_coding
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import check_host
-from sampleapp.web.twisted_web import Terms, give_request_id, render, request_of, set_terms
+from sampleapp.web.twisted_web import Terms, give_request_id, in_form_of, render, request_of, set_terms
 
 __all__ = ["RouteTable", "Routes", "answer_to_failure"]
 
@@ -320,7 +321,7 @@ class RouteTable:
             with suppress(PathNotFound):
                 endpoint, variables = _match(urls, method, path)
                 return routes.by_endpoint[endpoint].bound(instance, variables)
-        raise PathNotFound
+        raise not_found(path)
 
 
 def _answer_for_whole_server(request: Request) -> Answer:
@@ -397,7 +398,7 @@ class _RoutesResource(KleinResource):
         try:
             self._check(request)
         except SampleAppError as error:
-            return set_answer(request, problem_answer(error))
+            return set_answer(request, in_form_of(request, problem_answer(error)))
         return super().render(request)
 
     def _check(self, request: Any) -> None:
@@ -435,7 +436,7 @@ def _refuse(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa
     if isinstance(error, exceptions.MethodNotAllowed):
         answer = _refusal_of_method(request.method, _method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
-        answer = problem_answer(PathNotFound())
+        answer = problem_answer(not_found(request.path))
     else:
         answer = answer_to_failure(failure, give_request_id(request, None))
-    return set_answer(request, answer)
+    return set_answer(request, in_form_of(request, answer))

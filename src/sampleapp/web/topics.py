@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
-from sampleapp.cloud_events import may_be_event, read_event_headers
+from sampleapp.cloud_events import read_event_headers
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages import TOPIC_RULE, is_legal_topic
 from sampleapp.model import Record
 from sampleapp.record_queries import read_key
 from sampleapp.records import RecordHeaders
+from sampleapp.rest_proxy import EmbeddedFormat, is_of_rest_proxy, request_type
+from sampleapp.web import rest_proxy
 from sampleapp.web.answers import Answer
 from sampleapp.web.descriptions import TRACEPARENT, TRACESTATE, Content, Description, Parameter
 from sampleapp.web.gate import require_topic
@@ -42,7 +45,7 @@ class Form(Struct, frozen=True):
     """Answers a request that was admitted."""
 
 
-class _Wanted(Struct, frozen=True, gc=False):
+class _Wanted(Struct, frozen=True):
     """The record that a request asks for, but for its value."""
 
     key: bytes | None
@@ -64,22 +67,20 @@ def _read(request: Request, topic: str, *, needs_key: bool = False) -> _Wanted:
             Fault("/key", 'The parameter "key" is missing: say whose tombstone it is, as in "?key=kitchen".')
         )
     headers: RecordHeaders = ()
-    fields = request.fields
-    content_type = fields.joined(b"content-type")
-    if not needs_key and may_be_event(fields.all(b"ce-specversion"), content_type):
-        headers = read_event_headers(fields, content_type, faults)
+    if not needs_key:
+        headers = read_event_headers(request.fields, request.fields.joined(b"content-type"), faults)
     if faults:
         raise InvalidParameters(faults)
     return _Wanted(key, headers)
 
 
 def _admit_raw(request: Request, topic: str) -> None:
-    request.admitted = _read(request, topic)
+    _read(request, topic)
     require_topic(request, topic)
 
 
 def _publish_raw(publisher: Publisher, request: Request, topic: str) -> Deferred[Answer]:
-    wanted: _Wanted = request.admitted
+    wanted = _read(request, topic)
     return publisher.publish(
         Record(
             topic=topic,
@@ -93,8 +94,14 @@ def _publish_raw(publisher: Publisher, request: Request, topic: str) -> Deferred
 
 _RAW: Final = Form(_admit_raw, _publish_raw)
 
-FORMS: Final[dict[bytes, Form]] = {}
+FORMS: Final[dict[bytes, Form]] = {
+    request_type(embedded).encode("ascii"): Form(rest_proxy.admit, rest_proxy.publish)
+    for embedded in EmbeddedFormat
+}
 """By media types, in lower case and without parameters: the bodies that are not simply values of records."""
+
+# What means something else to REST Proxy must not become a record as it is.
+_NOT_HERE: Final = Form(rest_proxy.refuse_format, rest_proxy.publish)
 
 
 def _form_of(request: Request) -> Form:
@@ -104,7 +111,9 @@ def _form_of(request: Request) -> Form:
         return _RAW
     if len(content_types) > 1:
         raise SeveralContentTypes
-    return FORMS.get(content_types[0].partition(b";")[0].strip().lower(), _RAW)
+    content_type = content_types[0]
+    default = _NOT_HERE if is_of_rest_proxy(content_type) else _RAW
+    return FORMS.get(content_type.partition(b";")[0].strip().lower(), default)
 
 
 def _admit(request: Request, *, topic: str) -> None:
@@ -112,7 +121,7 @@ def _admit(request: Request, *, topic: str) -> None:
 
 
 def _admit_tombstone(request: Request, *, topic: str) -> None:
-    request.admitted = _read(request, topic, needs_key=True)
+    _read(request, topic, needs_key=True)
     require_topic(request, topic)
 
 
@@ -126,7 +135,10 @@ _POST: Final = Description(
         "Answers once the broker has acknowledged the record. After 503 nothing was published; after 504 "
         "that is not known.\n\n"
         "A CloudEvent in binary mode (with `ce-specversion`) gets its attributes as headers of the record, "
-        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only."
+        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only.\n\n"
+        "With the two media types of REST Proxy's API v2, the body has records. First everything is checked, "
+        "then anything is published. If only some of them are published, the status is 504, or 422 if the "
+        "others were refused for good; `offsets` says which."
     ),
     parameters=(
         _TOPIC,
@@ -147,9 +159,11 @@ _POST: Final = Description(
             kind={"contentMediaType": "application/octet-stream"},
             summary="Any bytes, of any type or none",
         ),
+        *rest_proxy.PRODUCE_BODIES,
     ),
-    successes=(STORED,),
-    refusals=(InvalidParameters, SeveralContentTypes, *REFUSALS_OF_BROKERS),
+    successes=(replace(STORED, contents=(*STORED.contents, rest_proxy.PRODUCED)),),
+    refusals=(SeveralContentTypes, *rest_proxy.PRODUCE_REFUSALS),
+    error_objects=rest_proxy.PRODUCE_ERRORS,
 )
 
 _DELETE: Final = Description(
@@ -183,7 +197,18 @@ class Topics:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    @routes.route("/topics/<topic>", "POST", admit=_admit, right=Right.PUBLISH, description=_POST)
+    def _max_body(self, request: Request, **_: object) -> int | None:
+        """Tell the limit for many records; only these have one of their own."""
+        return rest_proxy.max_body(self._publisher, request)
+
+    @routes.route(
+        "/topics/<topic>",
+        "POST",
+        admit=_admit,
+        right=Right.PUBLISH,
+        description=_POST,
+        max_body=_max_body,
+    )
     def publish_to_topic(self, request: Request, *, topic: str) -> Answer | Deferred[Answer]:
         """Publish what a body of this media type stands for: by default, one record of just these bytes."""
         return _form_of(request).publish(self._publisher, request, topic)
@@ -198,11 +223,11 @@ class Topics:
         :raise InvalidParameters: there is a body. It would mean nothing (RFC 9110, section 9.3.5), so who
             sends one expects something else.
         """
+        wanted = _read(request, topic, needs_key=True)
         if request.body:
             raise InvalidParameters(
                 [Fault("", "DELETE takes no body: it makes a record without a value. To send one, use POST.")]
             )
-        wanted: _Wanted = request.admitted
         return self._publisher.publish(
             Record(
                 topic=topic,

@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 from sampleapp.access import Caller
 from sampleapp.web.answers import Answer, set_head
+from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.request_errors import BodyTooLarge
 from sampleapp.web.server import Exchange, Fields, Handler, Limits, Peer, Request
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
@@ -22,7 +23,7 @@ from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
 from sampleapp.web.server.request_ids import new_request_ids
 
-__all__ = ["Terms", "give_request_id", "render", "render_resource", "request_of", "set_terms"]
+__all__ = ["Terms", "give_request_id", "in_form_of", "render", "render_resource", "request_of", "set_terms"]
 
 _TERMS: Final = "_sampleapp_terms"
 
@@ -69,6 +70,20 @@ def _terms_of(request: IRequest) -> Terms | None:
     return terms
 
 
+def in_form_of(request: IRequest, answer: Answer) -> Answer:
+    """Give a refusal the form that a request of twisted.web expects of it."""
+    if not answer.problem:
+        return answer
+    accepts = request.requestHeaders.getRawHeaders(b"accept")
+    return in_form_for(
+        answer,
+        method=request.method,
+        path=request.uri.partition(b"?")[0],
+        content_types=tuple(request.requestHeaders.getRawHeaders(b"content-type", ())),
+        accept=None if accepts is None else b", ".join(accepts),
+    )
+
+
 def give_request_id(request: IRequest, own: bytes | None) -> bytes:
     """
     Give a request the id by which it is known, unless it has one, and put that into its answer.
@@ -112,6 +127,7 @@ def render(
         if rendered.called:
             # The client has gone.
             return
+        answer = in_form_of(request, answer)
         set_head(request, answer)
         body = answer.body
         if isinstance(body, bytes):

@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.cors import Cors
+from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import (
     BodyTooLarge,
@@ -514,6 +515,8 @@ class HTTPConnection(TwistedProtocol):
         if head is None or exchange is None:
             raise IllegalTransition("There is no request to answer.")
         server = self._server
+        if answer.problem:
+            answer = _in_form_of(answer, head)
         if server.cors is not None:
             answer = server.cors.extend(answer, head.fields.all(b"Origin"))
         self._exchange = None
@@ -615,6 +618,8 @@ class HTTPConnection(TwistedProtocol):
         exchange = self._exchange or Exchange(
             self._peer, request_id_in(self._buffer) or server.new_request_id(), server.seconds()
         )
+        if exchange.head is not None:
+            answer = _in_form_of(answer, exchange.head)
         if server.cors is not None:
             answer = server.cors.extend(
                 answer, () if exchange.head is None else exchange.head.fields.all(b"Origin")
@@ -781,6 +786,18 @@ class HTTPConnection(TwistedProtocol):
         if state not in self._state.may_become:
             raise IllegalTransition(f"{self._state} cannot become {state}.")
         self._state = state
+
+
+def _in_form_of(answer: Answer, head: Head) -> Answer:
+    """Give a refusal the form that is expected of it."""
+    fields = head.fields
+    return in_form_for(
+        answer,
+        method=head.method,
+        path=head.path,
+        content_types=fields.all(b"Content-Type"),
+        accept=fields.joined(b"Accept"),
+    )
 
 
 def is_plain_socket(transport: Any) -> bool:
