@@ -98,6 +98,19 @@ def test_every_example_is_what_its_schema_says(described):
         assert described.is_valid(value, schema), (value, schema)
 
 
+def test_every_operation_with_a_body_says_how_it_may_be_compressed(described):
+    bodies = [
+        operation["requestBody"]
+        for item in described.document["paths"].values()
+        for operation in item.values()
+        if "requestBody" in operation
+    ]
+    assert bodies
+    for body in bodies:
+        assert "`Content-Encoding: gzip`" in body["description"]
+        assert "`Content-Encoding: zstd`" in body["description"]
+
+
 def test_no_two_operations_have_the_same_id(described):
     ids = [
         operation["operationId"]

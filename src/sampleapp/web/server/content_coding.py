@@ -183,8 +183,6 @@ class CodedBody:
         while cost < most:
             stream = self._stream
             if stream is None:
-                if self._streams and not self._has_more():
-                    return True
                 self._stream = stream = self._begin_stream()
                 cost += _COST_OF_STREAM
             # Also when there is none any more, a stream may hold some of the content back.
@@ -198,9 +196,11 @@ class CodedBody:
             cost += len(content) + _COST_OF_BYTE_READ * len(data)
             self._keep(content)
             if stream.eof:
-                self._rest = stream.unused_data
-                cost -= _COST_OF_BYTE_READ * len(self._rest)
                 self._stream = None
+                self._rest = stream.unused_data
+                if not (self._rest or self._pieces):
+                    return True
+                cost -= _COST_OF_BYTE_READ * len(self._rest)
             elif needed and not content:
                 raise self._undecodable("it is cut short")
         return False
@@ -215,9 +215,6 @@ class CodedBody:
         if self._streams > _MOST_STREAMS:
             raise self._undecodable(f"it has more than {_MOST_STREAMS} gzip members or zstd frames")
         return self._new_stream()
-
-    def _has_more(self) -> bool:
-        return bool(self._rest or self._pieces)
 
     def _next(self) -> bytes:
         """Return some of what has come, and give it up."""
