@@ -135,6 +135,14 @@ async def test_a_record_that_would_not_fit_into_an_empty_buffer_is_too_large(pat
 
 
 @pytest_twisted.ensureDeferred
+async def test_many_small_headers_count_for_what_they_take_in_memory(path):
+    async with running(path, buffer_bytes=10_000) as broker:
+        headers = tuple((f"{n}", b"") for n in range(100))
+        [end] = await settled(broker, [record("t", b"", headers=headers)])
+        assert isinstance(end, RecordTooLarge)
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_record_that_sqlite_cannot_hold_is_refused_alone(path):
     # Never touched, the pages of so many zeros are never allocated.
     too_large = bytes(1_000_000_001)

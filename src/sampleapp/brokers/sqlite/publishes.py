@@ -15,6 +15,8 @@ __all__ = ["Publish", "PublishMany", "PublishOne", "weight"]
 
 RECORD_OVERHEAD_BYTES: Final = 256
 """What a waiting record takes besides its key and value: so that empty ones are bounded, too."""
+_HEADER_OVERHEAD_BYTES: Final = 160
+"""What a header takes in Python besides its name and value: so that empty ones are bounded, too."""
 
 _SLICE_RECORDS: Final = 100
 _SLICE_BYTES: Final = 256 * 1024
@@ -137,5 +139,5 @@ def weight(record: Record) -> int:
     """What a record that waits takes of the buffer, in bytes; nearly, where a name is not ASCII."""
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
-        size += len(name) + len(value)
+        size += _HEADER_OVERHEAD_BYTES + len(name) + len(value)
     return size
