@@ -24,7 +24,14 @@ RECOVERY = pytest.StashKey()
 """Rows of the table at the end of a run: the version, what happened, and `Figures`."""
 
 CLIENTS = 24
-# With all of them, about two hundred messages in a second.
+"""Of those who publish message by message."""
+BATCH_CLIENTS = 6
+"""Of those who publish many messages at once."""
+BATCH_KEYS = 5
+"""Of each of them."""
+BATCH = 8
+"""Messages of each key in one request."""
+# With all of them, about two hundred messages alone and two thousand in batches in a second.
 PAUSE_S = 0.1
 # Far beyond the delivery timeout: every request has to be answered.
 ANSWER_DEADLINE_S = 60
@@ -37,6 +44,9 @@ class Answer(NamedTuple):
     number: int
     status: int
     body: dict
+    """Of the answer; of one to many messages, the part about this one."""
+    sent: int
+    """How many messages the request had."""
     asked_at_s: float
     answered_at_s: float
 
@@ -47,10 +57,11 @@ class Answer(NamedTuple):
 
 class Publishers:
     """
-    Two dozen clients on connections of their own, each with a key of its own.
+    Thirty clients on connections of their own, each with a key, or some keys, of its own.
 
-    Each sends the next message of its key once the one before is answered, so that the order of the answers
-    of a key is the one that its records have to have. Whatever is not answered with 200 is not sent again.
+    Each sends the next message of its key, or some messages of its keys in one request, once what came before
+    is answered, so that the order of the answers of a key is the one that its records have to have. Whatever
+    is not answered with 200 is not sent again.
     """
 
     def __init__(self, url: str, topic: str) -> None:
@@ -59,8 +70,13 @@ class Publishers:
         self._address = urlsplit(url)
         self._topic = topic
         self._stopping = threading.Event()
+        alone = [[f"key-{n}"] for n in range(CLIENTS)]
+        together = [[f"batch-{n}-{key}" for key in range(BATCH_KEYS)] for n in range(BATCH_CLIENTS)]
+        self._keys = sum(map(len, alone + together))
         self._threads = [
-            threading.Thread(target=self._publish, args=[f"key-{n}"], daemon=True) for n in range(CLIENTS)
+            threading.Thread(target=self._publish, args=[keys, send], daemon=True)
+            for clients, send in ((alone, self._send_one), (together, self._send_many))
+            for keys in clients
         ]
 
     def __enter__(self) -> Self:
@@ -81,29 +97,58 @@ class Publishers:
             in_a_row = Counter()
             for each in self.answers[begun:]:
                 in_a_row[each.key] = in_a_row[each.key] + 1 if each.status == http.HTTPStatus.OK else 0
-            return len(in_a_row) == CLIENTS and min(in_a_row.values()) >= times
+            return len(in_a_row) == self._keys and min(in_a_row.values()) >= times
 
         wait_until(all_accepted, "all clients are answered with 200", deadline_s=90)
 
-    def _publish(self, key: str) -> None:
+    def _publish(self, keys, send) -> None:
         host, port = self._address.hostname, self._address.port
         connection = http.client.HTTPConnection(host, port, timeout=ANSWER_DEADLINE_S)
         number = 0
         try:
             while not self._stopping.wait(PAUSE_S):
-                asked_at_s = time.monotonic()
-                content = f"{key}:{number}"
-                message = {"topic": self._topic, "key": key, "content": content}
-                headers = {"Content-Type": "application/json"}
-                connection.request("POST", "/messages", json.dumps(message), headers)
-                response = connection.getresponse()
-                body = json.loads(response.read())
-                self.answers.append(Answer(key, number, response.status, body, asked_at_s, time.monotonic()))
-                number += 1
+                number = send(connection, keys, number)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self.broken.append(f"{key}:{number} was not answered: {error!r}")
+            self.broken.append(f"{keys}:{number} was not answered: {error!r}")
         finally:
             connection.close()
+
+    def _send_one(self, connection, keys, number):
+        """Send one message; return the number of the next one."""
+        [key] = keys
+        asked_at_s = time.monotonic()
+        status, body = self._post(connection, "application/json", [(key, number)])
+        answer = Answer(key, number, status, json.loads(body), 1, asked_at_s, time.monotonic())
+        self.answers.append(answer)
+        return number + 1
+
+    def _send_many(self, connection, keys, first):
+        """Send some messages of each key; return the number of the next one of each."""
+        numbers = range(first, first + BATCH)
+        sent = [(key, number) for number in numbers for key in keys]
+        asked_at_s = time.monotonic()
+        status, body = self._post(connection, "application/x-ndjson", sent)
+        if status == http.HTTPStatus.OK:
+            results = [json.loads(line) for line in body.splitlines()]
+        else:
+            problem = json.loads(body)
+            # Where some are published, each has a result of its own.
+            results = problem.get("results", [problem] * len(sent))
+        now_s = time.monotonic()
+        self.answers += [
+            Answer(*each, result.get("status", 200), result, len(sent), asked_at_s, now_s)
+            for each, result in zip(sent, results, strict=True)
+        ]
+        return numbers.stop
+
+    def _post(self, connection, content_type, sent):
+        messages = [
+            json.dumps({"topic": self._topic, "key": key, "content": f"{key}:{number}"})
+            for key, number in sent
+        ]
+        connection.request("POST", "/messages", "\n".join(messages), {"Content-Type": content_type})
+        response = connection.getresponse()
+        return response.status, response.read()
 
 
 def check_answers(answers: Sequence[Answer], stored: Sequence[Stored]) -> None:
