@@ -27,7 +27,7 @@ from tests.brokers.kafka.producer.world import (
     warm,
 )
 from tests.support.brokers import record
-from tests.support.kafka_simulator import Fate
+from tests.support.kafka_simulator import Fate, reason
 
 MANY = 5000
 """More than are taken in in one turn."""
@@ -363,3 +363,18 @@ def test_what_is_published_from_a_callback_of_many_is_behind_them():
     world.advance(1)
     publish_now(world, b"4")
     assert world.values() == [[b"first", b"1", b"2", b"3", b"4"]]
+
+
+def test_records_with_and_without_a_key_keep_their_deadlines_when_their_topic_becomes_known():
+    world = World(partitions=1)
+    world.cluster.elect(None)
+    world.cluster.cut_off(reason())
+    early = world.publish(b"early", key=None)
+    world.advance(0.8)
+    late = world.publish(b"late")
+    world.cluster.mend()
+    world.advance(TIMEOUT_S - 0.8 + 0.15)
+    assert type(early[0].value) is BrokerUnavailable
+    assert late == []
+    world.advance(0.8)
+    assert type(late[0].value) is BrokerUnavailable

@@ -10,6 +10,7 @@ wait for company: a batch grows only while the one before it is on its way. From
 ``intake``           many records on their way into the queues
 ``accumulator``      where records wait
 ``idempotence``      producer ids
+``topic``            which partition a record belongs to
 ``partition_queue``  the records of one partition, and what may happen to them
 ``results``          what an answer means
 ``outcomes``         what became of many records

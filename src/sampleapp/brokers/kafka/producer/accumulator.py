@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from random import randrange
-from typing import Final
 
-from msgspec import Struct, field
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
@@ -22,91 +19,16 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     State,
     take_late,
 )
-from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
-from sampleapp.brokers.kafka.producer.results import unavailable
+from sampleapp.brokers.kafka.producer.results import illegal_topic, unavailable, unknown_partition
+from sampleapp.brokers.kafka.producer.topic import Load, Topic
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.brokers.shared.waiters import Waiters
-from sampleapp.errors import (
-    BufferFull,
-    IllegalTopic,
-    PublishError,
-    PublishTimedOut,
-    RecordTooLarge,
-    UnknownPartition,
-)
+from sampleapp.errors import BufferFull, PublishError, PublishTimedOut, RecordTooLarge
 from sampleapp.measures import Waiting
 from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Accumulator", "Load", "Topic", "illegal_topic", "unknown_partition"]
-
-_COMPARED: Final = 12
-"""How many partitions are compared to find one that is not behind: all of them would take too long."""
-
-
-class Topic:
-    """One topic that is published to. Only the accumulator changes it."""
-
-    __slots__ = (
-        "checks",
-        "held",
-        "is_idempotent",
-        "name",
-        "queues",
-        "sticky",
-        "sticky_turn",
-        "used_s",
-        "waiting",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queues: list[PartitionQueue] = []
-        """One for each partition, by its number; none while it is not known how many there are."""
-        self.waiting: deque[Pending] = deque()
-        """What was published before that was known."""
-        self.held = 0
-        """The bytes of those."""
-        self.checks: list[TopicCheck] = []
-        """Who wants to know, until that is known, whether it can be published to."""
-        self.is_idempotent = True
-        """Whether no partition of it has refused a producer id yet."""
-        self.sticky: PartitionQueue | None = None
-        """Where records without a key go, until the next requests are made."""
-        self.sticky_turn = -1
-        self.used_s = 0.0
-        """When a record was last published to it, or somebody wanted to know whether one can be."""
-
-    def is_empty(self) -> bool:
-        """Return whether no record of it waits, or is on its way, and nobody wants to know of it."""
-        return (
-            not self.waiting and not self.checks and all(queue.state is State.IDLE for queue in self.queues)
-        )
-
-
-class Load(Struct):
-    """Records that were published together, and go the same way. Only the accumulator places them."""
-
-    topic: Topic
-    queue: PartitionQueue | None
-    """``None`` if any partition may get them, or if it is not known yet which there are."""
-    records: deque[Pending] = field(default_factory=deque)
-    """Those that are not placed yet, in their order."""
-    size: int = 0
-    """The bytes of those."""
-
-    def take(self, count: int) -> tuple[Sequence[Pending], int]:
-        """Take so many of them, at most, from the first on; return their bytes, too."""
-        records = self.records
-        if len(records) <= count:
-            taken, self.records = records, deque()
-            size, self.size = self.size, 0
-            return taken, size
-        # So that they are let go of a few at a time, too.
-        some = [records.popleft() for _ in range(count)]
-        size = sum(pending.size for pending in some)
-        self.size -= size
-        return some, size
+__all__ = ["Accumulator"]
 
 
 class Accumulator:
@@ -192,7 +114,7 @@ class Accumulator:
             return fail(illegal_topic())
         topic.used_s = now_s = self._clock.seconds()
         size = record_size(record)
-        queue = self._queue_for(topic, record, now_s) if topic.queues else None
+        queue = topic.queue_for(record, turn=self._turn, now_s=now_s) if topic.queues else None
         if queue is None and topic.queues and record.partition is not None:
             return fail(unknown_partition(record.partition, len(topic.queues)))
         # Every record takes some bytes, so nothing is used exactly when nothing waits.
@@ -216,7 +138,7 @@ class Accumulator:
         """Return a topic, a new one if it is not known; ``None`` if Kafka does not allow its name."""
         topic = self.topics.get(name)
         if topic is None and is_legal_topic(name):
-            topic = self.topics[name] = Topic(name)
+            topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
         return topic
 
     def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
@@ -323,49 +245,22 @@ class Accumulator:
         """Place records of one topic whose queues are not known yet."""
         name = records[0].record.topic
         # What was known of it when the room was reserved may have been forgotten.
-        topic = self.topics.get(name) or self.topics.setdefault(name, Topic(name))
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
         topic.used_s = now_s
         if not topic.queues:
             for pending in records:
                 self._wait_for_partitions(topic, pending)
             return
-        misplaced = self._distribute(topic, records, now_s)
-        for pending in misplaced:
-            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+        self._distribute(topic, records)
 
-    def _distribute(self, topic: Topic, records: Iterable[Pending], now_s: float) -> list[Pending]:
-        """
-        Put records into the queues of their topic.
-
-        :return: those that are to go where there is no partition; they are to be failed.
-        """
-        misplaced: list[Pending] = []
-        sticky: PartitionQueue | None = None
-        together: list[Pending] = []
-        size = room = 0
-        for pending in records:
-            record = pending.record
-            if record.key is None and record.partition is None:
-                # Of many of these a batch is filled before another partition's is begun.
-                if sticky is None or size > room:
-                    self._extend(sticky, together, size)
-                    sticky = self._queue_for(topic, record, now_s)
-                    together, size = [], 0
-                    room = self._batch_bytes - (sticky.held if sticky else 0) % self._batch_bytes
-                together.append(pending)
-                size += pending.size
-                continue
-            queue = self._queue_for(topic, record, now_s)
-            if queue is None:
-                misplaced.append(pending)
-            elif queue.append(pending):
-                self.ready(queue)
-        self._extend(sticky, together, size)
-        return misplaced
-
-    def _extend(self, queue: PartitionQueue | None, records: Collection[Pending], size: int) -> None:
-        if queue is not None and queue.extend(records, size):
+    def _distribute(self, topic: Topic, records: Iterable[Pending]) -> None:
+        distributed = topic.distribute(records, turn=self._turn, now_s=self._clock.seconds())
+        for queue in distributed.ready:
             self.ready(queue)
+        for pending in distributed.misplaced:
+            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
 
     # Which way a record goes
 
@@ -378,26 +273,6 @@ class Accumulator:
         if topic.name not in self.unknown:
             self.unknown[topic.name] = topic
             self.has_new_topic = self.has_work = True
-
-    def _queue_for(self, topic: Topic, record: Record, now_s: float) -> PartitionQueue | None:
-        """
-        Choose the queue of a record: as it says itself, by its key, or, without one, one that is not behind.
-
-        So a slow or dead leader gets only what was on its way to it already (KIP-794). Until requests are
-        made, records without a key stay together.
-
-        :return: ``None`` if there is no such partition.
-        """
-        queues, partition, key = topic.queues, record.partition, record.key
-        if partition is not None:
-            return queues[partition] if 0 <= partition < len(queues) else None
-        if key is not None:
-            return queues[partition_for_key(key, len(queues))]
-        sticky = topic.sticky
-        if sticky is None or topic.sticky_turn != self._turn or sticky.has_full_batch:
-            sticky = topic.sticky = _least_behind(queues, now_s)
-            topic.sticky_turn = self._turn
-        return sticky
 
     # Queues that can be sent from
 
@@ -422,19 +297,13 @@ class Accumulator:
 
         :param count: at least as many as there are queues.
         """
-        for partition in range(len(topic.queues), count):
-            topic.queues.append(
-                PartitionQueue(topic=topic.name, partition=partition, batch_bytes=self._batch_bytes)
-            )
+        topic.add_partitions(count)
         if not topic.queues or not (topic.waiting or topic.checks):
             return
         waiting, topic.waiting, topic.held = topic.waiting, deque(), 0
         checks = self.take_checks(topic)
         self.unknown.pop(topic.name, None)
-        now_s = self._clock.seconds()
-        misplaced = self._distribute(topic, waiting, now_s)
-        for pending in misplaced:
-            self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
+        self._distribute(topic, waiting)
         for check in checks:
             check.answered(topic.name, None)
 
@@ -445,7 +314,7 @@ class Accumulator:
         :return: the producer ids of the queues, with which their partitions must not be numbered again;
             and the records that may be stored, which leave, and are to be failed with `fail`.
         """
-        queues, topic.queues, topic.sticky = topic.queues, [], None
+        queues = topic.take_queues()
         waiting = list(topic.waiting)
         producer_ids: list[int] = []
         possibly_stored: list[Pending] = []
@@ -618,16 +487,6 @@ class Accumulator:
         return late_queues
 
 
-def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
-    """Make the error for the caller of a record that is to go to a partition that the topic does not have."""
-    return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
-
-
-def illegal_topic() -> IllegalTopic:
-    """Make the error for a topic whose name Kafka does not allow."""
-    return IllegalTopic("Kafka does not allow a topic of this name.")
-
-
 def _is_late(deadline_s: float, now_s: float, hurry: Hurry | None) -> bool:
     if hurry is not None and deadline_s >= hurry.from_deadline_s:
         deadline_s -= hurry.earlier_s
@@ -642,20 +501,3 @@ def _tell(records: Iterable[Pending], error: PublishError) -> None:
         elif not answer.called:
             # Each has an exception of its own, which it may raise and chain as it likes.
             answer.errback(type(error)(*error.args))
-
-
-def _least_behind(queues: list[PartitionQueue], now_s: float) -> PartitionQueue:
-    count = len(queues)
-    first = randrange(count)  # noqa: S311 -- it spreads load, and keeps no secret
-    best, best_rank = queues[first], queues[first].rank(now_s)
-    for index in range(1, min(count, _COMPARED)):
-        if best_rank == _NOT_BEHIND:
-            break
-        queue = queues[(first + index) % count]
-        rank = queue.rank(now_s)
-        if rank < best_rank:
-            best, best_rank = queue, rank
-    return best
-
-
-_NOT_BEHIND: Final = (False, False, 0)

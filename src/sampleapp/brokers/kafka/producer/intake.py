@@ -14,16 +14,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp.brokers.kafka.batches import record_size, record_sizes
-from sampleapp.brokers.kafka.producer.accumulator import (
-    Accumulator,
-    Load,
-    Topic,
-    illegal_topic,
-    unknown_partition,
-)
+from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys
+from sampleapp.brokers.kafka.producer.results import illegal_topic, unknown_partition
+from sampleapp.brokers.kafka.producer.topic import Load, Topic
 from sampleapp.errors import PublishError, RecordRefused
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record

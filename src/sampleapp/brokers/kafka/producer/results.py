@@ -18,9 +18,10 @@ from sampleapp.errors import (
     RecordRefused,
     RecordTooLarge,
     TopicNotAuthorized,
+    UnknownPartition,
 )
 
-__all__ = ["Action", "Decision", "decide", "refusal", "unavailable"]
+__all__ = ["Action", "Decision", "decide", "illegal_topic", "refusal", "unavailable", "unknown_partition"]
 
 
 class Action(Enum):
@@ -185,6 +186,16 @@ def unavailable(reason: FailureReason | None) -> PublishError:
         return BrokerUnavailable("The record's turn did not come in time; it was not published.")
     kind = BrokerIncompatible if reason.incompatible else BrokerUnavailable
     return kind(f"{reason.public} The record was not published.")
+
+
+def illegal_topic() -> IllegalTopic:
+    """Make the error for a topic whose name Kafka does not allow."""
+    return IllegalTopic("Kafka does not allow a topic of this name.")
+
+
+def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
+    """Make the error for the caller of a record that is to go to a partition that the topic does not have."""
+    return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
 
 
 def _reason(code: int) -> FailureReason:

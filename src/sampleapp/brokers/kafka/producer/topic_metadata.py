@@ -9,9 +9,10 @@ from twisted.internet.interfaces import IReactorTime
 from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer.accumulator import Accumulator, Topic
+from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.results import refusal, unavailable
+from sampleapp.brokers.kafka.producer.topic import Topic
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, UnknownTopic
 
 __all__ = ["TopicMetadata"]
