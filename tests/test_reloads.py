@@ -74,10 +74,11 @@ def test_it_is_read_again_when_somebody_asks_for_it(reloads):
     source, other = Source(), Source()
     reloads.add("the source", source.reload)
     reloads.add("the other source", other.reload)
-    with logged_lines() as lines:
+    with logged_lines() as lines, logged(LogLevel.info) as events:
         assert reloads.reload().result
     assert (source.count, other.count) == (1, 1)
     assert lines == ["Read the source again.", "Read the other source again."]
+    assert {event["log_namespace"] for event in events} == {"sampleapp.reloads.Reloads"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ It raises, or fails with, `StartUpError` if what is there cannot be used; nothin
 _Signature: TypeAlias = "tuple[int, int, int, int] | int | None"
 
 
+_log: Final = Logger(namespace="sampleapp.reloads.Reloads")
+
+
 class _Texts(NamedTuple):
     """What the log says, each constant, so that it can be searched for."""
 
@@ -49,8 +52,6 @@ _OPEN: Final = _Texts(
 
 class _Source:
     """Something that can be read again."""
-
-    _log = Logger()
 
     def __init__(self, name: str, reload: Reload, paths: Callable[[], Iterable[str]], texts: _Texts) -> None:
         self._name = name
@@ -89,13 +90,13 @@ class _Source:
             if reading is not None:
                 await reading
         except StartUpError as error:
-            self._log.error(self._texts.refused, name=self._name, reason=str(error))
+            _log.error(self._texts.refused, name=self._name, reason=str(error))
         except CancelledError:
             raise
         except Exception:  # noqa: BLE001 -- whatever it is, the service goes on with what it has
-            self._log.failure(self._texts.failed, name=self._name)
+            _log.failure(self._texts.failed, name=self._name)
         else:
-            self._log.info(self._texts.done, name=self._name)
+            _log.info(self._texts.done, name=self._name)
             return True
         return False
 
