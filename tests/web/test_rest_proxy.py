@@ -10,9 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from twisted.internet.defer import fail
+from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from sampleapp import errors
+from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import PartitionDescription, TopicDescription
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
@@ -433,15 +435,20 @@ def test_a_topic_that_there_is_not_is_not_found(target):
     assert_error(service_with().request("GET", target), 404, 40401)
 
 
-@pytest.mark.parametrize("number", ["3", "99999999999999999999"])
+@pytest.mark.parametrize("number", ["3", "-1", "x", "1.0", "%D9%A1", "9" * 5000])
 def test_a_partition_that_there_is_not_is_not_found(number):
-    assert_error(service_with().request("GET", f"/topics/t/partitions/{number}"), 404, 40402)
-
-
-@pytest.mark.parametrize("number", ["-1", "x", "1.0", ""])
-def test_what_is_no_number_of_a_partition_is_no_path(number):
     for method in ("GET", "POST"):
-        assert_error(service_with().request(method, f"/topics/t/partitions/{number}", JSON), 404, 404)
+        response = service_with().request(method, f"/topics/t/partitions/{number}", JSON, RECORDS)
+        assert_error(response, 404, 40402)
+
+
+def test_a_topic_that_is_made_by_its_first_record_has_one_partition():
+    service = InMemoryService(broker=MemoryBroker(clock=Clock()))
+    body = body_of({"value": 1}, {"value": 2, "partition": 1})
+    assert_error(service.request("POST", "/topics/new", JSON, body), 404, 40402)
+    assert service.broker.records("new") == []
+    assert service.request("POST", "/topics/new/partitions/0", JSON, RECORDS).status == 200
+    assert len(service.broker.records("new")) == 1
 
 
 class SilentBroker(Cluster):

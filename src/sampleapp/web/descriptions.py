@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from sampleapp.errors import SampleAppError
+from sampleapp.messages import TOPIC_RULE
+from sampleapp.model import TOPIC_PATTERN
 
 __all__ = [
     "ALLOW",
@@ -23,6 +25,7 @@ __all__ = [
     "IF_MATCH",
     "IF_NONE_MATCH",
     "REQUEST_ID",
+    "TOPIC",
     "TRACEPARENT",
     "TRACESTATE",
     "VARY",
@@ -90,6 +93,8 @@ class Description(Struct, frozen=True, kw_only=True):
     """Those of the path included."""
     bodies: tuple[Content, ...] = ()
     """The forms that the body of a request may have; none if it is not looked at."""
+    needs_body: bool = True
+    """Whether a request without a body is wrong, if there are forms for it."""
     successes: tuple[Success, ...]
     refusals: tuple[type[SampleAppError], ...] = ()
     """
@@ -158,6 +163,12 @@ IF_MATCH: Final = Parameter(
     name="If-Match",
     place="header",
     meaning="The entity tags that you will have, or `*`: if none is the current one, the answer is 412.",
+)
+TOPIC: Final = Parameter(
+    name="topic",
+    place="path",
+    meaning=f"The topic: {TOPIC_RULE}.",
+    kind={"type": "string", "pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
 )
 TRACEPARENT: Final = Parameter(
     name="traceparent",

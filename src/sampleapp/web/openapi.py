@@ -254,7 +254,7 @@ class _Builder:
         if description.bodies and method not in {"GET", "HEAD"}:
             operation["requestBody"] = {
                 "description": _CODINGS,
-                "required": True,
+                **({"required": True} if description.needs_body else {}),
                 "content": self._content(description.bodies),
             }
         operation.update(self._security(right))
@@ -406,7 +406,7 @@ def _kinds(descriptions: Iterable[Description | None]) -> Iterator[Any]:
     for description in descriptions:
         if description is not None:
             yield from description.error_objects
-            yield from (parameter.kind for parameter in description.parameters)
+            yield from (each.kind for each in description.parameters if not isinstance(each.kind, dict))
             for contents in (description.bodies, *(success.contents for success in description.successes)):
                 yield from (content.kind for content in contents if not isinstance(content.kind, dict))
 
@@ -429,7 +429,12 @@ def _template(rule: Rule, description: Description) -> str:
 
 
 def _of_path(operation: dict[str, Any]) -> list[dict[str, Any]]:
-    return [parameter for parameter in operation.get("parameters", ()) if parameter["in"] == "path"]
+    """The variables of the path, as they are for a method that looks at none of them."""
+    return [
+        {**parameter, "schema": {"type": "string"}}
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "path"
+    ]
 
 
 def _row(kind: type[SampleAppError] | None) -> Row:

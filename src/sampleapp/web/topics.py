@@ -19,7 +19,7 @@ from sampleapp.records import RecordHeaders
 from sampleapp.rest_proxy import EmbeddedFormat, is_of_rest_proxy, request_type
 from sampleapp.web import rest_proxy
 from sampleapp.web.answers import Answer
-from sampleapp.web.descriptions import TRACEPARENT, TRACESTATE, Content, Description, Parameter
+from sampleapp.web.descriptions import TOPIC, TRACEPARENT, TRACESTATE, Content, Description, Parameter
 from sampleapp.web.gate import require_topic
 from sampleapp.web.publishing import REFUSALS_OF_BROKERS, STORED, Publisher, trace_of
 from sampleapp.web.request_errors import SeveralContentTypes
@@ -125,8 +125,6 @@ def _admit_tombstone(request: Request, *, topic: str) -> None:
     require_topic(request, topic)
 
 
-_TOPIC: Final = Parameter(name="topic", place="path", meaning=f"The topic: {TOPIC_RULE}.")
-
 _POST: Final = Description(
     tag="Messages",
     summary="Publish any bytes",
@@ -141,7 +139,7 @@ _POST: Final = Description(
         "others were refused for good; `offsets` says which."
     ),
     parameters=(
-        _TOPIC,
+        TOPIC,
         Parameter(
             name="key",
             place="query",
@@ -161,6 +159,7 @@ _POST: Final = Description(
         ),
         *rest_proxy.PRODUCE_BODIES,
     ),
+    needs_body=False,
     successes=(replace(STORED, contents=(*STORED.contents, rest_proxy.PRODUCED)),),
     refusals=(SeveralContentTypes, *rest_proxy.PRODUCE_REFUSALS),
     error_objects=rest_proxy.PRODUCE_ERRORS,
@@ -174,7 +173,7 @@ _DELETE: Final = Description(
         "topic that Kafka compacts, it removes the key's earlier records, too. A body is refused."
     ),
     parameters=(
-        _TOPIC,
+        TOPIC,
         Parameter(
             name="key",
             place="query",

@@ -256,13 +256,18 @@ async def _check(publisher: Publisher, topic: str, records: Sequence[Record]) ->
     partitions = {partition for record in records if (partition := record.partition) is not None}
     if not partitions:
         return
-    for description in await publisher.broker.describe_topics([topic]):
-        unknown = partitions.difference([each.partition for each in description.partitions])
-        if unknown:
-            raise UnknownPartition(
-                f"The topic {topic} has no partition {min(unknown)}; "
-                f"it has {len(description.partitions)}, from 0 on. Nothing was published."
-            )
+    known = [
+        each.partition
+        for description in await publisher.broker.describe_topics([topic])
+        for each in description.partitions
+    ]
+    # One that comes into being with its first record is not there yet.
+    unknown = partitions.difference(known or [0])
+    if unknown:
+        raise UnknownPartition(
+            f"The topic {topic} has no partition {min(unknown)}; it has {len(known) or 1}, from 0 on. "
+            "Nothing was published."
+        )
 
 
 def _refusal(error: SampleAppError, accept: bytes | None, *, refused: int, code: int | None = None) -> Answer:

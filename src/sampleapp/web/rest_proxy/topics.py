@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Annotated, Final
 
@@ -12,11 +13,10 @@ from twisted.internet.defer import Deferred
 from sampleapp.access import NotGranted, Right
 from sampleapp.errors import BrokerUnavailable, UnknownPartition, UnknownTopic
 from sampleapp.interfaces import IBroker
-from sampleapp.messages import TOPIC_RULE
 from sampleapp.model import PartitionDescription, TopicDescription
 from sampleapp.rest_proxy import ANSWER, answer_type, embedded_format
 from sampleapp.web.answers import Answer
-from sampleapp.web.descriptions import CACHE_CONTROL, VARY, Content, Description, Parameter, Success
+from sampleapp.web.descriptions import CACHE_CONTROL, TOPIC, VARY, Content, Description, Parameter, Success
 from sampleapp.web.error_objects import ErrorObject
 from sampleapp.web.publishing import Publisher
 from sampleapp.web.request_errors import NotAcceptable, UnsupportedEmbeddedFormat
@@ -35,6 +35,7 @@ from sampleapp.web.server import Request
 
 __all__ = ["RestProxy"]
 
+_PARTITION_NUMBER: Final = re.compile("[0-9]{1,10}")
 _NO_LEADER: Final = -1
 """As in REST Proxy."""
 
@@ -73,7 +74,6 @@ _EXAMPLE: Final = {
         {"broker": 2, "leader": False, "in_sync": True},
     ],
 }
-_TOPIC: Final = Parameter(name="topic", place="path", meaning=f"The topic: {TOPIC_RULE}.")
 _PARTITION: Final = Parameter(
     name="partition", place="path", meaning="The number of the partition, from 0 on.", kind=int
 )
@@ -102,7 +102,7 @@ _ONE: Final = Description(
     tag="Topics",
     summary="Where a topic is kept",
     text=_AS_FAR_AS,
-    parameters=(_TOPIC,),
+    parameters=(TOPIC,),
     successes=(_success("The topic.", Topic, {"name": "readings", "configs": {}, "partitions": [_EXAMPLE]}),),
     refusals=(NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
     error_objects=(ErrorObject,),
@@ -111,7 +111,7 @@ _PARTITIONS: Final = Description(
     tag="Topics",
     summary="Where the partitions of a topic are kept",
     text=_AS_FAR_AS,
-    parameters=(_TOPIC,),
+    parameters=(TOPIC,),
     successes=(_success("Its partitions.", list[Partition], [_EXAMPLE]),),
     refusals=(NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
     error_objects=(ErrorObject,),
@@ -120,7 +120,7 @@ _ONE_PARTITION: Final = Description(
     tag="Topics",
     summary="Where a partition is kept",
     text=_AS_FAR_AS,
-    parameters=(_TOPIC, _PARTITION),
+    parameters=(TOPIC, _PARTITION),
     successes=(_success("The partition.", Partition, _EXAMPLE),),
     refusals=(NotAcceptable, NotGranted, UnknownTopic, UnknownPartition, BrokerUnavailable),
     error_objects=(ErrorObject,),
@@ -132,7 +132,7 @@ _PRODUCE: Final = Description(
         "As in REST Proxy's API v2: a record that names a partition itself goes there. First everything is "
         "checked, then anything is published."
     ),
-    parameters=(_TOPIC, _PARTITION, *PRODUCE_PARAMETERS),
+    parameters=(TOPIC, _PARTITION, *PRODUCE_PARAMETERS),
     bodies=PRODUCE_BODIES,
     successes=(Success(meaning="All records are stored, and where.", contents=(PRODUCED,)),),
     refusals=PRODUCE_REFUSALS,
@@ -146,11 +146,12 @@ def _admit_look(request: Request, **_: object) -> None:
         raise NotAcceptable
 
 
-def _admit_produce(request: Request, *, topic: str, **_: object) -> None:
+def _admit_produce(request: Request, *, topic: str, partition: str) -> None:
     content_types = request.fields.all(b"content-type")
     if len(content_types) != 1 or embedded_format(content_types[0]) is None:
         raise UnsupportedEmbeddedFormat(content_types)
     admit(request, topic)
+    _number(partition)
 
 
 class RestProxy:
@@ -192,40 +193,40 @@ class RestProxy:
         return _answer(request, _partitions(await self._look_for(request, topic)))
 
     @routes.route(
-        "/topics/<topic>/partitions/<int:partition>",
+        "/topics/<topic>/partitions/<partition>",
         "GET",
         "HEAD",
         admit=_admit_look,
         description=_ONE_PARTITION,
     )
-    def describe_partition(self, request: Request, *, topic: str, partition: int) -> Deferred[Answer]:
+    def describe_partition(self, request: Request, *, topic: str, partition: str) -> Deferred[Answer]:
         """Tell where a partition is kept."""
         return Deferred.fromCoroutine(self._describe_partition(request, topic, partition))
 
-    async def _describe_partition(self, request: Request, topic: str, partition: int) -> Answer:
+    async def _describe_partition(self, request: Request, topic: str, partition: str) -> Answer:
         description = await self._look_for(request, topic)
+        number = _number(partition)
         for each in description.partitions:
-            if each.partition == partition:
+            if each.partition == number:
                 return _answer(request, _partition(each))
         raise UnknownPartition(
-            f"The topic {topic} has no partition {partition}; "
-            f"it has {len(description.partitions)}, from 0 on."
+            f"The topic {topic} has no partition {number}; it has {len(description.partitions)}, from 0 on."
         )
 
     def _max_body(self, request: Request, **_: object) -> int | None:
         return max_body(self._publisher, request)
 
     @routes.route(
-        "/topics/<topic>/partitions/<int:partition>",
+        "/topics/<topic>/partitions/<partition>",
         "POST",
         admit=_admit_produce,
         right=Right.PUBLISH,
         description=_PRODUCE,
         max_body=_max_body,
     )
-    def produce_to_partition(self, request: Request, *, topic: str, partition: int) -> Deferred[Answer]:
+    def produce_to_partition(self, request: Request, *, topic: str, partition: str) -> Deferred[Answer]:
         """Publish the records of a request to one partition, but for those that name another one."""
-        return publish(self._publisher, request, topic, partition=partition)
+        return publish(self._publisher, request, topic, partition=_number(partition))
 
     async def _look_for(self, request: Request, topic: str) -> TopicDescription:
         """
@@ -239,6 +240,13 @@ class RestProxy:
         for description in await self._broker.describe_topics([topic]):
             return description
         raise UnknownTopic(f"There is no topic {topic}.")
+
+
+def _number(partition: str) -> int:
+    """:raise UnknownPartition: it is not the number of any partition."""
+    if _PARTITION_NUMBER.fullmatch(partition) is None:
+        raise UnknownPartition("A partition has a number from 0 to 2147483647, as in /topics/t/partitions/0.")
+    return int(partition)
 
 
 def _may_see(request: Request, topic: str) -> bool:
