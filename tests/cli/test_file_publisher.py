@@ -480,6 +480,15 @@ def test_a_service_without_batches_gets_single_messages(error):
     assert reported(ended) == ["Line 2: Title (404): Detail.", "Published 5 lines, 1 failed."]
 
 
+def test_batches_that_wait_when_another_is_refused_as_one_become_single_messages_too():
+    publisher, clock = Publisher(), Clock()
+    publishing(publisher, b"1\n", b"2\n3\n4\n", in_flight=2, single_messages=4, clock=clock)
+    publisher.waiting.pop().errback(TooManyRequests(problem(429), retry_after_s=3))
+    publisher.refuse(refusal(415))
+    clock.advance(3)
+    assert sorted(publisher.batches[2:]) == ["1", "2", "3"]
+
+
 def test_single_messages_one_at_a_time_keep_the_order_of_the_lines():
     publisher, clock = Publisher(), Clock()
     publishing(publisher, b"1\n2\n", b"3\n", in_flight=1, clock=clock)

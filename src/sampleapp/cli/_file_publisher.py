@@ -175,15 +175,17 @@ class _Publisher:
 
     async def _publish(self, parcel: _Parcel) -> None:
         """Publish lines, and account for each."""
-        waiting = deque(parcel.pieces(self._lines_at_once))
+        waiting = deque([parcel] if parcel.lines else [])
         while waiting and not self._report.interrupted:
             try:
                 await self._pace.wait()
             except CancelledError:
                 self._report.interrupted = True
                 break
+            # More than one, if it was a batch, and batches turned out not to be taken.
+            first, *others = waiting.popleft().pieces(self._lines_at_once)
             # What is sent again comes before the others, so that lines stay in order.
-            waiting.extendleft(reversed(await self._send(waiting.popleft())))
+            waiting.extendleft(reversed([*await self._send(first), *others]))
         for unsent in waiting:
             for line in unsent.lines:
                 self._report.fail(line.number, _NOT_SENT)
@@ -253,7 +255,7 @@ class _Publisher:
             self._takes_batches = False
             self._lines_at_once = self._single_lines_at_once
             self._pace.goes_on()
-            return parcel.pieces(self._lines_at_once)
+            return [parcel]
         count = len(parcel.lines)
         wrong = _wrong_lines(error, count=count) if isinstance(error, ProblemError) else {}
         if wrong:

@@ -66,6 +66,9 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
             waits = report.waiting_because is not None
             if waits or now_s - shown_at_s >= INTERVAL_S or report.finished_bytes == size:
                 bar.update(report.finished_bytes - shown_bytes)
+                if waits:
+                    # Which update() leaves alone as long as there is no progress.
+                    bar.render_progress()
                 shown_bytes, shown_at_s = report.finished_bytes, now_s
 
         yield show
