@@ -1,15 +1,41 @@
-"""How schemathesis makes bodies that are not JSON; it loads this file itself."""
+"""
+What a description in OpenAPI 3.1 has no words for; schemathesis loads this file itself.
+
+What is on the lines of a body, and how early a time may be.
+"""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import schemathesis
+from hypothesis import strategies as st
 
-LINES = b'{"topic":"lines","content":"1"}\n{"topic":"lines","key":"k","content":"2"}\n'
+LINES = ("application/x-ndjson", "application/jsonl")
 
 
-@schemathesis.serializer("application/x-ndjson", "application/jsonl")
-def lines(context, value):
-    """Any text would do for its description, which has no words for the form of lines."""
-    return LINES if isinstance(value, str) else json.dumps(value).encode()
+@schemathesis.hook
+def before_load_schema(_context, document):
+    content = document["paths"]["/messages"]["post"]["requestBody"]["content"]
+    for media_type in LINES:
+        del content[media_type]["examples"]
+        content[media_type]["schema"] = {
+            "type": "array",
+            "minItems": 1,
+            "items": {"$ref": "#/components/schemas/Message"},
+        }
+
+
+@schemathesis.serializer(*LINES)
+def lines(_context, value):
+    # What is no list is no lines either, and is refused.
+    messages = value if isinstance(value, list) else [[value]]
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+# A day later than the first one, so that no offset makes it earlier.
+schemathesis.openapi.format(
+    "date-time",
+    st.datetimes(min_value=datetime(1970, 1, 2), timezones=st.just(timezone.utc)).map(datetime.isoformat),  # noqa: DTZ001 -- so Hypothesis wants it
+)
