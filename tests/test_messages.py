@@ -155,6 +155,22 @@ def test_of_many_faults_100_are_told(unknown):
     assert str(caught.value).endswith("90 more faults are listed.")
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 60, 97, 98, 99, 100, 1000])
+@pytest.mark.parametrize("unknown", [0, 1, 2, 3, 50])
+def test_of_many_headers_and_members_100_faults_are_told_in_order(wrong, unknown):
+    headers = {"right": "", **{f"h{n}": n for n in range(wrong)}}
+    members = {"key": 1, "headers": headers, "content": "c", **{f"m{n}": n for n in range(unknown)}}
+    every = ["/topic", "/key"] + [f"/headers/h{n}" for n in range(wrong)] + [f"/m{n}" for n in range(unknown)]
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(encoded(members))
+    faults = caught.value.faults
+    if len(every) <= 100:
+        assert [fault.pointer for fault in faults] == every
+    else:
+        assert [fault.pointer for fault in faults] == [*every[:99], ""]
+        assert faults[-1].detail == f"{len(every) - 99} further members are not right either."
+
+
 @pytest.mark.parametrize("character", ["/", "~", "\x1b", "\ud800", "\N{GRINNING FACE}", '"'])
 def test_names_of_any_length_are_told_briefly(character):
     body = encoded({f"{n}{character * 20_000}": n for n in range(50)})

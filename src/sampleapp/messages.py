@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -160,18 +160,21 @@ def _parse_slowly(body: bytes, what: str) -> Message:
         raise InvalidMessage([Fault("", f"A message is a JSON object, not {_type_name(document)}.")])
     values = dict(document)
     faults = list(_faults(document, values))
-    absent = [name for name in _MEMBERS if name not in values]
-    # There may be very many of these, so only those are put into words for which there is room.
-    others: list[Callable[[], Fault]] = []
     headers = values.get("headers")
-    if isinstance(headers, _Object):
-        others += _header_faults(headers)
-    others += [partial(_unknown_member_fault, name, absent) for name in values if name not in _MEMBERS]
+    wrong_headers = _wrong_headers(headers) if isinstance(headers, _Object) else []
+    unknown = [name for name in values if name not in _MEMBERS]
+    # There may be very many of these, so only those are put into words for which there is room.
     room = _MOST_FAULTS - len(faults)
-    told = others if len(others) <= room else others[: room - 1]
-    faults += [make() for make in told]
-    if len(told) < len(others):
-        faults.append(Fault("", f"{len(others) - len(told)} further members are not right either."))
+    if (more := len(wrong_headers) + len(unknown) - room) > 0:
+        more += 1
+        unknown = unknown[: max(0, len(unknown) - more)]
+        wrong_headers = wrong_headers[: room - 1]
+    if isinstance(headers, _Object):
+        faults += _header_faults(headers, wrong_headers)
+    absent = [name for name in _MEMBERS if name not in values]
+    faults += [_unknown_member_fault(name, absent) for name in unknown]
+    if more > 0:
+        faults.append(Fault("", f"{more} further members are not right either."))
     if faults:
         raise InvalidMessage(faults)
     if isinstance(headers, _Object):
@@ -223,7 +226,7 @@ def _parse_json(body: bytes, what: str) -> Any:
 
 
 def _parse_int(digits: str) -> int | float:
-    # Only a timestamp may be a number, and int() refuses to read a very long one.
+    # Only a timestamp may be a number, and int() refuses to read a very long one, or takes very long.
     return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
@@ -232,7 +235,7 @@ def _refuse_constant(what: str, name: str) -> None:
 
 
 def _faults(members: _Object, values: dict[str, Any]) -> Iterator[Fault]:
-    for name, count in Counter(name for name, _ in members).items():
+    for name, count in _counts(members).items():
         if count > 1 and name in _MEMBERS:
             yield Fault(f"/{name}", f'"{name}" is there {count} times; a message has it once.')
     for name in _REQUIRED:
@@ -274,21 +277,48 @@ def _whole(number: Any) -> Any:
     return int(number) if is_whole else number
 
 
-def _header_faults(headers: _Object) -> Iterator[Callable[[], Fault]]:
-    for name, count in Counter(name for name, _ in headers).items():
-        if count > 1:
-            yield partial(_header_fault, name, f"is there {count} times; a message has it once")
-    for name, value in headers:
-        if (surrogate := _LONE_SURROGATE.search(name)) is not None:
-            yield partial(_header_fault, name, f"has in its name {_described(surrogate)}")
-        if not isinstance(value, str):
-            yield partial(_header_fault, name, f"has to be a string, not {_type_name(value)}")
-        elif (surrogate := _LONE_SURROGATE.search(value)) is not None:
-            yield partial(_header_fault, name, f"holds {_described(surrogate)}")
+def _wrong_headers(headers: _Object) -> list[str]:
+    """Return the names of those that are not right, each once, in their order."""
+    search = _LONE_SURROGATE.search
+    wrong = dict.fromkeys(
+        name
+        for name, value in headers
+        if not isinstance(value, str) or search(value) is not None or search(name) is not None
+    )
+    if len(dict(headers)) < len(headers):
+        wrong.update(dict.fromkeys(name for name, count in _counts(headers).items() if count > 1))
+    return list(wrong)
 
 
-def _header_fault(name: str, wrong: str) -> Fault:
-    return Fault(f"/headers/{_pointer_token(name)}", f'The header "{_printable(name)}" {wrong}.')
+def _header_faults(headers: _Object, names: list[str]) -> Iterator[Fault]:
+    """Say of each of some headers what is wrong first."""
+    counts = _counts(headers)
+    told = set(names)
+    values = {name: value for name, value in reversed(headers) if name in told}
+    for name in names:
+        yield Fault(
+            f"/headers/{_pointer_token(name)}",
+            f'The header "{_printable(name)}" {_wrong_with(name, counts[name], values[name])}.',
+        )
+
+
+def _wrong_with(name: str, count: int, value: Any) -> str:
+    """
+    Say what is wrong with a header.
+
+    :param value: the first that it has.
+    """
+    if count > 1:
+        return f"is there {count} times; a message has it once"
+    if (surrogate := _LONE_SURROGATE.search(name)) is not None:
+        return f"has in its name {_described(surrogate)}"
+    if isinstance(value, str) and (surrogate := _LONE_SURROGATE.search(value)) is not None:
+        return f"holds {_described(surrogate)}"
+    return f"has to be a string, not {_type_name(value)}"
+
+
+def _counts(members: _Object) -> Counter[str]:
+    return Counter(name for name, _ in members)
 
 
 def _described(surrogate: re.Match[str]) -> str:
