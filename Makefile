@@ -11,7 +11,7 @@
 #   make check   lint, typing and documentation
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make lock    the newest versions of what the service needs, with hashes, in requirements.lock
-#   make bench   what the service costs on this machine, and Kafka with it (about a quarter of an hour)
+#   make bench   what the service costs on this machine, and Kafka with it (about twenty minutes)
 #   make clean   remove what the others have made
 
 PYTHON ?= python3

@@ -13,6 +13,7 @@ __all__ = ["PARTITIONS", "TOPIC", "NotAvailable", "mock_cluster", "one_node", "t
 
 PROJECT = str(Path(__file__).parent.parent)
 TOPIC = "bench"
+ELSEWHERE = "bench-elsewhere"
 PARTITIONS = 6
 
 
@@ -29,6 +30,7 @@ def mock_cluster() -> Iterator[Any]:
     with MockCluster(brokers=3) as mock:
         mock.create_topic("readings")
         mock.create_topic(TOPIC, partitions=PARTITIONS)
+        mock.create_topic(ELSEWHERE, partitions=1)
         # afkak speaks no other version than 0, which Kafka 4 has taken away.
         mock.set_api_version(PRODUCE, 0, 10)
         yield mock

@@ -6,9 +6,10 @@ of syncs is to mean anything (TMPDIR chooses another). Figures of different runs
 cannot be compared; the ratios within a run can. CPU time is that of the measured process alone. The load
 comes from one process, which is what bounds the requests a second of the cheapest answers.
 
-    make bench                              everything, about a quarter of an hour
+    make bench                              everything, about twenty minutes
     python benchmarks/run.py --quick        to see that it works
     python benchmarks/run.py get producers  some of it
+    python benchmarks/batches.py --help     what many messages in one request cost
     python benchmarks/clients.py --help     what slow clients, large uploads and many connections do to it
 """
 
@@ -19,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from batches import measure_cost as measure_batches
 from clients import burst, idle, overload
 from kafka import compare_post_on_kafka, compare_producers, measure_unknown_topic
 from kafka_leader import measure_kill_of_leader
@@ -43,6 +45,7 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "overload": overload,
         "producers": lambda: compare_producers(rounds=rounds, messages=100_000 // scale),
         "post-on-kafka": lambda: compare_post_on_kafka(rounds=rounds, requests=requests),
+        "batches": lambda: measure_batches(rounds=min(rounds, 3), messages=200_000 // scale),
         "unknown-topic": lambda: measure_unknown_topic(rounds=rounds),
         "leader": lambda: measure_kill_of_leader(rounds=rounds),
     }

@@ -20,6 +20,7 @@ import psutil
 from readings import READINGS
 
 __all__ = [
+    "HERE",
     "Server",
     "aiohttp_librdkafka",
     "aiohttp_readings",

@@ -174,6 +174,18 @@ def test_a_message_on_two_lines_is_two_lines_that_are_wrong():
     assert "The line is not JSON" in str(lines.refused[0].error)
 
 
+@pytest.mark.parametrize("two_on_a_line", [GOOD + b"," + GOOD, GOOD + b",null," + GOOD, b"null," + GOOD])
+@pytest.mark.parametrize("split", [b'{"topic":"t"\n"content":"c"}', b'{"topic":"t",\n"content":"c"}'])
+def test_two_messages_on_a_line_do_not_make_up_for_one_on_two_lines(two_on_a_line, split):
+    lines = read(two_on_a_line + b"\n" + split + b"\n" + GOOD)
+    assert [number for number, _, _ in refused(lines)] == [0, 1, 2]
+    assert len(lines.records) == 1
+
+
+def test_a_null_is_no_message():
+    assert [number for number, _, _ in refused(read(GOOD + b"\nnull\n" + GOOD))] == [1]
+
+
 @pytest.mark.parametrize("body", [b"", b"\n", b"\r\n", b"\n\r\n\n"])
 def test_empty_lines_are_nothing(body):
     lines = read(body)

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 from sampleapp.errors import Fault
 from sampleapp.records import RecordHeaders
 
-__all__ = ["read_event_headers"]
+__all__ = ["may_be_event", "read_event_headers"]
 
 _HTTP_PREFIX: Final = b"ce-"
 _KAFKA_PREFIX: Final = "ce_"
@@ -35,6 +35,17 @@ _ATTRIBUTE: Final = re.compile(rb"ce-[a-z0-9]+")
 _QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MOST_FAULTS: Final = 100
+
+
+def may_be_event(specversions: tuple[bytes, ...], content_type: bytes | None) -> bool:
+    """
+    Whether it is worth it to read the headers of an event: nearly no request is one.
+
+    :param specversions: the values of ``ce-specversion``.
+    """
+    return bool(specversions) or (
+        content_type is not None and content_type[: len(_STRUCTURED)].lower() == _STRUCTURED
+    )
 
 
 def read_event_headers(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -54,7 +54,7 @@ _NOT_ALLOWED: Final = 1
 _INVALID: Final = 2
 _MALFORMED: Final = 3
 
-_decode_messages = msgspec.json.Decoder(list[Message]).decode
+_decode_values = msgspec.json.Decoder(list[Message | None]).decode
 _decode_anything = msgspec.json.Decoder(list[Any]).decode
 
 
@@ -157,7 +157,7 @@ class MessageLines:
         if self._seeks_only_worst:
             return self._pass_over(data)
         try:
-            messages = _decode_lines(data, _decode_messages)
+            messages = _decode_messages(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
         if messages is None or not all(
@@ -292,6 +292,14 @@ class MessageLines:
             self._worst = max(self._worst, severity)
 
 
+def _decode_messages(data: bytes) -> list[Message] | None:
+    """As `_decode_lines`, for lines with messages; ``None`` also if a line has a null."""
+    values = _decode_lines(data, _decode_values)
+    if values is None or {*map(type, values)} != {Message}:
+        return None
+    return cast("list[Message]", values)
+
+
 def _decode_lines(data: bytes, decode: Callable[[bytes], list[_T]]) -> list[_T] | None:
     """
     Decode lines as the members of one array.
@@ -299,15 +307,14 @@ def _decode_lines(data: bytes, decode: Callable[[bytes], list[_T]]) -> list[_T] 
     `msgspec.json.Decoder.decode_lines` would take two values on a line, or one on two lines.
 
     :param data: without the end of the last line.
-    :return: ``None`` if a line may have no value, or several.
+    :return: ``None`` if a line has no value, or several.
     :raise msgspec.DecodeError: a line is not what it has to be.
     :raise UnicodeDecodeError: or not UTF-8.
     """
-    # A string has no line end in it, and nowhere inside a value could there be one comma more.
-    array = data.replace(b"\n", b",\n")
-    values = decode(b"[%b]" % array)
-    # As many as there are lines; but for a line without anything, which may be one of blanks.
-    return values if len(values) == 1 + len(array) - len(data) else None
+    # A string has no line end in it, and an object has no place for a null between its members. So each line
+    # has a value of its own, and none has two if there are no more values than lines, and a null after each.
+    values = decode(b"[%b]" % data.replace(b"\n", b",null,\n"))
+    return values[::2] if len(values) == 1 + 2 * data.count(b"\n") else None
 
 
 def _are_plain(

@@ -56,6 +56,8 @@ def _parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _decoded(text: bytes) -> bytes:
+    if b"%" not in text and b"+" not in text:
+        return text
     return unquote_to_bytes(text.replace(b"+", b" "))
 
 

@@ -15,6 +15,7 @@ test of their own, with a twistd that listens on a free port; those of the tutor
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ from twisted.plugin import getPlugins
 
 from sampleapp.cli import main
 from tests.support.certificates import Authority
+from tests.support.command import stored
 from tests.support.live_service import LiveService
 
 DEADLINE_S = 20
@@ -130,7 +132,7 @@ class Session:
 
     def _eventually(self, command, shown):
         """Run a command; one that only reads, until it shows what was published a moment ago."""
-        reads_only = not re.search(r"\bpublish\b| -d ", command)
+        reads_only = not re.search(r"\bpublish\b| -d | --data-binary | -X ", command)
         until = time.monotonic() + (self._patience_s if reads_only else 0)
         while (printed := self._run(command)) != shown and time.monotonic() < until:
             time.sleep(0.05)
@@ -212,7 +214,7 @@ needs_curl = pytest.mark.skipif(
 
 
 @needs_curl
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.rst"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.rst", "docs/howto/curl.rst"])
 def test_every_command_prints_what_the_page_shows(project, tmp_path, page):
     found = blocks((project / page).read_text(encoding="utf-8"), markdown=page.endswith(".md"))
     assert sum(len(block.commands()) for block in found if "$ " in block.text) >= 6
@@ -363,6 +365,62 @@ def test_the_client_of_the_how_to_does_what_the_page_says(project, tmp_path):
     )
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with LiveService(directory=tmp_path_factory.mktemp("pages")) as service:
+        yield service
+
+
+def printed_by(*command):
+    ended = subprocess.run(
+        list(map(str, command)), capture_output=True, check=False, encoding="utf-8", timeout=DEADLINE_S
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_the_program_with_requests_publishes_a_batch_a_body_and_a_tombstone(project, service):
+    code, shown, errors = printed_by(sys.executable, project / "docs/howto/with_requests.py", service.url)
+    assert (code, errors) == (0, "")
+    batch, body, tombstone = shown.splitlines()
+    assert batch == "published: 3"
+    assert (body[:4], json.loads(body[4:])["topic"]) == ("200 ", "webhooks")
+    assert (tombstone[:4], json.loads(tombstone[4:])["topic"]) == ("200 ", "readings")
+
+
+def test_the_program_with_httpx_publishes_its_batches_in_order(project, service):
+    pytest.importorskip("httpx")
+    shown = printed_by(sys.executable, "-W", "error", project / "docs/howto/with_httpx.py", service.url)
+    assert shown == (0, "published: 1000\n", "")
+    contents = {}
+    for key, content in stored(service, "events"):
+        contents.setdefault(key, []).append(int(content))
+    assert contents == {f"sensor-{sensor}": list(range(100)) for sensor in range(10)}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="this machine has no Node.js")
+def test_the_program_with_fetch_publishes_a_batch_a_body_and_a_tombstone(project, service):
+    code, shown, errors = printed_by("node", project / "docs/howto/with_fetch.mjs", service.url)
+    assert (code, errors) == (0, "")
+    assert re.fullmatch(
+        r"\[ \d+, \d+ \]\n"
+        r"200 \{ topic: 'webhooks', partition: 0, offset: \d+ \}\n"
+        r"200 \{ topic: 'readings', partition: 0, offset: \d+ \}\n",
+        shown,
+    )
+
+
+@needs_curl
+def test_the_script_with_curl_publishes_a_file_or_says_which_line_is_wrong(project, service, tmp_path):
+    script, file = project / "docs/howto/publish-batch.sh", tmp_path / "batch.jsonl"
+    file.write_text('{"topic": "script", "content": "1"}\n{"topic": "script", "content": "2"}\n')
+    assert printed_by(script, file, service.url) == (0, "", "")
+    assert stored(service, "script") == [(None, "1"), (None, "2")]
+    file.write_text('{"topic": "script", "content": "1"}\n{"topic": "script"}\n')
+    code, shown, errors = printed_by(script, file, service.url)
+    assert (code, shown) == (1, "")
+    assert [fault["pointer"] for fault in json.loads(errors)["errors"]] == ["/1/content"]
+
+
 def test_no_code_is_wider_than_a_page(project):
     # What the theme shows at 1280 pixels; blocks of "console" and "text" wrap.
     widest = 88
@@ -376,7 +434,7 @@ def test_no_code_is_wider_than_a_page(project):
             if language not in {"console", "text"}:
                 found[page.name] = max(found.get(page.name, 0), *map(len, dedent(block).splitlines()))
     for shown in [*(project / "docs/examples").iterdir(), *(project / "docs/howto").iterdir()]:
-        if shown.suffix not in {".py", ".service", ".socket", ".conf"}:
+        if shown.suffix not in {".py", ".mjs", ".sh", ".service", ".socket", ".conf"}:
             continue
         found[shown.name] = max(map(len, shown.read_text(encoding="utf-8").splitlines()))
     assert {"kafka.rst", "forward.py", "sampleapp.service", "nginx.conf"} <= found.keys()

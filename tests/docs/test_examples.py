@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.support.command import stored
 from tests.support.live_service import LiveService
 
 
@@ -56,16 +57,37 @@ def test_a_message_without_a_key_is_published(project, service):
     assert answer == {"topic": "greetings", "partition": 0, "offset": 0}
 
 
-@pytest.mark.parametrize("name", ["publish_with_key.py", "publish_without_key.py", "readings_v2.py"])
+def test_messages_are_published_in_one_request(project, service):
+    lines = printed(project, "publish_batch.py", service.url).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"topic": "batch", "partition": 0, "offset": 0},
+        {"topic": "batch", "partition": 0, "offset": 1},
+    ]
+
+
+def test_the_body_of_a_webhook_is_the_value_of_its_record(project, service):
+    assert json.loads(printed(project, "publish_body.py", service.url))["topic"] == "webhooks"
+    assert stored(service, "webhooks") == [("shop", '{"order": 17, "paid": true}')]
+
+
+def test_a_tombstone_removes_a_reading(project, service):
+    printed(project, "publish_with_key.py", service.url)
+    assert json.loads(printed(project, "remove_reading.py", service.url))["topic"] == "readings"
+    gone = "[]\n"
+    assert eventually_printed(gone, project, "readings_v1.py", service.url) == gone
+
+
+PUBLISHING = ["publish_with_key.py", "publish_without_key.py", "publish_batch.py"]
+
+
+@pytest.mark.parametrize("name", [*PUBLISHING, "readings_v2.py"])
 def test_an_answer_that_is_a_problem_is_printed_as_it_is_and_fails(project, service, name):
     ended = run(project, name, f"{service.url}no/such/")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert json.loads(ended.stderr)["status"] == 404
 
 
-@pytest.mark.parametrize(
-    "name", ["publish_with_key.py", "publish_without_key.py", "readings_v1.py", "readings_v2.py"]
-)
+@pytest.mark.parametrize("name", [*PUBLISHING, "readings_v1.py", "readings_v2.py"])
 def test_an_example_says_in_one_line_that_nothing_answers(project, name):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -78,6 +100,6 @@ def test_an_example_says_in_one_line_that_nothing_answers(project, name):
 
 def test_every_example_is_short_enough_to_be_read_at_a_glance(project):
     examples = sorted((project / "docs" / "examples").glob("*.py"))
-    assert len(examples) >= 4
+    assert len(examples) >= 7
     lengths = {example.name: len(example.read_text(encoding="utf-8").splitlines()) for example in examples}
     assert {name: length for name, length in lengths.items() if length >= 30} == {}

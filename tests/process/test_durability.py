@@ -7,6 +7,7 @@ from contextlib import closing
 
 from tests.support.process import (
     DEADLINE_S,
+    BatchPublisher,
     Publisher,
     assert_nothing_lost,
     connect,
@@ -36,6 +37,43 @@ def test_after_kill_9_every_acknowledged_record_is_where_its_answer_said(start, 
         database.execute("DELETE FROM record WHERE value = ?", [b"after it all"])
         database.commit()
     assert_nothing_lost(publishers, tmp_path)
+
+
+def test_after_kill_9_every_line_that_was_answered_is_where_its_answer_said(start, tmp_path):
+    publishers = []
+
+    def not_answered():
+        # In this order, since an answer may come in between.
+        with closing(sqlite3.connect(tmp_path / "broker.sqlite3")) as database:
+            ((stored,),) = database.execute("SELECT next_offset FROM topic WHERE name = 't'").fetchall()
+        return stored - sum(len(batch) for publisher in publishers for batch in publisher.answered)
+
+    before = 0
+    for life in range(2):
+        service = start()
+        alive = [
+            BatchPublisher(service, f"{life}-{n}", lines=lines) for n, lines in enumerate((30, 3000, 3000))
+        ]
+        publishers += alive
+        for publisher in alive:
+            publisher.start()
+        wait_until(lambda alive=alive: all(p.answered for p in alive), "an answer each")
+        wait_until(lambda before=before: not_answered() > before + 30, "a part of a batch in the file")
+        service.kill()
+        for publisher in alive:
+            publisher.join(DEADLINE_S)
+        before = not_answered()
+    stored = records(tmp_path)
+    assert [offset for offset, _ in stored] == list(range(len(stored)))
+    answered = {place for publisher in publishers for batch in publisher.answered for place in batch}
+    assert answered <= set(stored)
+    others = [content for offset, content in stored if (offset, content) not in answered]
+    expected = []
+    for publisher in publishers:
+        count = sum(content.startswith(f"{publisher.name_of_records}-") for content in others)
+        # Without a gap, since later lines must not overtake earlier ones of their key.
+        expected += publisher.unanswered[:count]
+    assert sorted(others) == sorted(expected)
 
 
 def test_after_a_restart_the_readings_are_the_same(start):

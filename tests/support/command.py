@@ -101,9 +101,11 @@ class Watched:
                 self._lines.append(line.rstrip("\n"))
                 self._news.notify_all()
 
-    def wait_for(self, wanted):
+    def wait_for(self, wanted, *, times=1):
         with self._news:
-            seen = self._news.wait_for(lambda: any(wanted in line for line in self._lines), DEADLINE_S)
+            seen = self._news.wait_for(
+                lambda: sum(wanted in line for line in self._lines) >= times, DEADLINE_S
+            )
             assert seen, (wanted, self._lines)
 
     def interrupt(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -45,6 +46,16 @@ def publish(connection, content, *, topic="t", key=None):
 def send_message(connection, content, *, topic="t", key=None):
     body = json.dumps({"topic": topic, "content": content} | ({} if key is None else {"key": key}))
     connection.request("POST", "/messages", body, {"Content-Type": "application/json"})
+
+
+def publish_lines(connection, contents, *, topic="t", key=None):
+    """Publish messages in one request; returns the status and the lines of the answer."""
+    lines = [json.dumps({"topic": topic, "key": key, "content": each}) for each in contents]
+    connection.request("POST", "/messages", "\n".join(lines), {"Content-Type": "application/x-ndjson"})
+    response = connection.getresponse()
+    body = response.read()
+    record_output("answers", body)
+    return response.status, [json.loads(line) for line in body.splitlines()]
 
 
 def answer_on(connection):
@@ -103,6 +114,32 @@ class Publisher(threading.Thread):
                 status, answer = publish(self.connection, content)
                 assert status == 200, answer
                 self.acknowledged.append((answer["offset"], content))
+        except (OSError, http.client.HTTPException):
+            self.connection.close()
+
+
+class BatchPublisher(threading.Thread):
+    """A client that publishes one batch of lines after the other until the service is gone."""
+
+    def __init__(self, service, name, *, lines):
+        super().__init__()
+        self.connection = connect(service)
+        self.name_of_records = name
+        self.lines = lines
+        self.answered = []
+        """Of each batch that was answered, its contents with their offsets."""
+        self.unanswered = []
+        """The contents of the batch whose answer did not come any more."""
+
+    def run(self):
+        try:
+            for number in itertools.count():
+                contents = [f"{self.name_of_records}-{number}-{n}" for n in range(self.lines)]
+                self.unanswered = contents
+                status, places = publish_lines(self.connection, contents, key=self.name_of_records)
+                assert status == 200, places
+                self.answered.append([(each["offset"], c) for each, c in zip(places, contents, strict=True)])
+                self.unanswered = []
         except (OSError, http.client.HTTPException):
             self.connection.close()
 

@@ -115,6 +115,10 @@ class OwnConnection:
         """Have the next statement fail that begins so; or a later one, after so many."""
         self._failures.append([statement, message, after])
 
+    def fail_no_more(self):
+        """Let every statement be."""
+        self._failures.clear()
+
     def used(self, connection, statement):
         todo, self._todo = self._todo, []
         for work in todo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import sys
 import tracemalloc
 import zlib
@@ -260,7 +261,8 @@ def test_a_window_of_8_mib_is_taken_as_rfc_9659_asks(service):
     assert service.bodies.seen == [b"x"]
 
 
-def test_more_frames_than_anybody_has_a_use_for_are_refused(service):
+def test_more_frames_than_anybody_has_a_use_for_are_refused():
+    service = Service()
     frame = zstd_frame(b"")
     assert service.post(frame * 10_000, b"zstd").status == 200
     assert_problem(service.post(frame * 10_001, b"zstd"), 400)
@@ -279,7 +281,7 @@ def test_the_limit_holds_for_what_comes_out(service, code):
     coding = b"gzip" if code is gzip.compress else b"zstd"
     for path, limit in (("/bodies", LIMIT), ("/small", SMALL)):
         assert service.post(code(bytes(limit)), coding, path=path).status == 200
-        for body in (code(bytes(limit + 1)), code(bytes(limit)) + code(b"x"), code(bytes(64 * MIB))):
+        for body in (code(bytes(limit + 1)), code(bytes(limit)) + code(b"x"), code(bytes(4 * MIB))):
             response = service.post(body, coding, path=path)
             assert_problem(response, 413)
             assert f"{limit} bytes" in json.loads(response.body)["detail"]
@@ -304,14 +306,15 @@ def test_a_body_over_the_limit_is_counted_once_whether_or_not_it_is_compressed()
     assert service.site.refusals["max-body"] == 2
 
 
-@pytest.mark.parametrize("content", [bytes(64 * MIB), None], ids=["a bomb", "what does not compress"])
+@pytest.mark.parametrize(
+    "content",
+    [bytes(16 * MIB), random.Random(1).randbytes(MIB - 20_000) + bytes(MIB)],
+    ids=["a bomb", "what hardly compresses"],
+)
 @pytest.mark.parametrize("way", ["own", "twisted.web"])
 def test_what_is_too_large_takes_little_more_memory_than_the_limit(way, content):
-    if content is None:
-        content = zlib.compress(b"".join(b"%d" % n for n in range(500_000)), 9)[: MIB + 1]
-    body = gzip.compress(content, 6)[: MIB - 1]
     service = Service(way, max_body=MIB)
-    request = request_bytes("POST", "/bodies", [(b"Content-Encoding", b"gzip")], body)
+    request = request_bytes("POST", "/bodies", [(b"Content-Encoding", b"gzip")], gzip.compress(content))
     pieces = [request[start : start + 65536] for start in range(0, len(request), 65536)]
     tracemalloc.start()
     try:
@@ -319,7 +322,7 @@ def test_what_is_too_large_takes_little_more_memory_than_the_limit(way, content)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert status in {400, 413}
+    assert status == 413
     # In a site of twisted.web, all that has come is kept until the answer.
     assert peak < (1.5 if way == "own" else 2.5) * MIB
 

@@ -20,7 +20,7 @@ from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
 from tests.support import strategies
-from tests.support.callers import by
+from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, same_answer
 
@@ -182,6 +182,23 @@ def test_every_host_is_answered_alike(both):
         data = b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target.encode(), host)
         assert both.send(data).status in {200, 400, 404}
     assert both.send(b"GET / HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_rights_to_topics_are_answered_alike():
+    both = BothWays(callers=FULL + caller("one", 'publish = ["t"]') + caller("reader", "read = true"))
+    for name, path, method in product(
+        ("one", "reader", "nobody"), ("/topics/t", "/topics/u", "/topics/.."), ("POST", "DELETE")
+    ):
+        answer = both.send(request_bytes(method, f"{path}?key=k", [by(name)]), method)
+        assert (
+            answer.status
+            == {
+                "nobody": 401,
+                "reader": 403,
+                "one": {"/topics/t": 200, "/topics/u": 403, "/topics/..": 422}[path],
+            }[name]
+        )
+    assert {record.topic for record in both.services[0].broker.records} == {"t"}
 
 
 def test_failures_are_answered_alike(no_failure_is_lost):

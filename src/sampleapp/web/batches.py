@@ -157,7 +157,9 @@ class BatchPublisher:
             some = outcomes[start : start + _RESULTS_AT_ONCE]
             pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
             stored = []
-            for number, (record, outcome) in enumerate(zip(records[start:], some, strict=False), start):
+            for number, (record, outcome) in enumerate(
+                zip(records[start : start + _RESULTS_AT_ONCE], some, strict=True), start
+            ):
                 if isinstance(outcome, RecordMetadata):
                     stored.append(record)
                 else:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
-from sampleapp.cloud_events import read_event_headers
+from sampleapp.cloud_events import may_be_event, read_event_headers
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages import TOPIC_RULE, is_legal_topic
 from sampleapp.model import Record
@@ -45,7 +45,7 @@ class Form(Struct, frozen=True):
     """Answers a request that was admitted."""
 
 
-class _Wanted(Struct, frozen=True):
+class _Wanted(Struct, frozen=True, gc=False):
     """The record that a request asks for, but for its value."""
 
     key: bytes | None
@@ -67,20 +67,22 @@ def _read(request: Request, topic: str, *, needs_key: bool = False) -> _Wanted:
             Fault("/key", 'The parameter "key" is missing: say whose tombstone it is, as in "?key=kitchen".')
         )
     headers: RecordHeaders = ()
-    if not needs_key:
-        headers = read_event_headers(request.fields, request.fields.joined(b"content-type"), faults)
+    fields = request.fields
+    content_type = fields.joined(b"content-type")
+    if not needs_key and may_be_event(fields.all(b"ce-specversion"), content_type):
+        headers = read_event_headers(fields, content_type, faults)
     if faults:
         raise InvalidParameters(faults)
     return _Wanted(key, headers)
 
 
 def _admit_raw(request: Request, topic: str) -> None:
-    _read(request, topic)
+    request.admitted = _read(request, topic)
     require_topic(request, topic)
 
 
 def _publish_raw(publisher: Publisher, request: Request, topic: str) -> Deferred[Answer]:
-    wanted = _read(request, topic)
+    wanted: _Wanted = request.admitted
     return publisher.publish(
         Record(
             topic=topic,
@@ -121,7 +123,7 @@ def _admit(request: Request, *, topic: str) -> None:
 
 
 def _admit_tombstone(request: Request, *, topic: str) -> None:
-    _read(request, topic, needs_key=True)
+    request.admitted = _read(request, topic, needs_key=True)
     require_topic(request, topic)
 
 
@@ -222,11 +224,11 @@ class Topics:
         :raise InvalidParameters: there is a body. It would mean nothing (RFC 9110, section 9.3.5), so who
             sends one expects something else.
         """
-        wanted = _read(request, topic, needs_key=True)
         if request.body:
             raise InvalidParameters(
                 [Fault("", "DELETE takes no body: it makes a record without a value. To send one, use POST.")]
             )
+        wanted: _Wanted = request.admitted
         return self._publisher.publish(
             Record(
                 topic=topic,

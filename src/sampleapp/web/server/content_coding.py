@@ -31,9 +31,10 @@ _MOST_IN: Final = 16 * 1024
 _MOST_OUT: Final = 64 * 1024
 
 # What a step has to do, in bytes that it makes. To read a byte costs more than to make one where it makes
-# nothing, and to begin a stream as much as to make some kilobytes.
+# nothing, and to begin a stream as much as to make some kilobytes. Room for bytes may have to be cleared.
 _COST_OF_BYTE_READ: Final = 8
 _COST_OF_STREAM: Final = 8 * 1024
+_BYTES_CLEARED_FOR_ONE: Final = 8
 
 _MOST_STREAMS: Final = 10_000
 """An empty frame of zstd has 9 bytes, and takes 10 µs: in a body of 16 MiB there would be 20 s of them."""
@@ -140,6 +141,52 @@ def has_content(fields: Fields) -> bool:
     return bool(fields.all(b"content-length") or fields.all(b"transfer-encoding"))
 
 
+class _Content:
+    """
+    What has been decoded.
+
+    A `BytesIO` that grows by itself does so by an eighth, and may move all that it has each time. This one
+    makes room for four times as much where it may, so that little is moved, and no step takes long.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._room = 0
+        self._buffer = BytesIO()
+
+    def write(self, data: bytes, *, most: int) -> int:
+        """
+        Add what comes next.
+
+        :param most: for so many bytes in all there may be room without any need.
+        :return: for how many bytes room was made.
+        """
+        length = self.length + len(data)
+        made = self._make_room(length, most) if length > self._room else 0
+        self._buffer.write(data)
+        self.length = length
+        return made
+
+    def _make_room(self, length: int, most: int) -> int:
+        room = min(4 * length, most)
+        if room < 2 * length:
+            return 0
+        # The system takes no memory for zeros, mostly, until they are written to. They are not copied here:
+        # nobody else has them.
+        buffer = BytesIO(bytes(room))
+        buffer.write(self._buffer.getbuffer()[: self.length])
+        self._buffer = buffer
+        self._room = room
+        return room
+
+    def take(self) -> bytes:
+        """Hand over all of it, which is not copied either; nothing is left."""
+        buffer, self._buffer = self._buffer, BytesIO()
+        buffer.truncate(self.length)
+        self.length = self._room = 0
+        return buffer.getvalue()
+
+
 class CodedBody:
     """
     A body that comes compressed.
@@ -160,11 +207,13 @@ class CodedBody:
         self._rest = b""
         self._stream: _Stream | None = None
         self._streams = 0
-        self._content = BytesIO()
-        self._length = 0
+        # So much has come, and is not decoded yet.
+        self._held = 0
+        self._content = _Content()
 
     def write(self, data: bytes) -> None:
         """Keep what has come."""
+        self._held += len(data)
         if self._pieces and len(self._pieces[-1]) < _KEPT_PIECE:
             self._pieces[-1] += data
         elif data:
@@ -193,8 +242,7 @@ class CodedBody:
             except (zlib.error, zstd.ZstdError) as error:
                 # Both libraries say first that they could not do it.
                 raise self._undecodable(str(error).rpartition(": ")[2]) from error
-            cost += len(content) + _COST_OF_BYTE_READ * len(data)
-            self._keep(content)
+            cost += len(content) + _COST_OF_BYTE_READ * len(data) + self._keep(content)
             if stream.eof:
                 self._stream = None
                 self._rest = stream.unused_data
@@ -207,8 +255,7 @@ class CodedBody:
 
     def content(self) -> bytes:
         """Hand over the body, now that it is whole; nothing of it is kept."""
-        content, self._content = self._content, BytesIO()
-        return content.getvalue()
+        return self._content.take()
 
     def _begin_stream(self) -> _Stream:
         self._streams += 1
@@ -226,19 +273,21 @@ class CodedBody:
         piece = self._pieces[0]
         data = bytes(memoryview(piece)[self._position : self._position + _MOST_IN])
         self._position += len(data)
+        self._held -= len(data)
         if self._position == len(piece):
             self._pieces.popleft()
             self._position = 0
         return data
 
-    def _keep(self, content: bytes) -> None:
-        self._length += len(content)
-        if self._length > self._limit:
+    def _keep(self, content: bytes) -> int:
+        """Keep what was decoded; returns what that costs beside it."""
+        if self._content.length + len(content) > self._limit:
             # Nobody knows when it will be forgotten: by then it takes no room.
-            self._content = BytesIO()
+            self._content = _Content()
             self._pieces.clear()
             raise BodyTooLarge(self._limit, is_decoded=True)
-        self._content.write(content)
+        made = self._content.write(content, most=self._limit - self._held)
+        return made // _BYTES_CLEARED_FOR_ONE
 
     def _undecodable(self, reason: str) -> UndecodableBody:
         return UndecodableBody(self._coding.decode("ascii"), reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
@@ -32,6 +32,8 @@ class Request(Struct, gc=False):
     """Who makes it; ``None`` if nobody was asked for it, so that everything is allowed."""
     max_body: int | None = None
     """How long the body may be, in bytes, if that is not up to the server; set by what decides on it."""
+    admitted: Any = None
+    """What was made of the head when the request was admitted, for its handler."""
 
 
 Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]

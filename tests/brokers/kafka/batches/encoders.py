@@ -30,7 +30,7 @@ each_codec = pytest.mark.parametrize("codec", list(Codec))
 each_compression = pytest.mark.parametrize("codec", list(Codec)[1:])
 
 binaries = st.binary(max_size=300)
-timestamps_ms = st.integers(0, 2**62) | st.integers(1_600_000_000_000, 1_900_000_000_000)
+timestamps_ms = st.integers(0, 2**63 - 1) | st.integers(1_600_000_000_000, 1_900_000_000_000)
 headers = st.lists(st.tuples(strategies.texts | st.just("same"), binaries), max_size=4).map(tuple)
 records = st.builds(
     Record,
