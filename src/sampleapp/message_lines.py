@@ -144,7 +144,11 @@ class MessageLines:
                 self._one_by_one_until = end
         if self._position < self._one_by_one_until:
             self._read_one_by_one()
-        return self._position < len(body)
+        if self._position < len(body):
+            return True
+        # As many bytes as there are in the records.
+        self._body = b""
+        return False
 
     def _take(self, data: bytes) -> bool:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -324,6 +325,21 @@ def test_who_does_not_wait_any_more_gets_no_turn():
     gone.cancel()
     clock.take()
     assert next_one.called
+
+
+def test_a_long_list_is_let_go_of_in_turns():
+    clock = ClockInTurns()
+    turns = Turns(clock)
+    many, few = list(range(5001)), [1, 2]
+    turns.let_go(many)
+    turns.let_go(few)
+    lengths = [len(many)]
+    while many:
+        clock.take()
+        lengths.append(len(many))
+    assert all(0 < before - after <= 2000 for before, after in pairwise(lengths))
+    # Nothing is gained with these.
+    assert few == [1, 2]
 
 
 @pytest.mark.parametrize(

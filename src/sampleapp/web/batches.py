@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import count, islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -41,8 +41,6 @@ from sampleapp.web.problems import (
 
 __all__ = ["NDJSON", "BatchPublisher", "RefuseTopic"]
 
-_T = TypeVar("_T")
-
 RefuseTopic: TypeAlias = Callable[[str], SampleAppError | None]
 
 NDJSON: Final = "application/x-ndjson"
@@ -54,7 +52,6 @@ _RECORDS_AT_ONCE: Final = 2500
 """Records whose outcomes are looked at in one turn: half a millisecond."""
 _RESULTS_AT_ONCE: Final = 500
 """The same where some are not published."""
-_FORGOTTEN_AT_ONCE: Final = 2000
 _MOST_TOPICS: Final = 1000
 """So many topics of one batch are counted."""
 
@@ -89,10 +86,15 @@ class BatchPublisher:
         lines = MessageLines(
             body, max_line=self._max_line, now_ms=now_ms, trace=trace, refuse_topic=refuse_topic
         )
-        publishing = Deferred.fromCoroutine(self._publish(lines, is_small=len(body) <= _SMALL))
-        return publishing.addBoth(self._forget_soon, lines.records)
+        return Deferred.fromCoroutine(self._publish(lines, is_small=len(body) <= _SMALL))
 
     async def _publish(self, lines: MessageLines, *, is_small: bool) -> Answer:
+        try:
+            return await self._check_and_publish(lines, is_small=is_small)
+        finally:
+            self._turns.let_go(lines.records)
+
+    async def _check_and_publish(self, lines: MessageLines, *, is_small: bool) -> Answer:
         if not is_small:
             await self._turns.next()
         while lines.read():
@@ -108,7 +110,7 @@ class BatchPublisher:
         except PublishError as error:
             return replace(problem_answer(error), batch=Batch(refused=len(records)))
         answer = await self._answer(records, outcomes)
-        self._forget_soon(None, outcomes)
+        self._turns.let_go(outcomes)
         return answer
 
     async def _refused_by_broker(self, lines: MessageLines) -> list[RefusedLine]:
@@ -172,17 +174,6 @@ class BatchPublisher:
             else failures.answer(len(records))
         )
         return replace(answer, batch=batch)
-
-    def _forget_soon(self, result: _T, many: list[Any]) -> _T:
-        """Let go of many values, piece by piece: even that takes milliseconds."""
-        if len(many) > _FORGOTTEN_AT_ONCE:
-            Deferred.fromCoroutine(self._forget(many))
-        return result
-
-    async def _forget(self, many: list[Any]) -> None:
-        while many:
-            await self._turns.next()
-            del many[-_FORGOTTEN_AT_ONCE:]
 
 
 class _Totals:

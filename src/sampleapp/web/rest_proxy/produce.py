@@ -241,7 +241,10 @@ async def _publish(publisher: Publisher, request: Request, topic: str, partition
         return _refusal(error, accept, refused=_count_refused(error))
     except SampleAppError as error:
         return _refusal(error, accept, refused=len(records))
-    return await _answer(publisher, topic, records, outcomes, accept)
+    answer = await _answer(publisher, topic, records, outcomes, accept)
+    publisher.turns.let_go(records)
+    publisher.turns.let_go(outcomes)
+    return answer
 
 
 async def _check(publisher: Publisher, topic: str, records: Sequence[Record]) -> None:
