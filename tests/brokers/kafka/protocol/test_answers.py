@@ -217,15 +217,22 @@ class TestAnswersAgainstKafkasSchemas:
     @each_version(MetadataRequest)
     def test_metadata(self, oracle, version):
         kio = oracle("metadata", version)
-        node_lists = st.lists(int32s, max_size=3).map(tuple)
+        # Often as many as before, since that is read in another way; and some take a count of two bytes.
+        node_lists = st.one_of(
+            st.lists(int32s, max_size=3).map(tuple),
+            st.tuples(int32s, int32s),
+            st.tuples(int32s, int32s),
+            st.integers(124, 128).map(lambda count: tuple(range(count))),
+        )
         addresses = st.builds(BrokerAddress, int32s, strategies.texts, int32s)
         infos = st.builds(PartitionMetadata, errors, partitions, int32s, node_lists, node_lists)
         topics = st.builds(
             TopicMetadata,
             errors,
             strategies.topics,
-            st.lists(infos, max_size=3).map(tuple),
+            st.lists(infos, max_size=6).map(tuple),
             st.none() | topic_ids if version >= 10 else st.none(),
+            st.booleans(),
         )
         clusters = st.builds(
             ClusterMetadata,
@@ -240,7 +247,7 @@ class TestAnswersAgainstKafkasSchemas:
                 error_code=kio.error(topic.error),
                 name=topic.topic,
                 topic_id=topic.topic_id,
-                is_internal=False,
+                is_internal=topic.is_internal,
                 partitions=tuple(
                     kio.MetadataResponsePartition(
                         error_code=kio.error(info.error),
@@ -248,7 +255,7 @@ class TestAnswersAgainstKafkasSchemas:
                         leader_id=info.leader,
                         replica_nodes=info.replicas,
                         isr_nodes=info.isr,
-                        offline_replicas=info.replicas[1:],
+                        offline_replicas=info.replicas[: info.partition % 2],
                     )
                     for info in topic.partitions
                 ),

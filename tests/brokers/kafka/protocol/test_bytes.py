@@ -18,6 +18,7 @@ from sampleapp.brokers.kafka.protocol import (
     ClusterMetadata,
     Fetched,
     MetadataRequest,
+    PartitionMetadata,
     ProtocolError,
     negotiate,
     request_frame,
@@ -150,6 +151,30 @@ def test_tagged_fields_are_passed_over_wherever_they_stand():
     brokers = b"\2" + packed("i", 7) + compact("h") + packed("i", 9092) + b"\0" + b"\1\x80\x01\2??"
     body = b"\1\0\1?" + packed("i", 0) + brokers + b"\0" + packed("i", 7) + b"\1" + b"\2\0\0\5\1!"
     assert METADATA.decode(12, body) == ClusterMetadata((BrokerAddress(7, "h", 9092),), (), 7, None)
+
+
+@pytest.mark.parametrize("tags", [b"\0", b"\1\7\2??"])
+@pytest.mark.parametrize(
+    ("replicas", "in_sync"), [((7, 8), (7,)), ((7,), (7,)), ((7,), (2, 7)), ((7, 8), (7, 8)), ((), ())]
+)
+def test_partitions_of_one_topic_need_not_look_alike(replicas, in_sync, tags):
+    def partition(number, replicas, in_sync, tags):
+        lists = [bytes([len(each) + 1]) + packed("i" * len(each), *each) for each in (replicas, in_sync, ())]
+        return packed("hiii", 0, number, 7, 4) + b"".join(lists) + tags
+
+    parts = [
+        (0, (7, 8), (7,), b"\0"),
+        (1, replicas, in_sync, tags),
+        (2, replicas, in_sync, b"\0"),
+        (3, (7, 8), (7,), tags),
+    ]
+    topic = packed("h", 0) + compact("t") + TOPIC_ID.bytes + b"\0\5"
+    topic += b"".join(partition(*each) for each in parts) + packed("i", 0) + b"\0"
+    body = b"\0" + packed("i", 0) + b"\1" + b"\0" + packed("i", 7) + b"\2" + topic + b"\0"
+    [found] = METADATA.decode(12, body).topics
+    assert found.partitions == tuple(
+        PartitionMetadata(0, number, 7, replicas, in_sync) for number, replicas, in_sync, _ in parts
+    )
 
 
 def test_empty_tagged_fields_that_end_a_flexible_answer_twice_are_passed_over():

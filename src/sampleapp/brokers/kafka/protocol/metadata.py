@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import ClassVar
 from uuid import UUID
@@ -26,6 +27,8 @@ _SMALLEST_BROKER = 4 + 1 + 4 + 1
 _SMALLEST_TOPIC = 2 + 1 + 1 + 1
 _SMALLEST_PARTITION = _PARTITION.size + 1 + 1
 _NO_TOPIC_ID = bytes(16)
+_MANY = 126
+"""Counts from here on take two bytes in a flexible version."""
 
 
 class BrokerAddress(msgspec.Struct, frozen=True, gc=False):
@@ -121,11 +124,51 @@ def _topic(version: int, reader: Reader) -> TopicMetadata:
     error, name = reader.int16(), reader.string()
     topic_id = reader.uuid() if version >= _TOPIC_IDS_SINCE else None
     is_internal = bool(reader.int8())
-    partitions = tuple(_partition(version, reader) for _ in range(reader.count(_SMALLEST_PARTITION)))
+    partitions = _partitions(version, reader, reader.count(_SMALLEST_PARTITION))
     if version >= _RIGHTS_SINCE:
         reader.int32()
     reader.tags()
     return TopicMetadata(error, name, partitions, topic_id, is_internal)
+
+
+def _partitions(version: int, reader: Reader, count: int) -> tuple[PartitionMetadata, ...]:
+    """
+    Read the partitions of a topic: one after another, but most in one step, as they look like the one before.
+
+    Field by field it takes six times as long, and a large cluster has ten thousand of them.
+    """
+    partitions: list[PartitionMetadata] = []
+    is_compact = MetadataRequest.api.is_flexible(version)
+    for _ in range(count):
+        partition = _like(partitions[-1], reader) if partitions and is_compact else None
+        partitions.append(_partition(version, reader) if partition is None else partition)
+    return tuple(partitions)
+
+
+def _like(last: PartitionMetadata, reader: Reader) -> PartitionMetadata | None:
+    """
+    Read a partition with as many replicas as the last one, in a flexible version.
+
+    :return: ``None``, with nothing read, if it has others, or some are offline, or it has tagged fields.
+    """
+    replicas, in_sync = len(last.replicas), len(last.isr)
+    # A count of up to 126 is one byte, and one more than it says; a count of tagged fields says what it is.
+    layout = _layout(replicas, in_sync)
+    if reader.end - reader.at < layout.size or replicas >= _MANY or in_sync >= _MANY:
+        return None
+    error, partition, leader, _, first, *numbers = layout.unpack_from(reader.body, reader.at)
+    second, third, tags = numbers[replicas], numbers[-2], numbers[-1]
+    if (first, second, third, tags) != (replicas + 1, in_sync + 1, 1, 0):
+        return None
+    reader.at += layout.size
+    return PartitionMetadata(
+        error, partition, leader, tuple(numbers[:replicas]), tuple(numbers[replicas + 1 : -2])
+    )
+
+
+@lru_cache(maxsize=64)
+def _layout(replicas: int, in_sync: int) -> Struct:
+    return Struct(f">hiiiB{replicas}iB{in_sync}iBB")
 
 
 def _partition(version: int, reader: Reader) -> PartitionMetadata:
