@@ -29,7 +29,7 @@ async function publishMany(messages) {
     return lines.map((line) => JSON.parse(line));
   }
   const problem = await answer.json();
-  // Without results, none was published, unless the status is 500 or more.
+  // Without results, none was published, unless the status is 500 or 504.
   return problem.results ?? messages.map(() => problem);
 }
 

@@ -41,7 +41,7 @@ def publish_many(url: str, messages: list[dict[str, Any]]) -> None:
         print(f"published: {len(messages)}")
         return
     problem = response.json()
-    # Without results, none was published, unless the status is 500 or more.
+    # Without results, none was published, unless the status is 500 or 504.
     results = problem.get("results", [problem] * len(messages))
     for message, result in zip(messages, results, strict=True):
         if "offset" not in result:
