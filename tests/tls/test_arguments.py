@@ -122,7 +122,10 @@ EXAMPLE = "Give one such as https:8443:privateKey=key.pem:certKey=certificate.pe
         ),
         (
             "https:1:privateKey=k:certKey=c:interface=::1",
-            r"it is not clear what '1' is. A colon inside a value is written \:, as in interface=\:\:1.",
+            (
+                "a colon ends an argument, so those of an address need a backslash before each: "
+                r"'https:1:privateKey=k:certKey=c:interface=\:\:1'."
+            ),
         ),
         (
             "https:1:k:c:d",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -42,7 +41,7 @@ class Service(InMemoryService):
             clock=self.clock,
             on_withdrawn=lambda: self.authenticator.use(callers, verifier),
         )
-        verifier = self.keys.use(callers, directory=Path())
+        verifier = self.keys.use(callers, {})
         self.authenticator.use(callers, verifier)
         self.keys.start()
 

@@ -36,7 +36,7 @@ class Topics:
     def __init__(self):
         self.waiting = []
 
-    @routes.route("/topics/<topic>", "POST", admit=admit_topic)
+    @routes.route("/shelves/<topic>", "POST", admit=admit_topic)
     def publish(self, request, *, topic):
         if topic == "none":
             raise UnknownTopic("No.")
@@ -45,15 +45,15 @@ class Topics:
             return self.waiting[-1]
         return json_answer(["publish", topic, request.query.decode(), request.body.decode()])
 
-    @routes.route("/topics/<topic>", "DELETE")
+    @routes.route("/shelves/<topic>", "DELETE")
     def delete(self, request, *, topic):
         return json_answer(["delete", topic])
 
-    @routes.route("/topics/all", "GET")
+    @routes.route("/shelves/all", "GET")
     def all(self, request):
         return json_answer(["all"])
 
-    @routes.route("/topics/<topic>/<int:partition>/<int:offset>", "GET")
+    @routes.route("/shelves/<topic>/<int:partition>/<int:offset>", "GET")
     def record(self, request, *, topic, partition, offset):
         return json_answer(["record", topic, partition, offset])
 
@@ -92,20 +92,20 @@ def both():
 @pytest.mark.parametrize(
     ("method", "target", "handled"),
     [
-        ("POST", "/topics/t", ["publish", "t", "", "body"]),
-        ("POST", "/topics/t?key=%zz", ["publish", "t", "key=%zz", "body"]),
-        ("POST", "/%74opics/%74", ["publish", "t", "", "body"]),
-        ("POST", "/topics/%C3%A4", ["publish", "ä", "", "body"]),
+        ("POST", "/shelves/t", ["publish", "t", "", "body"]),
+        ("POST", "/shelves/t?key=%zz", ["publish", "t", "key=%zz", "body"]),
+        ("POST", "/%73helves/%74", ["publish", "t", "", "body"]),
+        ("POST", "/shelves/%C3%A4", ["publish", "ä", "", "body"]),
         # Once, and not as in a query.
-        ("POST", "/topics/%2541+", ["publish", "%41+", "", "body"]),
-        ("POST", "/topics/%00%0A%3F;x=1", ["publish", "\0\n?;x=1", "", "body"]),
-        ("POST", "/topics/..", ["publish", "..", "", "body"]),
-        ("DELETE", "/topics/t", ["delete", "t"]),
+        ("POST", "/shelves/%2541+", ["publish", "%41+", "", "body"]),
+        ("POST", "/shelves/%00%0A%3F;x=1", ["publish", "\0\n?;x=1", "", "body"]),
+        ("POST", "/shelves/..", ["publish", "..", "", "body"]),
+        ("DELETE", "/shelves/t", ["delete", "t"]),
         # What is most exact, of those that take the method.
-        ("GET", "/topics/all", ["all"]),
-        ("GET", "/topics/al%6C", ["all"]),
-        ("POST", "/topics/all", ["publish", "all", "", "body"]),
-        ("GET", "/topics/t/0/12", ["record", "t", 0, 12]),
+        ("GET", "/shelves/all", ["all"]),
+        ("GET", "/shelves/al%6C", ["all"]),
+        ("POST", "/shelves/all", ["publish", "all", "", "body"]),
+        ("GET", "/shelves/t/0/12", ["record", "t", 0, 12]),
         ("GET", "/files/a/b.c", ["file", "a/b.c"]),
         ("GET", "/~a%20b%2520%C3%A4", ["odd"]),
         ("GET", "/%7Ea%20b%2520%C3%A4", ["odd"]),
@@ -118,15 +118,23 @@ def test_a_path_is_handled_with_its_variables(both, method, target, handled):
 
 
 def test_head_comes_with_get(both):
-    answer = both.request("HEAD", "/topics/t/0/12")
+    answer = both.request("HEAD", "/shelves/t/0/12")
     assert (answer.status, answer.body) == (200, b"")
 
 
 @pytest.mark.parametrize(
     "target",
     [
-        *("/topics/", "/topics", "/topics//t", "//topics/t", "/topics/t/", "/topics/t/0/x", "/topics/t/0/-1"),
-        *("/topics/a%2Fb", "/%2Ftopics/t", "/topics%2Ft", "/files/a%2Fb", "/files/", "/files//a", "/~a"),
+        *(
+            "/shelves/",
+            "/shelves",
+            "/shelves//t",
+            "//shelves/t",
+            "/shelves/t/",
+            "/shelves/t/0/x",
+            "/shelves/t/0/-1",
+        ),
+        *("/shelves/a%2Fb", "/%2Fshelves/t", "/shelves%2Ft", "/files/a%2Fb", "/files/", "/files//a", "/~a"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "post"])
@@ -135,7 +143,7 @@ def test_what_fits_no_route_is_not_found(both, method, target):
 
 
 @pytest.mark.parametrize(
-    "target", ["/topics/%", "/topics/%4", "/topics/%zz", "/topics/%ff", "/topics/%ED%A0%80"]
+    "target", ["/shelves/%", "/shelves/%4", "/shelves/%zz", "/shelves/%ff", "/shelves/%ED%A0%80"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "post"])
 def test_a_bad_escape_is_a_bad_request(both, method, target):
@@ -145,9 +153,9 @@ def test_a_bad_escape_is_a_bad_request(both, method, target):
 @pytest.mark.parametrize(
     ("target", "allow"),
     [
-        ("/topics/t", b"DELETE, POST, OPTIONS"),
-        ("/topics/all", b"DELETE, GET, HEAD, POST, OPTIONS"),
-        ("/topics/t/0/12", b"GET, HEAD, OPTIONS"),
+        ("/shelves/t", b"DELETE, POST, OPTIONS"),
+        ("/shelves/all", b"DELETE, GET, HEAD, POST, OPTIONS"),
+        ("/shelves/t/0/12", b"GET, HEAD, OPTIONS"),
         ("/files/a/b", b"GET, HEAD, OPTIONS"),
     ],
 )
@@ -161,24 +169,24 @@ def test_a_wrong_method_is_refused_with_those_that_are_right(both, target, allow
 
 
 def test_what_a_handler_raises_is_answered(both):
-    assert_problem(both.request("POST", "/topics/none"), 404)
+    assert_problem(both.request("POST", "/shelves/none"), 404)
 
 
 def test_a_handler_with_variables_may_answer_later(both):
     connections = [Connection(server) for server in both.servers]
     for connection, topics in zip(connections, both.topics, strict=True):
-        connection.send(request_bytes("POST", "/topics/later"))
+        connection.send(request_bytes("POST", "/shelves/later"))
         assert connection.sent == b""
         topics.waiting.pop().callback(json_answer("late"))
     assert json.loads(same_answer(connections, "POST").body) == "late"
 
 
 def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
-    assert_problem(both.request("POST", "/topics/secret", body=b"body"), 403)
-    assert_problem(both.request("POST", "/topics/s%65cret", body=b"body"), 403)
+    assert_problem(both.request("POST", "/shelves/secret", body=b"body"), 403)
+    assert_problem(both.request("POST", "/shelves/s%65cret", body=b"body"), 403)
     connection = Connection(both.servers[0])
     connection.send(
-        request_bytes("POST", "/topics/secret", [(b"Content-Length", b"4"), (b"Expect", b"100-continue")])
+        request_bytes("POST", "/shelves/secret", [(b"Content-Length", b"4"), (b"Expect", b"100-continue")])
     )
     (answer,) = connection.responses(["POST"])
     assert_problem(answer, 403)
@@ -188,12 +196,12 @@ def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("GET", "/part/topics/all", 200),
-        ("POST", "/part/topics/%74", 200),
-        ("post", "/part/topics/t", 405),
-        ("POST", "/part//topics/t", 404),
-        ("POST", "/part/topics/a%2Fb", 404),
-        ("POST", "/part/topics/%zz", 400),
+        ("GET", "/part/shelves/all", 200),
+        ("POST", "/part/shelves/%74", 200),
+        ("post", "/part/shelves/t", 405),
+        ("POST", "/part//shelves/t", 404),
+        ("POST", "/part/shelves/a%2Fb", 404),
+        ("POST", "/part/shelves/%zz", 400),
         ("GET", "/part", 404),
         ("get", "/part", 404),
     ],
@@ -209,7 +217,7 @@ def test_a_resource_may_be_a_part_of_a_site(method, target, status):
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1))
 def test_any_text_is_the_variable_that_was_encoded(both, text):
-    answer = both.request("DELETE", f"/topics/{quote(text, safe='')}")
+    answer = both.request("DELETE", f"/shelves/{quote(text, safe='')}")
     assert (answer.status, json.loads(answer.body)) == (200, ["delete", text])
 
 
@@ -218,7 +226,10 @@ def test_any_text_is_the_variable_that_was_encoded(both, text):
     st.sampled_from(["GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "post"]),
     st.lists(
         st.sampled_from(
-            [*("/", "topics", "all", "files", "t", "0", "12", "%74", "%2F", "%", "%ff", "%C3"), *"%A4?;:.-~+"]
+            [
+                *("/", "shelves", "all", "files", "t", "0", "12", "%74", "%2F", "%", "%ff", "%C3"),
+                *"%A4?;:.-~+",
+            ]
         )
     ),
 )
@@ -244,10 +255,10 @@ class More:
         ("GET", "/more", 200),
         ("GET", "/mor%65", 200),
         ("PUT", "/more/x", 200),
-        ("GET", "/topics/all", 200),
+        ("GET", "/shelves/all", 200),
         ("POST", "/more", 405),
         ("GET", "/more/x", 405),
-        ("PUT", "/topics/t", 405),
+        ("PUT", "/shelves/t", 405),
         ("GET", "/less", 404),
         ("GET", "/more/%zz", 400),
     ],
