@@ -248,7 +248,7 @@ def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_agai
     publisher.acknowledge()
     assert reported(ended) == [
         "Lines 1-2: Gone. May have been published.",
-        "Nothing was sent for 1 seconds in all: the service could not take it.",
+        "Nothing was sent for 1 second in all: the service could not take it.",
         "Published 2 lines, 2 failed.",
     ]
 
@@ -367,7 +367,7 @@ def test_of_a_batch_that_is_partly_published_only_what_is_safe_is_sent_again():
     assert reported(ended) == [
         "Line 3: Title (504): Detail. May have been published.",
         "Line 4: Title (413): Detail.",
-        "Nothing was sent for 1 seconds in all: the service could not take it.",
+        "Nothing was sent for 1 second in all: the service could not take it.",
         "Published 3 lines, 2 failed.",
     ]
 

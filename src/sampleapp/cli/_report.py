@@ -69,11 +69,16 @@ class Report:
         elif self.interrupted:
             yield f"Interrupted {after}: what follows was not sent."
         if self.held_back_s:
-            yield f"Nothing was sent for {self.held_back_s:.0f} seconds in all: the service allows no more."
+            yield f"Nothing was sent for {_seconds(self.held_back_s)} in all: the service allows no more."
         if self.waited_s:
-            yield f"Nothing was sent for {self.waited_s:.0f} seconds in all: the service could not take it."
+            yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service could not take it."
         lines = "line" if self.published == 1 else "lines"
         yield f"Published {self.published} {lines}, {self.failed} failed."
+
+
+def _seconds(duration_s: float) -> str:
+    number = round(duration_s)
+    return "1 second" if number == 1 else f"{number} seconds"
 
 
 def _ranges(numbers: array[int]) -> Iterator[str]:
