@@ -349,6 +349,25 @@ def test_a_partition_that_the_topic_does_not_have_is_unknown(is_known, partition
     assert world.producer.buffered_bytes == 0
 
 
+@pytest.mark.parametrize("many", [True, False])
+def test_partitions_that_a_topic_has_got_are_known_soon_after_one_was_asked_for(many):
+    world = warm(partitions=1)
+    world.cluster.add_partitions(1)
+
+    def publish():
+        one = record("t", b"x", partition=1)
+        results = told(world.producer.publish_many([one]) if many else world.producer.publish(one))
+        world.advance(0.3)
+        return results[0][0] if many else results[0]
+
+    first = publish()
+    assert type(first if many else first.value) is UnknownPartition
+    assert publish().partition == 1
+    world.producer.drain()
+    world.producer.stop()
+    assert world.clock.getDelayedCalls() == []
+
+
 def told_in(world, one):
     results = told(world.producer.publish(one))
     world.advance(0.5)

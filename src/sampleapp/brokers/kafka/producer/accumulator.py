@@ -23,7 +23,7 @@ from sampleapp.brokers.kafka.producer.results import illegal_topic, unavailable,
 from sampleapp.brokers.kafka.producer.topic import Load, Topic
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.brokers.shared.waiters import Waiters
-from sampleapp.errors import BufferFull, PublishError, PublishTimedOut, RecordTooLarge
+from sampleapp.errors import BufferFull, PublishError, PublishTimedOut, RecordTooLarge, UnknownPartition
 from sampleapp.measures import Waiting
 from sampleapp.messages import is_legal_topic
 from sampleapp.model import Record, RecordMetadata
@@ -66,8 +66,10 @@ class Accumulator:
         """By name. Only the accumulator changes it."""
         self.unknown: dict[str, Topic] = {}
         """Those with records, or checks, and of whose partitions nothing is known yet."""
+        self.doubted: set[str] = set()
+        """Those of which more partitions were asked for than are known. The sender takes them out."""
         self.has_work = False
-        """Whether there is something for the sender to do: a queue that is ready, or a new unknown topic."""
+        """Whether there is something for the sender to do: a queue that is ready, or a topic to learn of."""
         self.has_new_topic = False
         """Whether there is an unknown topic that the sender has not seen to; it says when it has."""
 
@@ -116,7 +118,7 @@ class Accumulator:
         size = record_size(record)
         queue = topic.queue_for(record, turn=self._turn, now_s=now_s) if topic.queues else None
         if queue is None and topic.queues and record.partition is not None:
-            return fail(unknown_partition(record.partition, len(topic.queues)))
+            return fail(self.has_no_partition(topic, record.partition))
         # Every record takes some bytes, so nothing is used exactly when nothing waits.
         if (topic.held if queue is None else queue.held) + size > self._limit_bytes - self._used:
             self.forget_unused(topic.name)
@@ -140,6 +142,13 @@ class Accumulator:
         if topic is None and is_legal_topic(name):
             topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
         return topic
+
+    def has_no_partition(self, topic: Topic, partition: int) -> UnknownPartition:
+        """Make the error for a partition that a topic does not have, as far as is known."""
+        # It may have got more meanwhile.
+        self.doubted.add(topic.name)
+        self.has_work = True
+        return unknown_partition(partition, len(topic.queues))
 
     def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
         """
@@ -184,7 +193,8 @@ class Accumulator:
         total = sum(load.size for load in loads)
         if total > self._limit_bytes:
             return RecordTooLarge(
-                "The records take more room together than all that may wait for the broker."
+                "The records take more room together than all that may wait for the broker. Publish fewer "
+                "of them at once."
             )
         left = self._limit_bytes - self._used - total
         is_full = left < 0
@@ -197,7 +207,8 @@ class Accumulator:
             most, spread = left + last, max(1, len(queues))
             if queues and load.size / spread > self._limit_bytes - total + last:
                 return RecordTooLarge(
-                    "The records take more room together than may wait for one partition of a topic."
+                    "The records take more room together than may wait for one partition of a topic. Publish "
+                    "fewer of them at once."
                 )
             is_full |= (held + load.size) / spread > most
         if is_full:

@@ -18,7 +18,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys
-from sampleapp.brokers.kafka.producer.results import illegal_topic, unknown_partition
+from sampleapp.brokers.kafka.producer.results import illegal_topic
 from sampleapp.brokers.kafka.producer.topic import Load, Topic
 from sampleapp.errors import PublishError, RecordRefused
 from sampleapp.interfaces import Outcome
@@ -54,18 +54,18 @@ class Intake:
         records: Sequence[Record],
         *,
         accumulator: Accumulator,
-        appended: Callable[[], None],
+        worked: Callable[[], None],
         ended: Callable[[Intake], None],
         clock: IReactorTime,
     ) -> None:
         """
         :param records: at least one.
-        :param appended: called when some of them are in the queues.
+        :param worked: called at the end of each turn, in which the sender may have got something to do.
         :param ended: called when all of them are, or none will be any more.
         """
         self._records = records
         self._accumulator = accumulator
-        self._appended = appended
+        self._worked = worked
         self._ended = ended
         self._clock = clock
         self._outcomes = Outcomes(len(records))
@@ -113,8 +113,7 @@ class Intake:
                 break
         else:
             self._end()
-        if self._is_reserved:
-            self._appended()
+        self._worked()
 
     def _end(self) -> None:
         self._accumulator.end_intake()
@@ -159,7 +158,7 @@ class Intake:
                 if hashed is not None:
                     partition = hashed % count
             elif not 0 <= partition < count:
-                outcomes.put(index, unknown_partition(partition, count))
+                outcomes.put(index, self._accumulator.has_no_partition(loads.topic, partition))
                 continue
             load = loads.by_partition.get(partition)
             if load is None:

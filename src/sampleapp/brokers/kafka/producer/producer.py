@@ -132,7 +132,7 @@ class Producer:
         intake = Intake(
             records,
             accumulator=self._accumulator,
-            appended=self._appended,
+            worked=self._wake_sender,
             ended=self._intakes.discard,
             clock=self._clock,
         )
@@ -149,13 +149,13 @@ class Producer:
             if self._stopping:
                 return {name: BrokerStopped("The service is stopping.") for name in some}
             answer = self._accumulator.check(some)
-            self._appended()
+            self._wake_sender()
             errors = await answer
             if errors:
                 return errors
         return {}
 
-    def _appended(self) -> None:
+    def _wake_sender(self) -> None:
         if self._accumulator.has_work:
             self._sender.wake()
 

@@ -193,6 +193,8 @@ class Sender:
         self._until_s = self._clock.seconds() + _TURN_S
         for queue in self._accumulator.take_ready():
             self._assign(queue)
+        while self._accumulator.doubted:
+            self._invalidate(self._accumulator.doubted.pop())
         if self._accumulator.has_new_topic:
             self._accumulator.has_new_topic = False
             self._learn_soon()
