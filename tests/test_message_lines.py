@@ -249,6 +249,13 @@ def test_beyond_100_faults_only_worse_ones_are_sought(first, then, found):
     assert MOST_FAULTS == 100
 
 
+@given(bodies, sizes)
+def test_a_line_that_is_no_json_is_found_behind_100_faults(body, size):
+    malformed = [kind for _, kind, _ in one_by_one(body)[1] if kind is MalformedMessage]
+    lines = read(INVALID * 50 + body, read_at_once=size)
+    assert [kind for _, kind, _ in refused(lines)[50:]] == malformed[:1]
+
+
 @pytest.mark.parametrize("line", [b"1", GOOD, b'{"topic":"t","content":"","key":null}'])
 def test_a_step_reads_a_bounded_part_of_a_large_body(line):
     body = (line + b"\n") * (3_000_000 // (len(line) + 1))

@@ -376,7 +376,7 @@ def test_several_large_batches_share_the_turns():
     service = ServiceInTurns(broker=PlannedBroker())
     connections = [service.connect() for _ in range(3)]
     for connection in connections:
-        connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 50_000))
+        connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 20_000))
     turns, ended = 0, []
     while len(ended) < 3:
         service.clock.take()
@@ -390,19 +390,19 @@ def test_several_large_batches_share_the_turns():
 def test_a_batch_whose_client_goes_away_goes_on():
     service = ServiceInTurns(broker=PlannedBroker())
     connection = service.connect()
-    connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 50_000))
+    connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 20_000))
     connection.lose()
     assert service.broker.batches == []
     for _ in range(100):
         service.clock.take()
-    assert service.broker.batches == [50_000]
+    assert service.broker.batches == [20_000]
     assert service.site.waiting == 0
 
 
 def test_who_stops_the_service_waits_for_a_batch():
     service = ServiceInTurns(broker=PlannedBroker())
     connection = service.connect()
-    connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 50_000))
+    connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * 20_000))
     drained = []
     service.site.drain().addCallback(drained.append)
     while not connection.sent:
