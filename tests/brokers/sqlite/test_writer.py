@@ -189,13 +189,16 @@ async def test_what_has_no_form_in_the_file_is_refused_alone(path):
 async def test_records_published_before_the_start_wait_for_it(path):
     broker = new_broker(path)
     published = broker.publish(record("t"))
+    many = broker.publish_many([record("t")] * 3)
     recorder = Recorder()
     broker.follow(topic="t", observer=recorder)
     assert not published.called
+    assert not many.called
     assert not path.exists()
     broker.start()
     assert (await within(published)).offset == 0
-    await recorder.until(1)
+    assert [each.offset for each in await within(many)] == [1, 2, 3]
+    await recorder.until(4)
     await within(broker.stop(deadline_s=20))
 
 
@@ -204,8 +207,9 @@ async def test_records_published_before_a_start_that_never_comes_fail_when_it_is
     broker = new_broker(path)
     following = broker.follow(topic="t", observer=Recorder())
     published = broker.publish(record("t"))
+    many = broker.publish_many([record("t")] * 3)
     await within(broker.stop(deadline_s=20))
-    [end] = await outcomes([published])
-    assert isinstance(end, BrokerStopped)
+    [end, ends] = await outcomes([published, many])
+    assert [type(each) for each in (end, *ends)] == [BrokerStopped] * 4
     await within(following.stop())
     assert not path.exists()

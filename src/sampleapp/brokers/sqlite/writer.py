@@ -42,8 +42,8 @@ _TRANSACTION_BYTES = 4 * 1024 * 1024
 A transaction that has so much takes no more. It lasts some milliseconds, and so long a record waits that
 comes when one has just begun. With twice as many, a record would cost a tenth less.
 """
-_WEIGHED_AT_ONCE = 4000
-"""Records whose sizes are added up in one turn of the reactor, in about a millisecond."""
+_WEIGHED_AT_ONCE = 2000
+"""Records whose sizes are added up in one turn of the reactor, in less than a millisecond."""
 _PROBE_S = 1.0
 _PATIENCE_WHEN_BAD_S = 0.1
 _NOT_STARTED = "The broker was not started yet."
