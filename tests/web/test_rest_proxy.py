@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from base64 import b64encode
 
@@ -138,6 +139,14 @@ def test_media_types_have_no_case_and_parameters_do_not_matter(content_type):
         assert (
             service_with().request("POST", target, [(b"Content-Type", content_type)], RECORDS).status == 200
         )
+
+
+def test_a_compressed_body_is_read_as_any_other():
+    service = service_with()
+    headers = [*JSON, (b"Content-Encoding", b"gzip")]
+    assert service.request("POST", "/topics/t", headers, gzip.compress(RECORDS)).status == 200
+    assert [each.value for each in service.broker.published] == [b"1"]
+    assert_error(service.request("POST", "/topics/t", headers, b"no gzip"), 400, 400)
 
 
 @pytest.mark.parametrize(
@@ -554,6 +563,8 @@ def test_a_fault_of_the_service_is_an_error_object(no_failure_is_lost):
 
 def test_others_are_refused_with_problem_documents():
     service = service_with()
+    assert_problem(service.request("POST", "/messages", JSON, b"{}"), 415)
+    assert_problem(service.request("GET", "/messages", [(b"Accept", V2)]), 405)
     assert_problem(service.request("POST", "/messages", [], b"{}"), 415)
     assert_problem(service.request("POST", "/topics/a:b", [], b""), 422)
     assert_problem(service.request("GET", "/topics/u", [(b"Accept", b"*/*, application/problem+json")]), 404)

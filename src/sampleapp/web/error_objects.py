@@ -87,10 +87,13 @@ def _is_of_rest_proxy(
     """
     Whether who sends a request expects answers as REST Proxy gives them.
 
-    That is who names one of its media types. What only REST Proxy has is often asked for without them.
+    That is who names one of its media types. What only REST Proxy has is often asked for without them. It has
+    no ``/messages``, where a refusal may say more than its form can.
 
     :param path: as it was sent.
     """
+    if path == b"/messages":
+        return False
     if any(is_of_rest_proxy(each) for each in content_types) or (accept and is_of_rest_proxy(accept)):
         return True
     if method not in (b"GET", b"HEAD") or (accept and _PROBLEM[1] in accept.lower()):
