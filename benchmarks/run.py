@@ -45,7 +45,7 @@ def parts(*, scale: int, rounds: int) -> dict[str, Callable[[], None]]:
         "overload": overload,
         "producers": lambda: compare_producers(rounds=rounds, messages=100_000 // scale),
         "post-on-kafka": lambda: compare_post_on_kafka(rounds=rounds, requests=requests),
-        "batches": lambda: measure_batches(rounds=min(rounds, 3), messages=200_000 // scale),
+        "batches": lambda: measure_batches(rounds=min(rounds, 3), messages=100_000 // scale),
         "unknown-topic": lambda: measure_unknown_topic(rounds=rounds),
         "leader": lambda: measure_kill_of_leader(rounds=rounds),
     }
