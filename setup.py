@@ -18,8 +18,9 @@ TEST = [
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
     "confluent-kafka >= 2.6",
     "h11 >= 0.14",
-    # A page shows a program with it. The one beside it takes requests, which treq needs, too.
+    # Pages show programs with these two.
     "httpx >= 0.27",
+    "requests >= 2.31",
     # Classes generated from Kafka's own schemas: an oracle for the wire format.
     "kio >= 0.6; python_version >= '3.11'",
     # Kubernetes' own schemas, for the manifests.
