@@ -36,9 +36,10 @@ class Sender(Connection):
     """A connection that sends its messages when they are due."""
 
     def __init__(self, port: int, request: bytes, *, due_s: float, interval_s: float) -> None:
-        super().__init__(port, request)
+        super().__init__(port, request, {})
         self.due_s = due_s
         self.is_waiting = False
+        self._answer = b""
         self._interval_s = interval_s
 
     def send_if_due(self, now_s: float) -> None:
@@ -51,13 +52,13 @@ class Sender(Connection):
         data = self.socket.recv(65536)
         if not data:
             raise SystemExit("The service closed a connection.")
-        self.received += data
-        head, separator, body = self.received.partition(b"\r\n\r\n")
+        self._answer += data
+        head, separator, body = self._answer.partition(b"\r\n\r\n")
         length = LENGTH.search(head + b"\r\n")
         if not separator or length is None or len(body) < int(length[1]):
             return None
         waited_s = time.perf_counter() - self.due_s
-        self.received = b""
+        self._answer = b""
         self.is_waiting = False
         self.due_s += self._interval_s
         return head[9:12], waited_s
