@@ -38,6 +38,7 @@ from sampleapp.web import (
     Probes,
     RouteTable,
     answer_to_failure,
+    refusal_in_form,
 )
 
 __all__ = ["Admin", "SampleApp", "build"]
@@ -298,6 +299,7 @@ def build(config: Config, *, reactor: Any, descriptors: Descriptors | None = Non
     make_server = partial(
         HTTPServer,
         answer_to=answer_to_failure,
+        form_refusal=refusal_in_form,
         reactor=reactor,
         descriptors=descriptors,
         on_answer=on_answer,

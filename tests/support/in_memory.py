@@ -19,7 +19,17 @@ from sampleapp.access import Authenticator, Callers, parse_callers
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, Record, RecordMetadata
 from sampleapp.readings import Readings
-from sampleapp.web import Cors, Documentation, FrontDoor, Gate, HTTPServer, Limits, Probes, answer_to_failure
+from sampleapp.web import (
+    Cors,
+    Documentation,
+    FrontDoor,
+    Gate,
+    HTTPServer,
+    Limits,
+    Probes,
+    answer_to_failure,
+    refusal_in_form,
+)
 from tests.support.readings import apply_next
 from tests.support.secrets import record_output
 
@@ -228,6 +238,7 @@ class InMemoryService:
         self.site = HTTPServer(
             self.table.dispatch,
             answer_to=answer_to_failure,
+            form_refusal=refusal_in_form,
             reactor=self.clock,
             limits=Limits(**limits),
             cors=Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None,

@@ -6,7 +6,7 @@ from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
 from sampleapp.web.gate import Gate
 from sampleapp.web.probes import Probes
-from sampleapp.web.routing import Routes, RouteTable, answer_to_failure
+from sampleapp.web.routing import Routes, RouteTable, answer_to_failure, refusal_in_form
 from sampleapp.web.server import (
     Descriptors,
     Dispatch,
@@ -38,4 +38,5 @@ __all__ = [
     "TopicTotal",
     "answer_to_failure",
     "is_on_loopback",
+    "refusal_in_form",
 ]

@@ -33,17 +33,17 @@ from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
-from sampleapp.web.error_objects import not_found
+from sampleapp.web.error_objects import in_form_for, not_found
 from sampleapp.web.gate import Gate
 from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
 from sampleapp.web.request_errors import CrossSiteRequest, MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.server import Handler, Limits, Request
 from sampleapp.web.server.content_coding import check_content_coding
 from sampleapp.web.server.decoding import Decoding
-from sampleapp.web.server.head import check_host
+from sampleapp.web.server.head import Head, check_host
 from sampleapp.web.twisted_web import Terms, give_request_id, in_form_of, render, request_of, set_terms
 
-__all__ = ["RouteTable", "Routes", "answer_to_failure"]
+__all__ = ["RouteTable", "Routes", "answer_to_failure", "refusal_in_form"]
 
 Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
 """A method that answers a `Request`. The variables of its route are keywords."""
@@ -217,6 +217,18 @@ def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
         request_id=request_id.decode("ascii", "backslashreplace"),
     )
     return INTERNAL_ERROR
+
+
+def refusal_in_form(answer: Answer, head: Head) -> Answer:
+    """Give a refusal the form that its client reads, see `sampleapp.web.error_objects`."""
+    fields = head.fields
+    return in_form_for(
+        answer,
+        method=head.method,
+        path=head.path,
+        content_types=fields.all(b"Content-Type"),
+        accept=fields.joined(b"Accept"),
+    )
 
 
 class RouteTable:

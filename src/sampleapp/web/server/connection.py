@@ -22,7 +22,6 @@ from zope.interface import implementer
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.cors import Cors
-from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import (
     BodyTooLarge,
@@ -33,7 +32,7 @@ from sampleapp.web.request_errors import (
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
 from sampleapp.web.server.decoding import Decoding
-from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
+from sampleapp.web.server.exchange import Exchange, FormRefusal, OnAnswer, Peer
 from sampleapp.web.server.head import (
     END_OF_HEAD,
     MAX_HEAD,
@@ -127,6 +126,7 @@ class Server(Protocol):
     limits: Limits
     cors: Cors | None
     """The sites whose pages may use the server from a browser."""
+    form_refusal: FormRefusal
     on_answer: OnAnswer
     decoding: Decoding
     """What decodes bodies that come compressed."""
@@ -516,7 +516,7 @@ class HTTPConnection(TwistedProtocol):
             raise IllegalTransition("There is no request to answer.")
         server = self._server
         if answer.problem:
-            answer = _in_form_of(answer, head)
+            answer = server.form_refusal(answer, head)
         if server.cors is not None:
             answer = server.cors.extend(answer, head.fields.all(b"Origin"))
         self._exchange = None
@@ -619,7 +619,7 @@ class HTTPConnection(TwistedProtocol):
             self._peer, request_id_in(self._buffer) or server.new_request_id(), server.seconds()
         )
         if exchange.head is not None:
-            answer = _in_form_of(answer, exchange.head)
+            answer = server.form_refusal(answer, exchange.head)
         if server.cors is not None:
             answer = server.cors.extend(
                 answer, () if exchange.head is None else exchange.head.fields.all(b"Origin")
@@ -786,18 +786,6 @@ class HTTPConnection(TwistedProtocol):
         if state not in self._state.may_become:
             raise IllegalTransition(f"{self._state} cannot become {state}.")
         self._state = state
-
-
-def _in_form_of(answer: Answer, head: Head) -> Answer:
-    """Give a refusal the form that is expected of it."""
-    fields = head.fields
-    return in_form_for(
-        answer,
-        method=head.method,
-        path=head.path,
-        content_types=fields.all(b"Content-Type"),
-        accept=fields.joined(b"Accept"),
-    )
 
 
 def is_plain_socket(transport: Any) -> bool:

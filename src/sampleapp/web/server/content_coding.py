@@ -11,13 +11,14 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Final, Protocol
+from typing import Final
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
+from sampleapp.decompressors import Decompressor, GzipDecompressor
 from sampleapp.web.request_errors import BodyTooLarge, UndecodableBody, UnsupportedContentCoding
 from sampleapp.web.server.fields import BLANKS, Fields
 
@@ -39,61 +40,18 @@ _BYTES_CLEARED_FOR_ONE: Final = 8
 _MOST_STREAMS: Final = 10_000
 """An empty frame of zstd has 9 bytes, and takes 10 µs: in a body of 16 MiB there would be 20 s of them."""
 
-_GZIP: Final = 16 + zlib.MAX_WBITS
-"""What zlib calls the format of gzip (RFC 1952), with any window."""
 _LARGEST_WINDOW_LOG: Final = 23
 """8 MiB, which is what a decoder of HTTP has to take, and an encoder may not exceed (RFC 9659, section 3)."""
-
-
-class _Stream(Protocol):
-    """Decodes one gzip member or one zstd frame; as `zstd.ZstdDecompressor`."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the stream was reached."""
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is nothing more to be had of what was given."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What was given and stands after the end of the stream."""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Return what comes next, and no more than that; the rest of ``data`` is kept."""
-
-
-class _GzipMember:
-    """As `_Stream`, which zlib's own is nearly."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(_GZIP)
-
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._zlib.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._zlib.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return self._zlib.decompress(data or self._zlib.unconsumed_tail, max_length)
 
 
 def _zstd_frame() -> zstd.ZstdDecompressor:
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW_LOG})
 
 
-_STREAMS: Final[Mapping[bytes, Callable[[], _Stream]]] = {
-    b"gzip": _GzipMember,
+_STREAMS: Final[Mapping[bytes, Callable[[], Decompressor]]] = {
+    b"gzip": GzipDecompressor,
     # RFC 9110, section 8.4.1.3.
-    b"x-gzip": _GzipMember,
+    b"x-gzip": GzipDecompressor,
     b"zstd": _zstd_frame,
 }
 
@@ -205,7 +163,7 @@ class CodedBody:
         self._pieces: deque[bytearray] = deque()
         self._position = 0
         self._rest = b""
-        self._stream: _Stream | None = None
+        self._stream: Decompressor | None = None
         self._streams = 0
         # So much has come, and is not decoded yet.
         self._held = 0
@@ -257,7 +215,7 @@ class CodedBody:
         """Hand over the body, now that it is whole; nothing of it is kept."""
         return self._content.take()
 
-    def _begin_stream(self) -> _Stream:
+    def _begin_stream(self) -> Decompressor:
         self._streams += 1
         if self._streams > _MOST_STREAMS:
             raise self._undecodable(f"it has more than {_MOST_STREAMS} gzip members or zstd frames")

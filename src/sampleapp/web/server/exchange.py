@@ -15,7 +15,7 @@ from sampleapp.interfaces import IVerifiesClients
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.head import Head
 
-__all__ = ["Exchange", "OnAnswer", "Peer"]
+__all__ = ["Exchange", "FormRefusal", "OnAnswer", "Peer"]
 
 
 class Peer:
@@ -83,6 +83,9 @@ class Exchange(Struct, gc=False):
     caller: str = ""
     """The name of the caller; empty if nobody was asked for it, or it is not known."""
 
+
+FormRefusal: TypeAlias = Callable[[Answer, Head], Answer]
+"""Gives an answer that tells of a problem the form in which its client reads problems. It must not raise."""
 
 OnAnswer: TypeAlias = Callable[[Exchange, Answer], None]
 """Is told of each answer, once, when it is decided. It must not raise, and costs each request its time."""

@@ -29,7 +29,8 @@ from sampleapp.web.request_errors import TooManyConnections
 from sampleapp.web.server.connection import CLOSED, TRANSITIONS, HTTPConnection, is_plain_socket
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, OnAnswer
+from sampleapp.web.server.exchange import Exchange, FormRefusal, OnAnswer
+from sampleapp.web.server.head import Head
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.loopback import is_on_loopback
 from sampleapp.web.server.request import Dispatch, Handler, Request
@@ -79,6 +80,7 @@ class HTTPServer(Factory):
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
+        form_refusal: FormRefusal | None = None,
         on_answer: OnAnswer | None = None,
         cors: Cors | None = None,
     ) -> None:
@@ -89,12 +91,14 @@ class HTTPServer(Factory):
         :param reactor: tells the time, in seconds since the epoch.
         :param limits: what a client may cost.
         :param descriptors: of the process; they are not looked at by default.
+        :param form_refusal: gives refusals another form for clients that read it; none by default.
         :param on_answer: is told of each answer; nobody is by default.
         :param cors: the sites whose pages may use the server from a browser; none by default.
         """
         self.dispatch = dispatch if cors is None else _answering_preflights(dispatch, cors)
         self.cors = cors
         self.answer_to = answer_to
+        self.form_refusal: FormRefusal = _leave_as_it_is if form_refusal is None else form_refusal
         self.on_answer: OnAnswer = _tell_nobody if on_answer is None else on_answer
         self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
@@ -272,6 +276,10 @@ class _Unserved(Protocol):
         if is_plain_socket(transport):
             # Before the next one is accepted, which may need its descriptor.
             transport.connectionLost(Failure(ConnectionAborted()))
+
+
+def _leave_as_it_is(answer: Answer, _head: Head) -> Answer:
+    return answer
 
 
 def _tell_nobody(_exchange: Exchange, _answer: Answer) -> None:

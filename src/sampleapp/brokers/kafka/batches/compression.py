@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped] # it has no py.typed
@@ -19,6 +19,7 @@ else:
     from backports import zstd
 
 from sampleapp.brokers.kafka.batches.layout import CODEC
+from sampleapp.decompressors import Decompressor, GzipDecompressor
 
 __all__ = [
     "BatchTooLarge",
@@ -39,8 +40,6 @@ _LZ4_LEVEL = 1
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 """What is longer is kept only after it was found to be within the limit: until then it is counted."""
 _PIECE_BYTES: Final = 256 * 1024
-_GZIP_FRAMED: Final = 31
-"""For zlib: the largest window, inside the header and trailer of gzip."""
 _SNAPPY_MAX_RATIO: Final = 64
 """No element of snappy makes more of each of its bytes: a copy of 64 bytes takes two."""
 
@@ -145,49 +144,14 @@ def decompress(codec: Codec, data: bytes, *, limit_bytes: int) -> bytes:
     return data
 
 
-class _Decompressor(Protocol):
-    """What the standard library calls a decompressor, of bz2 for example."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the stream was reached."""
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is nothing more to be had of what was given."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What was given and stands after the end of the stream."""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Return what comes next, and no more than that; the rest of ``data`` is kept."""
-
-
-class _Gunzip:
-    """As `_Decompressor`, which zlib's own is nearly."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(_GZIP_FRAMED)
-
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._zlib.unconsumed_tail
-
+class _Gunzip(GzipDecompressor):
     @property
     def unused_data(self) -> bytes:
         # As gzip does it: padding is not another member.
-        return self._zlib.unused_data.lstrip(b"\0")
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return self._zlib.decompress(data or self._zlib.unconsumed_tail, max_length)
+        return super().unused_data.lstrip(b"\0")
 
 
-def _members(new_decompressor: Callable[[], _Decompressor], data: bytes) -> Iterator[bytes]:
+def _members(new_decompressor: Callable[[], Decompressor], data: bytes) -> Iterator[bytes]:
     """Decompress one or more streams after one another; the first piece is all, unless that is long."""
     most, left = _KEPT_BYTES, True
     while left:
