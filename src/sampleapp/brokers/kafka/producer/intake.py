@@ -28,9 +28,9 @@ __all__ = ["Intake"]
 
 _AT_ONCE: Final = 1000
 """So many are taken in in one turn, however long it takes: nothing that is published later overtakes them."""
-_TURN_S: Final = 0.0015
+_TURN_S: Final = 0.0005
 """How long one turn may take, in seconds."""
-_STEP: Final = 500
+_STEP: Final = 250
 """After so many records the time is looked at."""
 
 

@@ -2,14 +2,15 @@
 The sender: from queues to requests, and from answers back to queues.
 
 It runs in turns. In each it takes the queues that are ready, gives them to the leaders of their
-partitions, and sends to each leader one request with one batch of each partition. What an answer means is
+partitions, and sends to each leader one request with one batch of each partition. Large batches go apart,
+after the others, so that a record by itself does not wait for very many. What an answer means is
 decided in `results`, what may happen to a queue then in `partition_queue`. Besides, it has the partitions
 of topics learnt while that is needed, and looks now and then whether the time of anything is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -35,11 +36,16 @@ from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution
 
 __all__ = ["Sender", "Timeouts"]
 
+_REQUESTS: Final = 3
+"""In flight to one broker: it takes them one by one, and the next one should be there when it is done."""
 _REQUEST_BYTES: Final = 1024 * 1024
-_IN_FLIGHT: Final = 3
-"""Requests to one broker: it takes them one by one, and the next one should be there when it is done."""
-_TURN_S: Final = 0.0015
-"""How long one turn may take, in seconds, but for one batch: what is left is for the next one."""
+_LARGE_BYTES: Final = 16 * 1024
+"""A batch of more is large. It goes in other requests, and neither kind takes the place of the other."""
+_LARGE_REQUESTS: Final = 2
+_LARGE_REQUEST_BYTES: Final = 256 * 1024
+"""Less, since the broker takes all of it before what comes next."""
+_TURN_S: Final = 0.0005
+"""How long one turn may take, in seconds, but for one large batch: what is left is for the next one."""
 _TICK_S: Final = 0.1
 """How often deadlines are looked at, and queues whose last attempt failed."""
 _LEARN_AGAIN_S: Final = 0.15
@@ -71,18 +77,37 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """Until the leader gives up waiting for its followers, which it should do first."""
 
 
+class _Window:
+    """Requests of one kind to one broker."""
+
+    __slots__ = ("in_flight", "request_bytes", "requests")
+
+    def __init__(self, requests: int, request_bytes: int) -> None:
+        self.requests = requests
+        """How many there may be at once."""
+        self.request_bytes = request_bytes
+        """How large one may become, unless a single batch is larger."""
+        self.in_flight = 0
+
+
 class _Node:
     """One broker, and the queues whose turn comes at it."""
 
-    __slots__ = ("connecting", "in_flight", "node_id", "not_before_s", "ready")
+    __slots__ = ("connecting", "node_id", "not_before_s", "of_large", "of_others", "ready")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.ready: dict[PartitionQueue, None] = {}
-        self.in_flight = 0
+        self.of_others = _Window(_REQUESTS, _REQUEST_BYTES)
+        self.of_large = _Window(_LARGE_REQUESTS, _LARGE_REQUEST_BYTES)
         self.not_before_s = 0.0
         """Until when the broker wants nothing more, by the reactor's clock."""
         self.connecting = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests it has not answered."""
+        return self.of_others.in_flight + self.of_large.in_flight
 
 
 class Sender:
@@ -199,12 +224,7 @@ class Sender:
             self._accumulator.has_new_topic = False
             self._learn_soon()
             self._learning_pause.wake()
-        for node in list(self._nodes.values()):
-            if node.ready:
-                self._serve(node)
-                if self._is_time_over():
-                    self.wake()
-                    break
+        self._serve([node for node in self._nodes.values() if node.ready])
 
     def _is_time_over(self) -> bool:
         return self._clock.seconds() >= self._until_s
@@ -242,17 +262,32 @@ class Sender:
             self._accumulator.ready(queue)
         self.wake()
 
-    def _serve(self, node: _Node) -> None:
+    def _serve(self, nodes: Sequence[_Node]) -> None:
+        """Send to brokers what is ready; of large batches one, and others for as long as there is time."""
+        for node in nodes:
+            self._send_ready(node, node.of_others)
+        for node in nodes:
+            if node.ready:
+                self._send_ready(node, node.of_large)
+                if self._is_time_over():
+                    # Next time the others come first.
+                    if self._nodes.pop(node.node_id, None) is not None:
+                        self._nodes[node.node_id] = node
+                    self.wake()
+                    break
+
+    def _send_ready(self, node: _Node, window: _Window) -> None:
         if not self._client.is_connected(node.node_id):
             self._connect(node)
             return
         if self._clock.seconds() < node.not_before_s:
             # What is not sent is not published, which can be said; the broker would only let it wait.
             return
-        while node.ready and node.in_flight < _IN_FLIGHT:
-            batches = self._drain(node)
-            if batches:
-                self._send(node, batches)
+        while node.ready and window.in_flight < window.requests:
+            batches = self._drain(node, window)
+            if not batches:
+                break
+            self._send(node, batches, window)
             if self._is_time_over():
                 self.wake()
                 break
@@ -266,7 +301,7 @@ class Sender:
             node.connecting = False
             if node.ready:
                 self._until_s = self._clock.seconds() + _TURN_S
-                self._serve(node)
+                self._serve([node])
 
         def failed(failure: Failure) -> None:
             node.connecting = False
@@ -279,15 +314,19 @@ class Sender:
 
         self._client.when_connected(node.node_id).addCallbacks(connected, failed).addErrback(self._fault)
 
-    def _drain(self, node: _Node) -> list[_Taken]:
-        """Take batches for one request."""
+    def _drain(self, node: _Node, window: _Window) -> list[_Taken]:
+        """Take batches for one request: at least one, if there is one of this kind."""
         batches: list[_Taken] = []
         total = 0
+        large = window is node.of_large
         ready, node.ready = node.ready, {}
         for queue in ready:
             if queue.state not in _MAY_BE_SENT:
                 continue
-            if batches and (total + queue.next_bytes() > _REQUEST_BYTES or self._is_time_over()):
+            size = queue.next_bytes()
+            if (size > _LARGE_BYTES) is not large or (
+                batches and (total + size > window.request_bytes or self._is_time_over())
+            ):
                 node.ready[queue] = None
             elif self._client.leader_of(queue.topic, queue.partition) != node.node_id:
                 self._resume((queue,))
@@ -304,7 +343,7 @@ class Sender:
                 batches.append((queue, data))
         return batches
 
-    def _send(self, node: _Node, batches: list[_Taken]) -> None:
+    def _send(self, node: _Node, batches: list[_Taken], window: _Window) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         add_records, add_bytes = self.batch_records.add, self.batch_bytes.add
         for queue, data in batches:
@@ -321,7 +360,7 @@ class Sender:
         self._in_flight += 1
         if len(batches) > 1 or batches[0][0].batch_records > 1:
             self._alone = 0
-        node.in_flight += 1
+        window.in_flight += 1
         answer: Deferred[ProduceAnswer] = self._client.request(
             node.node_id, request, timeout_s=self._answer_s
         )
@@ -329,14 +368,16 @@ class Sender:
         answer.addCallbacks(
             self._answered,
             self._failed,
-            callbackArgs=(node, batches, self._clock.seconds()),
-            errbackArgs=(node, batches),
+            callbackArgs=(node, batches, window, self._clock.seconds()),
+            errbackArgs=(node, batches, window),
         )
 
     # Answers to queues
 
-    def _answered(self, answer: ProduceAnswer, node: _Node, batches: list[_Taken], sent_s: float) -> None:
-        node.in_flight -= 1
+    def _answered(
+        self, answer: ProduceAnswer, node: _Node, batches: list[_Taken], window: _Window, sent_s: float
+    ) -> None:
+        window.in_flight -= 1
         now_s = self._clock.seconds()
         self.acknowledgement_s.add(now_s - sent_s)
         if answer.throttle_ms > 0:
@@ -356,8 +397,8 @@ class Sender:
             self._alone = 0
             self.wake()
 
-    def _failed(self, failure: Failure, node: _Node, batches: list[_Taken]) -> None:
-        node.in_flight -= 1
+    def _failed(self, failure: Failure, node: _Node, batches: list[_Taken], window: _Window) -> None:
+        window.in_flight -= 1
         reason = reason_of(failure)
         sent = failure.value.sent  # type: ignore[union-attr] # a RequestFailed, as reason_of has found
         for queue, _ in batches:
