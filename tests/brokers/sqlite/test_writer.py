@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import pytest_twisted
 
 from sampleapp.errors import (
@@ -72,7 +73,34 @@ async def test_nobody_waits_for_all_of_a_large_batch(path, disk):
         for found in await outcomes(large):
             offsets = [each.offset for each in found]
             assert offsets == sorted(offsets)
-        assert disk.answered["append"] == 24
+        assert disk.answered["append"] == 25
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_single_record_shares_its_transaction_with_a_small_part_of_a_large_batch(path):
+    async with running(path) as broker:
+        await eventually(lambda: broker.health().ready)
+        large = broker.publish_many([record("t", b"%d" % n) for n in range(1500)])
+        await within(broker.publish(record("t", b"alone")))
+        assert broker.measures().commit_records.total == 101
+        await within(large)
+        assert [each.value for each in await everything(broker, "t")][100] == b"alone"
+
+
+@pytest.mark.parametrize("count", [99, 100, 101, 250])
+@pytest_twisted.ensureDeferred
+async def test_many_records_of_a_transaction_are_read_back_as_they_were(path, count):
+    async with running(path) as broker:
+        records = [
+            record(f"t{n % 3}", None if n % 5 == 0 else b"%d" % n, key=b"k%d" % n if n % 2 else None)
+            for n in range(count)
+        ]
+        found = await within(broker.publish_many(records))
+        assert [each.offset for each in found] == [n // 3 for n in range(count)]
+        for number in range(3):
+            assert [(each.key, each.value) for each in await everything(broker, f"t{number}")] == [
+                (each.key, each.value) for each in records[number::3]
+            ]
 
 
 @pytest_twisted.ensureDeferred

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +30,10 @@ __all__ = [
 ]
 
 INSERT = "INSERT INTO record (topic_id, offset, timestamp_ms, key, value, headers) VALUES (?, ?, ?, ?, ?, ?)"
+_ROWS_AT_ONCE: Final = 100
+# Many rows in one statement: SQLite steps once, and the other threads of Python run meanwhile, instead of
+# taking turns with it at each row. It takes a fifth less, too. SQLite has always taken 999 parameters.
+_INSERT_AT_ONCE = INSERT + ", (?, ?, ?, ?, ?, ?)" * (_ROWS_AT_ONCE - 1)
 # A value that an operator has put in by hand may be text: CAST makes bytes of it.
 _SELECT = (
     "SELECT offset, timestamp_ms, CAST(key AS BLOB), CAST(value AS BLOB), headers FROM record"
@@ -143,11 +149,18 @@ def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Ou
         rows.append((place.topic_id, offset, record.timestamp_ms, record.key, record.value, headers))
         outcomes.append(RecordMetadata(topic=record.topic, partition=0, offset=offset))
     try:
-        connection.executemany(INSERT, rows)
+        _insert_rows(connection, rows)
     except _TOO_LARGE as error:
         raise RowRefused from error
     _keep(connection, places)
     return outcomes
+
+
+def _insert_rows(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
+    rest = len(rows) % _ROWS_AT_ONCE
+    for start in range(0, len(rows) - rest, _ROWS_AT_ONCE):
+        connection.execute(_INSERT_AT_ONCE, [*chain.from_iterable(rows[start : start + _ROWS_AT_ONCE])])
+    connection.executemany(INSERT, rows[len(rows) - rest :])
 
 
 def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:

@@ -264,10 +264,19 @@ class Writer:
             idle.callback(None)
 
     def _take(self) -> list[Record]:
-        """Begin with a transaction of what waits: first come, first served, and large batches by turns."""
+        """
+        Begin with a transaction of what waits: first come, first served, and large batches by turns.
+
+        Where somebody waits for few records, the large batches have one turn each: the transaction is short.
+        """
         records: list[Record] = []
         size = 0
+        in_first_round = len(self._queue)
+        has_few = False
         while self._queue and len(records) < _TRANSACTION_RECORDS and size < _TRANSACTION_BYTES:
+            if in_first_round == 0 and has_few:
+                break
+            in_first_round -= 1
             publish = self._queue.popleft()
             first, some, of_some = publish.take()
             self._transaction.append((publish, first, len(some)))
@@ -275,6 +284,8 @@ class Writer:
             size += of_some
             if not publish.is_taken:
                 self._queue.append(publish)
+            elif first == 0:
+                has_few = True
         self._transaction_bytes = size
         return records
 
