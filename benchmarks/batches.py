@@ -216,7 +216,6 @@ def upload(server: Server, data: bytes, statuses: Counter[str]) -> None:
 
 def measure_others(*, requests: int, rounds: int) -> None:
     print("\nOne request after the other on a connection, while batches of 16 MiB come on another one")
-    print("To the same topic, a message stands behind those of the batch: the order of the records is kept.")
     with mock_cluster() as mock:
         for broker in (f"kafka://{mock.bootstrap}", "sqlite:records.sqlite3"):
             with sampleapp(broker=broker, readings=False) as service:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sampleapp.errors import BrokerUnavailable, PublishTimedOut
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import assert_true, keys_of, warm
+from tests.brokers.kafka.producer.world import TIMEOUT_S, assert_true, keys_of, warm
+from tests.support.kafka_simulator import Fate
 
 LARGE = 60_000
 
@@ -120,3 +122,42 @@ def test_large_batches_go_to_one_broker_and_the_other_in_turn(slow):
     world.clock.pump([0] * 20)
     leaders = [world.cluster.logs[partitions_of(request)[0]].leader for request in world.cluster.produces[1:]]
     assert leaders in ([1, 2] * 4, [2, 1] * 4)
+
+
+def test_a_record_of_another_caller_stands_behind_little_of_a_batch_of_many_records():
+    world = warm(partitions=1)
+    many = world.publish_many([b"%05d" % n * 40 for n in range(4000)])
+    while not world.values()[0][1:]:
+        world.advance(0.001, step_s=0.001)
+    stored = len(world.values()[0])
+    alone = world.publish(b"alone")
+    world.advance(1, step_s=0.001)
+    assert alone[0].offset < stored + 1000
+    assert [outcome[0].offset for outcome in many] == [n for n in range(1, 4002) if n != alone[0].offset]
+
+
+def test_records_wait_for_a_queue_that_does_not_move_no_longer_than_others():
+    world = warm(partitions=1)
+    world.decide(lambda: Fate.LATE)
+    many = world.publish_many([b"%05d" % n * 20 for n in range(5000)])
+    world.advance(0.5)
+    # All of them are in the queue, where their time runs.
+    assert world.producer.measures(requests={}).waiting.records == 5000
+    world.advance(TIMEOUT_S)
+    assert {type(outcome[0]) for outcome in many} == {PublishTimedOut, BrokerUnavailable}
+    assert_true(world)
+
+
+@pytest.mark.parametrize("ends_after_s", [0, 0.001, 0.002, 0.005, 0.02])
+def test_a_producer_that_stops_while_records_wait_for_room_tells_of_each(ends_after_s):
+    world = warm(partitions=2)
+    many = world.publish_many([b"%05d" % n * 20 for n in range(5000)], keys=keys_of(2))
+    world.advance(ends_after_s, step_s=0.001)
+    world.producer.drain()
+    world.producer.give_up()
+    assert all(len(outcome) == 1 for outcome in many)
+    world.producer.stop()
+    world.advance(3 * TIMEOUT_S)
+    assert world.producer.buffered_bytes == 0
+    assert world.clock.getDelayedCalls() == []
+    assert_true(world)

@@ -2,7 +2,8 @@
 Many records on their way in.
 
 They are looked at first, and the room for all of them is reserved; then they are put into the queues. Both
-take several turns of the reactor if they are many, so that nobody else has to wait.
+take several turns of the reactor if they are many, so that nobody else has to wait. As long as a queue moves,
+it is kept short, so that what others publish to that partition does not stand behind all of them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ _TURN_S: Final = 0.0005
 """How long one turn may take, in seconds."""
 _STEP: Final = 250
 """After so many records the time is looked at."""
+_LONG_QUEUE_BYTES: Final = 64 * 1024
+"""A queue that has more gets nothing for now. It has a batch that is on its way, and all of the next one."""
+_PAUSE_S: Final = 0.001
+"""How long to wait where all queues are long, in seconds."""
+_PATIENCE_S: Final = 0.1
+"""When none has moved for so long, they get everything: what waits here is given up at no deadline."""
 
 
 class _Loads:
@@ -73,7 +80,7 @@ class Intake:
         """``None`` for a topic whose name is not allowed."""
         self._loads: list[Load] = []
         self._is_reserved = False
-        self._steps = self._work()
+        self._steps: Generator[float, None, None] = self._work()
         self._call: IDelayedCall | None = None
         self._now_s = 0.0
         """When the turn began, in seconds of the reactor's clock."""
@@ -107,9 +114,9 @@ class Intake:
         clock = self._clock
         self._now_s = clock.seconds()
         until_s = self._now_s + _TURN_S
-        for _ in self._steps:
-            if clock.seconds() >= until_s and len(self._records) > _AT_ONCE:
-                self._call = clock.callLater(0, self._turn)
+        for pause_s in self._steps:
+            if pause_s or (clock.seconds() >= until_s and self._takes_turns):
+                self._call = clock.callLater(pause_s, self._turn)
                 break
         else:
             self._end()
@@ -119,22 +126,43 @@ class Intake:
         self._accumulator.end_intake()
         self._ended(self)
 
-    def _work(self) -> Generator[None, None, None]:
-        """Do all of it, with a stop wherever others may have their turn."""
+    @property
+    def _takes_turns(self) -> bool:
+        return len(self._records) > _AT_ONCE
+
+    def _work(self) -> Generator[float, None, None]:
+        """
+        Do all of it.
+
+        :return: yields wherever others may have their turn: how long that has to take, in seconds.
+        """
         records = self._records
         for start in range(0, len(records), _STEP):
             self._sort(records[start : start + _STEP], start)
-            yield
+            yield 0
         error = self._accumulator.reserve(self._loads)
         if error is not None:
             self._forget_topics()
             self._outcomes.refuse(error)
             return
         self._is_reserved = True
-        for load in self._loads:
-            while self._accumulator.place(load, _STEP, now_s=self._now_s):
-                yield
-            yield
+        yield from self._place(self._loads)
+
+    def _place(self, loads: Sequence[Load]) -> Generator[float, None, None]:
+        is_patient = self._takes_turns
+        moved_s = self._now_s
+        while loads:
+            is_patient = is_patient and self._now_s < moved_s + _PATIENCE_S
+            pause_s = _PAUSE_S
+            for load in loads:
+                if not (is_patient and load.is_behind(_LONG_QUEUE_BYTES)):
+                    self._accumulator.place(load, _STEP, now_s=self._now_s)
+                    moved_s = self._now_s
+                    pause_s = 0
+                    yield 0
+            loads = [load for load in loads if load.records]
+            if loads and pause_s:
+                yield pause_s
 
     def _sort(self, records: Sequence[Record], start: int) -> None:
         """Find out which way each record goes, and how much room all that go the same way take."""

@@ -155,6 +155,10 @@ class Load(Struct):
     size: int = 0
     """The bytes of those."""
 
+    def is_behind(self, size: int) -> bool:
+        """Whether its queue holds more than so many bytes already; not while that is not known."""
+        return self.queue is not None and self.queue.held > size
+
     def take(self, count: int) -> tuple[Sequence[Pending], int]:
         """Take so many of them, at most, from the first on; return their bytes, too."""
         records = self.records
