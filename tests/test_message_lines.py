@@ -6,7 +6,7 @@ import json
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage, MessageError, TopicNotAuthorized
@@ -201,6 +201,31 @@ def test_a_line_may_be_as_long_as_a_message_and_no_longer():
         lines = read(GOOD + b"\n" + fits + b" " + end, max_line=100, read_at_once=size)
         assert [each.number for each in lines.refused] == [1]
         assert "more than 100 bytes" in str(lines.refused[0].error)
+
+
+@given(st.lists(st.integers(999, 1001), min_size=1, max_size=4), sizes)
+@settings(max_examples=20)
+def test_a_message_with_too_many_headers_is_named_among_others(counts, size):
+    listed = [
+        {"topic": "t", "content": "c", "headers": {f"h{n}": "v" for n in range(count)}} for count in counts
+    ]
+    body = b"\n".join(json.dumps(each).encode() for each in listed)
+    lines = read(body, max_line=1 << 20, read_at_once=size)
+    assert [each.number for each in lines.refused] == [n for n, count in enumerate(counts) if count > 1000]
+    assert lines.records == [
+        expected_record(each) for each, count in zip(listed, counts, strict=True) if count <= 1000
+    ]
+
+
+@pytest.mark.parametrize("others", [0, 100])
+def test_a_line_with_very_many_headers_is_refused_as_a_message_is(others):
+    line = json.dumps({"topic": "t", "content": "c", "headers": {f"h{n}": "v" for n in range(50_000)}})
+    lines = read(b'{"topic":"t"}\n' * others + line.encode(), max_line=1 << 20)
+    assert len(lines.refused) == (others or 1)
+    assert lines.count == others + 1
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(line.encode())
+    assert others or described(lines.refused[0].error) == described(caught.value)
 
 
 @given(st.sets(st.sampled_from("abc")), st.lists(st.sampled_from("abcd"), max_size=20), sizes)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages import parse_message
+from sampleapp.model import MOST_HEADERS, Message
 from tests.support import strategies
 
 ABSENT = object()
@@ -81,6 +83,23 @@ def test_what_is_not_json_in_utf_8_is_malformed(body, why):
         parse_message(body)
 
 
+@pytest.mark.parametrize("beginning", [b'{"topic":"t","content":[', b"[", b'{"headers":{"a":['])
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (b"x", "not JSON"),
+        (b"1", "not JSON"),
+        (b"NaN", "not JSON"),
+        (b'"a\nb"', "not JSON"),
+        (b'"\xff"', "not UTF-8: see byte 0xff at offset "),
+        (b"[" * 500_000, "nested too deeply"),
+    ],
+)
+def test_what_is_long_and_no_json_is_malformed(beginning, end, why):
+    with pytest.raises(MalformedMessage, match=why):
+        parse_message(beginning + b'"",' * 30_000 + end)
+
+
 @pytest.mark.parametrize(
     ("body", "pointers"),
     [
@@ -141,7 +160,7 @@ def test_what_is_json_but_no_message_has_every_fault_named(body, pointers):
     assert sorted(pointers) == sorted(faults_of(body))
 
 
-@pytest.mark.parametrize("unknown", [98, 99, 1000])
+@pytest.mark.parametrize("unknown", [98, 99, 998])
 def test_of_many_faults_100_are_told(unknown):
     with pytest.raises(InvalidMessage) as caught:
         parse_message(encoded({"key": 1, **{f"m{n}": n for n in range(unknown)}, "content": "c"}))
@@ -155,7 +174,7 @@ def test_of_many_faults_100_are_told(unknown):
     assert str(caught.value).endswith("90 more faults are listed.")
 
 
-@pytest.mark.parametrize("wrong", [0, 1, 60, 97, 98, 99, 100, 1000])
+@pytest.mark.parametrize("wrong", [0, 1, 60, 97, 98, 99, 100, 999])
 @pytest.mark.parametrize("unknown", [0, 1, 2, 3, 50])
 def test_of_many_headers_and_members_100_faults_are_told_in_order(wrong, unknown):
     headers = {"right": "", **{f"h{n}": n for n in range(wrong)}}
@@ -169,6 +188,68 @@ def test_of_many_headers_and_members_100_faults_are_told_in_order(wrong, unknown
     else:
         assert [fault.pointer for fault in faults] == [*every[:99], ""]
         assert faults[-1].detail == f"{len(every) - 99} further members are not right either."
+
+
+# Of a message that is long and has much in it, less is decoded. What is told of it is the same.
+MUCH = 40_000
+
+
+def told_of(body):
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(body)
+    return [(fault.pointer, fault.detail) for fault in caught.value.faults]
+
+
+@given(
+    commas=st.sampled_from([0, MUCH]),
+    count=st.integers(MOST_HEADERS - 3, MOST_HEADERS + 3),
+    is_repeated=st.booleans(),
+    value=st.sampled_from(['""', '"\\""', "1", "[[]]", r'"\ud800"']),
+)
+@settings(max_examples=50)
+def test_a_message_has_1000_headers_at_most(commas, count, is_repeated, value):
+    names = ["h"] * count if is_repeated else [f"h{n}" for n in range(count)]
+    headers = ",".join(f'"{name}":{value}' for name in names)
+    content = "," * commas
+    body = f'{{"topic":"t","content":"{content}","headers":{{{headers}}}}}'.encode()
+    too_many = ("/headers", "There are more than 1000 headers, which is the most for a message.")
+    if count > MOST_HEADERS:
+        assert told_of(body) == [too_many]
+    elif is_repeated:
+        repeated = f'The header "h" is there {count} times; a message has it once.'
+        assert told_of(body) == [("/headers/h", repeated)]
+    elif value in ('""', '"\\""'):
+        assert list(parse_message(body).headers.items()) == [(name, json.loads(value)) for name in names]
+    else:
+        assert faults_of(body)[:99] == [f"/headers/{name}" for name in names[:99]]
+
+
+def test_beside_too_many_headers_whatever_else_is_wrong_is_told():
+    headers = {f"h{n}": "" for n in range(1001)}
+    assert faults_of(encoded({"headers": headers, "key": 1, "topik": ""})) == [
+        *["/topic", "/content", "/key", "/headers", "/topik"]
+    ]
+
+
+@pytest.mark.parametrize("commas", [0, MUCH])
+@pytest.mark.parametrize("name", ["m", "topic", "headers"])
+def test_of_more_than_1000_members_it_is_told_that_they_are_too_many(commas, name):
+    body = encoded({"topic": "t", "content": "," * commas})[:-1]
+    assert told_of(body + b',"%b":{}' % name.encode() * 998 + b"}") != [
+        ("", "There are more than 1000 members; a message has 5 at most.")
+    ]
+    assert told_of(body + b',"%b":{}' % name.encode() * 999 + b"}") == [
+        ("", "There are more than 1000 members; a message has 5 at most.")
+    ]
+
+
+@pytest.mark.parametrize("inside", ["[],", '{"topic":{}},', '"a",', "1,", "[[[]]],", '"\\ud800",'])
+def test_a_long_value_of_another_type_is_told_as_a_short_one_is(inside):
+    in_headers = '{"topic":"t","content":"c","headers":{"a":%s,"b":"c"}}'
+    for value in ("[%s0]", '{"":[%s0]}'):
+        for body in ('{"topic":"t","content":%s}', in_headers, "%s"):
+            short, long = (body % (value % (inside * n)) for n in (1, 30_000))
+            assert told_of(long.encode()) == told_of(short.encode())
 
 
 @pytest.mark.parametrize("character", ["/", "~", "\x1b", "\ud800", "\N{GRINNING FACE}", '"'])
@@ -261,6 +342,19 @@ def test_the_faults_are_exactly_those_that_the_rules_name(document):
         assert message.content == document["content"]
         assert message.headers == document.get("headers", UNSET)
         assert message.timestamp == document.get("timestamp", UNSET)
+
+
+@settings(max_examples=50)
+@given(members, strategies.texts)
+def test_how_long_a_message_is_makes_no_difference_to_what_is_told_of_it(document, text):
+    def outcome(content):
+        try:
+            return parse_message(encoded({**document, "content": content}))
+        except InvalidMessage as error:
+            return error.faults
+
+    short, long = outcome(text), outcome("," * MUCH + text)
+    assert (replace(long, content=text) if isinstance(long, Message) else long) == short
 
 
 @given(strategies.texts, st.sampled_from(["topic", "key", "content"]), st.booleans())

@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError
-from sampleapp.messages import is_legal_topic, parse_message, require_json
+from sampleapp.messages import is_legal_topic, may_have_many_headers, parse_message, require_json
 from sampleapp.model import Message, Record
 from sampleapp.records import RecordHeaders, record_of
 from sampleapp.timestamps import InvalidTimestamp, parse_timestamp
@@ -161,6 +161,8 @@ class MessageLines:
             return False
         if self._seeks_only_worst:
             return self._pass_over(data)
+        if len(data) > 2 * _READ_AT_ONCE and may_have_many_headers(data, data.count(b'"')):
+            return False
         try:
             messages = _decode_messages(data)
         except (msgspec.DecodeError, UnicodeDecodeError):

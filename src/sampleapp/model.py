@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
+    "MOST_HEADERS",
     "TOPIC_PATTERN",
     "ConsumerRecord",
     "FromEnd",
@@ -31,6 +32,14 @@ __all__ = [
 
 TOPIC_PATTERN: Final = r"[A-Za-z0-9._-]{1,249}"
 """What the whole of a topic's name matches, which is also neither ``.`` nor ``..``."""
+
+MOST_HEADERS: Final = 1000
+"""
+So many headers a message may have.
+
+Kafka has no limit. Clients and tracing set some dozens at most, and a hundred thousand, for which a body has
+room, would keep everybody else waiting.
+"""
 
 # These describe, and do not check: the decoder is quicker without, and the parser says more of what is wrong.
 _Topic: TypeAlias = Annotated[
@@ -63,7 +72,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     ] = None
     """The record's key; ``None`` for none, which is not the same as the empty key."""
     headers: Annotated[
-        dict[str, str] | UnsetType,
+        Annotated[dict[str, str], Meta(max_length=MOST_HEADERS)] | UnsetType,
         Meta(
             description="Headers of the record, in this order. A name may be empty; it may not be repeated.",
             examples=[{"unit": "celsius"}],
