@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from decimal import Decimal
 from math import isinf
 from typing import Any, Final
 
@@ -95,7 +94,9 @@ def write(value: object) -> bytes:
 
 def _text(value: Any) -> str:
     if isinstance(value, Number):
-        return _double_text(value) if set(value) & set(".eE") else "0" if value == "-0" else str(value)
+        if "." in value or "e" in value or "E" in value:
+            return _double_text(value)
+        return "0" if value == "-0" else str(value)
     if isinstance(value, str):
         return _SURROGATE_OR_BEYOND_BMP.sub(_as_escapes, json.dumps(value, ensure_ascii=False))
     if isinstance(value, Members):
@@ -122,8 +123,14 @@ def _double_text(text: str) -> str:
 
 
 def _decimal(text: str) -> tuple[str, str, int]:
-    sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    return "-" if sign else "", "".join(map(str, digits)), int(exponent)
+    """:return: the sign, the digits without zeros around them, and the exponent of the last one."""
+    # decimal.Decimal would take three times as long.
+    sign = "-" if text.startswith("-") else ""
+    mantissa, _, exponent = text.removeprefix("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).rstrip("0")
+    last = int(exponent or 0) + len(whole) - len(digits)
+    return sign, digits.lstrip("0"), last
 
 
 def _with_upper_case(escape: re.Match[bytes]) -> bytes:
