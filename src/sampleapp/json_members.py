@@ -13,14 +13,22 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-__all__ = ["Member", "emptied", "first_members", "is_intricate", "require_json_text", "written_object"]
+__all__ = [
+    "Member",
+    "emptied",
+    "end_of_value",
+    "first_members",
+    "is_intricate",
+    "require_json_text",
+    "written_object",
+]
 
 Member: TypeAlias = tuple[bytes, bytes]
 """The JSON texts of a name and of its value."""
 
 _SMALL: Final = 32 * 1024
 _MOST_TOKENS: Final = 20_000
-"""A decoder is through with so many in 5 ms, whatever they are."""
+"""The decoder of Python is through with so many in 5 ms, whatever they are."""
 
 # Each value has one of these around or before it, but for the first one of all.
 _MARKS: Final = (b'"', b",", b"[", b"{")
@@ -33,20 +41,24 @@ _SIMPLE_VALUE: Final = rb"%b|[^]\"[{,} \t\n\r]+|\[\]|\{\}" % _STRING
 _SIMPLE_MEMBER: Final = re.compile(
     rb"%b(%b)%b:%b(%b)%b[,}]" % (_BLANKS, _STRING, _BLANKS, _BLANKS, _SIMPLE_VALUE, _BLANKS)
 )
-_END_OF_NAME: Final = b":"
-_ENDS_OF_VALUE: Final = b",}"
+_END_OF_OBJECT: Final = ord("}")
+_AFTER_VALUES: Final = b":,]}"
 _TRAILING: Final = re.compile(r"trailing characters \(byte ([0-9]+)\)")
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def is_intricate(text: bytes) -> bool:
-    """Whether there may be so much in a JSON text that it takes long to decode."""
+def is_intricate(text: bytes, *, most: int = _MOST_TOKENS) -> bool:
+    """
+    Whether there may be so much in a JSON text that it takes long to decode.
+
+    :param most: so many strings, commas and brackets are not too many; the default suits Python's decoder.
+    """
     tokens = 0
     if len(text) > _SMALL:
         for mark in _MARKS:
             tokens += text.count(mark)
-            if tokens > _MOST_TOKENS:
+            if tokens > most:
                 return True
     return False
 
@@ -61,7 +73,10 @@ def require_json_text(text: bytes) -> None:
     """
     # What is skipped is not decoded, so this is.
     text.decode()
-    _skip(_without_surrogates(text))
+    try:
+        _skip(text)
+    except msgspec.DecodeError:
+        _skip(_without_surrogates(text))
 
 
 def first_members(text: bytes, *, most: int) -> list[Member]:
@@ -72,27 +87,44 @@ def first_members(text: bytes, *, most: int) -> list[Member]:
     :param most: no more than so many are looked for.
     :raise msgspec.DecodeError: they cannot be found in this way.
     """
-    seen = _without_surrogates(text)
-    view = memoryview(seen)
     members: list[Member] = []
-    position = _after_blanks(seen, seen.index(b"{") + 1)
-    if seen[position] == ord("}"):
+    position = _after_blanks(text, text.index(b"{") + 1)
+    if text[position] == _END_OF_OBJECT:
         return members
+    view = memoryview(text)
     while len(members) < most:
-        simple = _SIMPLE_MEMBER.match(seen, position)
+        simple = _SIMPLE_MEMBER.match(text, position)
         if simple is not None:
-            name, value = text[slice(*simple.span(1))], text[slice(*simple.span(2))]
-            end = simple.end() - 1
+            name, value, end = simple[1], simple[2], simple.end() - 1
         else:
-            start = _after_blanks(seen, position)
-            colon = _end_of_value(view, start, _END_OF_NAME)
-            end = _end_of_value(view, colon + 1, _ENDS_OF_VALUE)
+            start = _after_blanks(text, position)
+            try:
+                colon, end = _ends_of_member(view, start)
+            except msgspec.DecodeError:
+                view = memoryview(_without_surrogates(text))
+                colon, end = _ends_of_member(view, start)
             name, value = text[start:colon].rstrip(), text[colon + 1 : end].strip()
         members.append((name, value))
-        if seen[end] == ord("}"):
+        if text[end] == _END_OF_OBJECT:
             break
         position = end + 1
     return members
+
+
+def end_of_value(text: bytes, start: int, stop: int) -> int:
+    """
+    Find where a value ends.
+
+    :param start: where it begins.
+    :param stop: where the text is taken to end.
+    :return: where the first thing comes after it that is not blank: at the latest where the text ends.
+    :raise msgspec.DecodeError: it is not JSON, or does not end.
+    :raise RecursionError: it is nested too deeply to tell.
+    """
+    try:
+        return start + _end(memoryview(text)[start:stop])
+    except msgspec.DecodeError:
+        return start + _end(memoryview(_without_surrogates(text[start:stop])))
 
 
 def emptied(value: bytes) -> bytes:
@@ -110,23 +142,24 @@ def _after_blanks(text: bytes, position: int) -> int:
     return position if blanks is None else blanks.end()
 
 
-def _end_of_value(view: memoryview, start: int, ends: bytes) -> int:
-    """
-    Return where the first thing comes that is neither a value nor blank.
+def _ends_of_member(view: memoryview, start: int) -> tuple[int, int]:
+    """:return: where its colon is, and what comes after its value."""
+    colon = start + _end(view[start:])
+    return colon, colon + 1 + _end(view[colon + 1 :])
 
-    :param ends: what that may be.
-    :raise msgspec.DecodeError: the decoder does not tell.
-    """
+
+def _end(view: memoryview) -> int:
+    """Return where the first thing comes after a value."""
     try:
-        _skip(view[start:])
+        _skip(view)
     except msgspec.DecodeError as error:
         # What it says is no promise of the decoder, so it is looked at.
         trailing = _TRAILING.search(str(error))
-        end = 0 if trailing is None else start + int(trailing[1]) - 1
-        if start < end < len(view) and view[end] in ends:
+        end = 0 if trailing is None else int(trailing[1]) - 1
+        if 0 < end < len(view) and view[end] in _AFTER_VALUES:
             return end
         raise
-    raise msgspec.DecodeError
+    return len(view)
 
 
 def _without_surrogates(text: bytes) -> bytes:

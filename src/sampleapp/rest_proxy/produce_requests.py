@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from enum import Enum
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
+from sampleapp.json_members import emptied, end_of_value, first_members, is_intricate
 from sampleapp.model import Record
+from sampleapp.rest_proxy.json_in_steps import write_in_steps
 from sampleapp.rest_proxy.json_text import (
     Members,
     Number,
@@ -34,18 +36,34 @@ from sampleapp.rest_proxy.json_text import (
 
 __all__ = ["EmbeddedFormat", "Unserializable", "read_records"]
 
-SLICE_BYTES: Final = 64 * 1024
-"""So many bytes are read at once: about half a millisecond."""
+SLICE_BYTES: Final = 24 * 1024
+"""So many bytes are read at once: about a fifth of a millisecond, and not ten, whatever they are."""
 
 _SLOW_SLICE_BYTES: Final = 4 * 1024
 """The same where something is odd, and reading takes many times as long."""
 
+_LONGEST_SLICE: Final = 2
+"""How many times as long as it should be a slice is at most."""
+
+_LONG_SLICE: Final = 28 * 1024
+"""Any shorter one is read at once, whatever is in it."""
+
+_LONG_RECORD: Final = 8 * 1024
+"""Where something is odd, a record that is longer is read in steps of its own."""
+
+_MOST_TOKENS: Final = 60_000
+_MOST_ODD: Final = 4000
+"""So many doubles, and so many escapes, are read at once: each takes 1 to 3 microseconds."""
+
 _MOST_FAULTS: Final = 100
+_MOST_MEMBERS: Final = 1000
+"""With more, it is not told which of them are wrong, which would take long."""
 _LONGEST_NAME: Final = 40
 _LONGEST_TOKEN: Final = 12
 """Of what a decoder refuses where it begins if it is cut off, but for strings: ``\\ud83d\\ude00``."""
 _HIGHEST_PARTITION: Final = 2**31 - 1
 _SCHEMA_MEMBERS: Final = ("key_schema", "key_schema_id", "value_schema", "value_schema_id")
+_REQUEST_MEMBERS: Final = 1 + len(_SCHEMA_MEMBERS)
 
 _WS = rb"[ \t\n\r]*"
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -55,9 +73,22 @@ _HEAD = re.compile(
 )
 _TAIL = re.compile(rb"\]%b(?:,%b%b)*\}%b\Z" % (_WS, _WS, _SCHEMA_MEMBER, _WS), re.DOTALL)
 _BETWEEN_RECORDS = re.compile(rb'\}%b,%b(?=\{%b"(?:value|key|partition)")' % (_WS, _WS, _WS))
-_COMMA = re.compile(r"[ \t\n\r]*(,?)[ \t\n\r]*")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]*")
+_COMMA = re.compile(rb"%b(,?)%b" % (_WS, _WS))
+_COMMA_OF_TEXT = re.compile(_COMMA.pattern.decode("ascii"))
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
+_AS_NUMBERS: Final = bytes.maketrans(b"0123456789.eE", b"0" * 10 + b"...")
+_IN_DOUBLES: Final = b"0."
+_BEYOND_BMP: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
+"""The first bytes in UTF-8 of what is a pair of escapes."""
+_LONG_INTEGER: Final = b"0" * 200
+"""To decode integers takes a time that grows with the square of their length."""
+_CUT_OFF: Final = "truncated"
+"""What the decoder calls that."""
+_NULL: Final = b"null"
+_RECORD_MEMBERS: Final = '"value", "key" and "partition"'
+
+_T = TypeVar("_T")
 _Partition = Annotated[int, Meta(ge=0, le=_HIGHEST_PARTITION)]
 
 
@@ -115,40 +146,60 @@ def read_records(
     :param timestamp_ms: when they were made.
     :param max_record: the greatest length of the JSON text of a record, in bytes; any by default.
     :param slice_bytes: about how many bytes are read at once.
-    :return: the records in order. As long as it is not at its end, something may still be wrong.
+    :return: the records in order, also none at a time where reading takes long. As long as it is not at its
+        end, something may still be wrong.
     :raise MalformedMessage: the body is not JSON.
     :raise InvalidMessage: it is, but not such a request; names what is wrong, up to a hundred times.
     :raise Unserializable: as above, if all that is wrong is in the keys and values.
     """
-    body, position, end = _find_list(body)
+    found = _find_list(body)
+    if found is None:
+        _refuse_too_many_members(body)
+        # To look through a body of many megabytes once more takes long.
+        yield []
+        found = _find_list_slowly(body)
+    body, position, end = found
     if position == end:
         raise InvalidMessage([Fault("/records", '"records" is empty; a request has at least one record.')])
     reader = _Reader(embedded, topic, partition, timestamp_ms, headers)
     most = len(body) if max_record is None else max_record
     size = slice_bytes
     while position < end:
-        cut, position_after = _guess_cut(body, position, end, size)
-        records = reader.read(body[position:cut]) if cut - position <= most else None
+        records = None
+        guess = _guess_cut(body, position, end, size)
+        if guess is not None and guess[0] - position <= most:
+            cut, position_after = guess
+            piece = body[position:cut]
+            if not reader.takes_long(piece):
+                records = reader.read(piece)
+            elif size > _SLOW_SLICE_BYTES:
+                size //= 2
+                continue
         if records is None:
             # The guess was wrong, or something in the slice is.
             size = min(size, _SLOW_SLICE_BYTES)
-            cut, position_after = _find_cut(body, position, end, size, most=most, first=reader.count)
-            piece = body[position:cut]
-            records = reader.read(piece)
-            if records is None:
-                records = reader.read_slowly(piece)
+            long_record = _find_long_record(body, position, end, most=most, number=reader.count)
+            if long_record is not None:
+                yield []
+                cut, position_after = long_record
+                records = yield from _meanwhile(reader.read_long(body[position:cut]))
+            else:
+                cut, position_after = _find_cut(body, position, end, size, most=most, first=reader.count)
+                piece = body[position:cut]
+                records = reader.read(piece)
+                if records is None:
+                    records = reader.read_slowly(piece)
         yield records
         position = position_after
         size = min(2 * size, slice_bytes)
     reader.finish()
 
 
-def _find_list(body: bytes) -> tuple[bytes, int, int]:
+def _find_list(body: bytes) -> tuple[bytes, int, int] | None:
     """
-    Find the list of records.
+    Find the list of records where it nearly always is.
 
     :return: a body, the position of the first byte after the opening bracket, and that of the closing one.
-    :raise MessageError: it has none.
     """
     head = _HEAD.match(body)
     if head is not None:
@@ -158,10 +209,28 @@ def _find_list(body: bytes) -> tuple[bytes, int, int]:
         tail = _TAIL.search(body, max(position, len(body) - SLICE_BYTES))
         if tail is not None:
             return body, position, tail.start()
-    return _find_list_slowly(body)
+    return None
+
+
+def _refuse_too_many_members(body: bytes) -> None:
+    """:raise InvalidMessage: a request has more members than can be named in a moment."""
+    try:
+        count = len(first_members(body, most=_MOST_MEMBERS + 1))
+    except (msgspec.DecodeError, RecursionError, LookupError, ValueError):
+        # It may be no JSON, or no object.
+        return
+    if count > _MOST_MEMBERS:
+        too_many = f"There are more than {_MOST_MEMBERS} members; a request has {_REQUEST_MEMBERS} at most."
+        raise InvalidMessage([Fault("", too_many)])
 
 
 def _find_list_slowly(body: bytes) -> tuple[bytes, int, int]:
+    """
+    Find the list of records, wherever it is.
+
+    :return: as `_find_list`.
+    :raise MessageError: there is none.
+    """
     try:
         members = _decode_members(body)
     except msgspec.ValidationError as error:
@@ -190,13 +259,19 @@ def _find_list_slowly(body: bytes) -> tuple[bytes, int, int]:
     return inside, 0, len(inside)
 
 
-def _guess_cut(body: bytes, position: int, end: int, slice_bytes: int) -> tuple[int, int]:
-    """Return where a slice may end, and where the next one begins then."""
-    if end - position > slice_bytes:
-        between = _BETWEEN_RECORDS.search(body, position + slice_bytes, end)
-        if between is not None:
-            return between.start() + 1, between.end()
-    return end, end
+def _guess_cut(body: bytes, position: int, end: int, slice_bytes: int) -> tuple[int, int] | None:
+    """
+    Return where a slice may end, and where the next one begins then.
+
+    :return: ``None`` if that cannot be told: the slice would be several times as long.
+    """
+    if end - position <= slice_bytes:
+        return end, end
+    stop = min(end, position + _LONGEST_SLICE * slice_bytes)
+    between = _BETWEEN_RECORDS.search(body, position + slice_bytes, stop)
+    if between is not None:
+        return between.start() + 1, between.end()
+    return (end, end) if stop == end else None
 
 
 def _find_cut(
@@ -246,7 +321,7 @@ def _cut_of(text: str, slice_bytes: int, *, most: int, is_all: bool, first: int)
             raise _not_json(error, f"{error.msg} in records[{number}]") from error
         if cut - position > most:
             raise _too_long(number, most)
-        comma = _COMMA.match(text, cut)
+        comma = _COMMA_OF_TEXT.match(text, cut)
         following = cut if comma is None else comma.end()
         has_comma = comma is not None and bool(comma[1])
         if following == len(text) and not is_all:
@@ -260,6 +335,63 @@ def _cut_of(text: str, slice_bytes: int, *, most: int, is_all: bool, first: int)
             return found
         position = following
         number += 1
+
+
+def _find_long_record(
+    body: bytes, position: int, end: int, *, most: int, number: int
+) -> tuple[int, int] | None:
+    """
+    Return where a long record ends, and where the next one begins.
+
+    :param most: the greatest length of a record.
+    :return: ``None`` if it is not so long, or not JSON of which more can be told.
+    :raise MalformedMessage: what is there is not JSON.
+    :raise InvalidMessage: the record is longer than that.
+    """
+    if _is_short_record(body, position, end):
+        return None
+    # With the comma after a record of the greatest length.
+    stop = min(end, position + most + 1)
+    try:
+        after = end_of_value(body, position, stop)
+        # What is skipped is not decoded, so this is.
+        body[position:after].decode()
+    except _REFUSALS as error:
+        if not is_intricate(body[position:stop]):
+            return None
+        if stop < end and _CUT_OFF in str(error):
+            raise _too_long(number, most) from error
+        raise _not_json(error, f"{_reason(error)} in records[{number}]") from error
+    cut = position + len(body[position:after].rstrip())
+    if cut - position > most:
+        raise _too_long(number, most)
+    if cut - position <= _LONG_RECORD:
+        return None
+    comma = _COMMA.match(body, cut, end)
+    following = cut if comma is None else comma.end()
+    has_comma = comma is not None and bool(comma[1])
+    if has_comma is (following == end):
+        raise _not_json(None, f"no record, or no comma, comes after records[{number}]")
+    return cut, following
+
+
+def _is_short_record(body: bytes, position: int, end: int) -> bool:
+    stop = min(end, position + _LONG_RECORD + 1)
+    try:
+        return end_of_value(body, position, stop) < stop
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _meanwhile(steps: Generator[None, None, _T]) -> Generator[list[Record], None, _T]:
+    """Give no records at each step."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: _T = done.value
+            return value
+        yield []
 
 
 def _may_be_cut_off(error: json.JSONDecodeError) -> bool:
@@ -331,6 +463,38 @@ class _Reader:
         self.count += len(records)
         return records
 
+    def takes_long(self, piece: bytes) -> bool:
+        """Whether it may take long to read a slice, and to write its values."""
+        # What is no base64 stops the decoder.
+        if len(piece) <= _LONG_SLICE or self._embedded is EmbeddedFormat.BINARY:
+            return False
+        numbers = piece.translate(_AS_NUMBERS)
+        return (
+            is_intricate(piece, most=_MOST_TOKENS)
+            or _LONG_INTEGER in numbers
+            or numbers.count(_IN_DOUBLES) > _MOST_ODD
+            or (b"\\" in piece and piece.count(rb"\u") > _MOST_ODD)
+            or (rb"\u00" in piece and piece.count(b"\\") > _MOST_ODD)
+            or (not piece.isascii() and sum(map(piece.count, _BEYOND_BMP)) > _MOST_ODD)
+        )
+
+    def read_long(self, text: bytes) -> Generator[None, None, list[Record]]:
+        """
+        Read one long record, in steps of some milliseconds, and note what is wrong with it.
+
+        :param text: JSON.
+        :raise InvalidMessage: more is wrong than can be told.
+        """
+        records = None if self.takes_long(text) else self.read(text)
+        if records is not None:
+            return records
+        yield
+        record = yield from self._read_one_in_steps(text)
+        if record is None and len(self._faults) >= _MOST_FAULTS:
+            self.finish()
+        self.count += 1
+        return [] if record is None else [record]
+
     def read_slowly(self, piece: bytes) -> list[Record]:
         """
         Read a slice that ends with a record, and note what is wrong with its records.
@@ -339,13 +503,7 @@ class _Reader:
         :raise InvalidMessage: more is wrong than can be told.
         """
         try:
-            values = json.loads(
-                b"[%b]" % piece,
-                object_pairs_hook=Members,
-                parse_float=Number,
-                parse_int=Number,
-                parse_constant=_refuse_constant,
-            )
+            values = _parse(b"[%b]" % piece)
         except UnicodeDecodeError as error:
             raise _not_json(error, "it is not UTF-8") from error
         except json.JSONDecodeError as error:
@@ -373,24 +531,43 @@ class _Reader:
             self._refuse("", "is not an object")
             return None
         members = dict(value)
-        for name in members:
-            if name not in ("key", "value", "partition"):
-                self._refuse(
-                    f"/{_shown(name)}",
-                    f'has a member "{_shown(name)}"; a record has "value", "key" and "partition" only',
-                )
+        self._refuse_unknown(members)
         key, content = (self._serialize(name, members.get(name)) for name in ("key", "value"))
         partition = self._read_partition(members.get("partition"))
-        if len(self._faults) > faults:
+        return self._record(key, content, partition) if len(self._faults) == faults else None
+
+    def _read_one_in_steps(self, text: bytes) -> Generator[None, None, Record | None]:
+        faults = len(self._faults)
+        if not text.startswith(b"{"):
+            self._refuse("", "is not an object")
             return None
+        found = first_members(text, most=_MOST_MEMBERS + 1)
+        yield
+        if len(found) > _MOST_MEMBERS:
+            self._refuse("", f"has more than {_MOST_MEMBERS} members; a record has {_RECORD_MEMBERS} only")
+            return None
+        members = {json.loads(name): value for name, value in found}
+        self._refuse_unknown(members)
+        key = yield from self._serialize_in_steps("key", members.get("key", _NULL))
+        content = yield from self._serialize_in_steps("value", members.get("value", _NULL))
+        partition = self._read_partition(_parse(emptied(members.get("partition", _NULL))))
+        return self._record(key, content, partition) if len(self._faults) == faults else None
+
+    def _record(self, key: bytes | None, value: bytes | None, partition: int | None) -> Record:
         return Record(
             topic=self._topic,
             key=key,
-            value=content,
+            value=value,
             timestamp_ms=self._timestamp_ms,
             headers=self._headers,
             partition=partition,
         )
+
+    def _refuse_unknown(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in ("key", "value", "partition"):
+                shown = _shown(name)
+                self._refuse(f"/{shown}", f'has a member "{shown}"; a record has {_RECORD_MEMBERS} only')
 
     def _read_partition(self, value: object) -> int | None:
         if value is None:
@@ -413,32 +590,59 @@ class _Reader:
         try:
             if self._embedded is EmbeddedFormat.JSON:
                 return write(value)
-            if isinstance(value, str) and not isinstance(value, Number):
-                return _decode_base64(value)
-        except NumberTooLarge:
-            why = f'has a number in its "{name}" that is too large for a double'
+            return _decode_base64(value)
         except RecursionError as error:
             raise _not_json(error, "") from error
-        except ValueError:
-            why = f'has a "{name}" that is not base64 (RFC 4648, section 4)'
-        else:
+        except (ValueError, TypeError) as error:
+            self._refuse_content(name, error)
+            return None
+
+    def _serialize_in_steps(self, name: str, text: bytes) -> Generator[None, None, bytes | None]:
+        if text == _NULL:
+            return None
+        try:
+            if self._embedded is EmbeddedFormat.JSON:
+                return (yield from write_in_steps(text))
+            return _decode_base64(_parse(emptied(text)))
+        except (ValueError, TypeError) as error:
+            self._refuse_content(name, error)
+            return None
+
+    def _refuse_content(self, name: str, error: Exception) -> None:
+        if isinstance(error, NumberTooLarge):
+            why = f'has a number in its "{name}" that is too large for a double'
+        elif isinstance(error, TypeError):
             why = f'has a "{name}" that is not a string of base64'
+        else:
+            why = f'has a "{name}" that is not base64 (RFC 4648, section 4)'
         self._refuse(f"/{name}", why, is_content=True)
-        return None
 
     def _refuse(self, pointer: str, why: str, *, is_content: bool = False) -> None:
         self._only_content = self._only_content and is_content
         self._faults.append(Fault(f"/records/{self.count}{pointer}", f"records[{self.count}] {why}."))
 
 
-def _decode_base64(text: str) -> bytes:
+def _parse(text: bytes) -> Any:
+    return json.loads(
+        text,
+        object_pairs_hook=Members,
+        parse_float=Number,
+        parse_int=Number,
+        parse_constant=_refuse_constant,
+    )
+
+
+def _decode_base64(text: object) -> bytes:
     """
     Decode as ``com.google.common.io.BaseEncoding.base64()`` does: any padding, or none; nothing in between.
 
+    :raise TypeError: it is not a string.
     :raise ValueError: it is not base64.
     """
+    if not isinstance(text, str) or isinstance(text, Number):
+        raise TypeError
     digits = text.rstrip("=")
-    if _BASE64.fullmatch(digits) is None or len(digits) % 4 == 1:
+    if not digits.isascii() or digits.encode("ascii").translate(None, _BASE64) or len(digits) % 4 == 1:
         raise ValueError(text)
     return b64decode(digits + "=" * (-len(digits) % 4))
 

@@ -228,8 +228,8 @@ async def _publish(publisher: Publisher, request: Request, topic: str, partition
             headers=trace_of(request),
             max_record=_ROOM_OF_JSON * publisher.limits.max_body,
         )
-        for some in slices:
-            if records:
+        for number, some in enumerate(slices):
+            if number:
                 await publisher.turns.next()
             records += some
             partitions.update([record.partition for record in some])
