@@ -267,7 +267,7 @@ class Writer:
         """
         Begin with a transaction of what waits: first come, first served, and large batches by turns.
 
-        Where somebody waits for few records, the large batches have one turn each: the transaction is short.
+        If it has all records of somebody who published few, it ends when each of the others has had a turn.
         """
         records: list[Record] = []
         size = 0

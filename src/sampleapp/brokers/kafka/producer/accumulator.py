@@ -53,7 +53,8 @@ class Accumulator:
         self._used = 0
         self._reserved = 0
         self._intakes = 0
-        self._delivery_timeout_s = delivery_timeout_s
+        self.delivery_timeout_s = delivery_timeout_s
+        """How long a caller waits for an answer at most, in seconds."""
         self._batch_bytes = batch_bytes
         self._clock = clock
         self._idle: Waiters[None] = Waiters()
@@ -120,7 +121,7 @@ class Accumulator:
         if queue is None and topic.queues and record.partition is not None:
             return fail(self.has_no_partition(topic, record.partition))
         # Every record takes some bytes, so nothing is used exactly when nothing waits.
-        if (topic.held if queue is None else queue.held) + size > self._limit_bytes - self._used:
+        if (topic.held if queue is None else queue.held_or_reserved) + size > self._limit_bytes - self._used:
             self.forget_unused(topic.name)
             if size > self._limit_bytes:
                 return fail(RecordTooLarge("The record is larger than all that may wait for the broker."))
@@ -129,7 +130,7 @@ class Accumulator:
             )
         self._used += size
         answer: Deferred[RecordMetadata] = Deferred()
-        pending = Pending(record, size, now_s + self._delivery_timeout_s, answer)
+        pending = Pending(record, size, now_s + self.delivery_timeout_s, answer)
         if queue is None:
             self._wait_for_partitions(topic, pending)
         elif queue.append(pending):
@@ -157,7 +158,7 @@ class Accumulator:
         :return: fires with the reasons, as soon as the partitions of all of them are known, or will not be.
         """
         now_s = self._clock.seconds()
-        check = TopicCheck(deadline_s=now_s + self._delivery_timeout_s)
+        check = TopicCheck(deadline_s=now_s + self.delivery_timeout_s)
         for name in names:
             topic = self.topic(name)
             if topic is None:
@@ -203,7 +204,7 @@ class Accumulator:
             last = load.records[-1].size
             queues = load.topic.queues if load.queue is None else [load.queue]
             # Records that any partition may get spread over all of them.
-            held = sum(queue.held for queue in queues) if queues else load.topic.held
+            held = sum(queue.held_or_reserved for queue in queues) if queues else load.topic.held
             most, spread = left + last, max(1, len(queues))
             if queues and load.size / spread > self._limit_bytes - total + last:
                 return RecordTooLarge(
@@ -217,11 +218,9 @@ class Accumulator:
             )
         self._used += total
         self._reserved += sum(len(load.records) for load in loads)
+        for load in loads:
+            load.reserve()
         return None
-
-    def deadline_s(self, now_s: float) -> float:
-        """Return when who publishes now has to be answered, in seconds of the reactor's clock."""
-        return now_s + self._delivery_timeout_s
 
     def place(self, load: Load, count: int, *, now_s: float) -> bool:
         """
@@ -233,7 +232,7 @@ class Accumulator:
         """
         records, size = load.take(count)
         self._reserved -= len(records)
-        deadline_s = self.deadline_s(now_s)
+        deadline_s = now_s + self.delivery_timeout_s
         if records[0].deadline_s != deadline_s:
             # They were looked at in an earlier turn. A queue is in the order of the deadlines.
             for pending in records:
@@ -454,9 +453,9 @@ class Accumulator:
         :param reason: why, for those that no attempt was made for.
         """
         self._outage = reason
-        earlier_s = self._delivery_timeout_s - wait_s
+        earlier_s = self.delivery_timeout_s - wait_s
         if self._hurry is None and earlier_s > 0:
-            self._hurry = Hurry(self._clock.seconds() + self._delivery_timeout_s, earlier_s)
+            self._hurry = Hurry(self._clock.seconds() + self.delivery_timeout_s, earlier_s)
 
     def end_hurry(self) -> None:
         """Give all that still wait their whole time again."""

@@ -2,8 +2,8 @@
 Many records on their way in.
 
 They are looked at first, and the room for all of them is reserved; then they are put into the queues. Both
-take several turns of the reactor if they are many, so that nobody else has to wait. As long as a queue moves,
-it is kept short, so that what others publish to that partition does not stand behind all of them.
+take several turns of the reactor if they are many, so that nobody else has to wait. The queues are kept short
+for a while, so that what others publish to the same partitions does not stand behind all of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TURN_S: Final = 0.0005
 _STEP: Final = 250
 """After so many records the time is looked at."""
 _LONG_QUEUE_BYTES: Final = 64 * 1024
-"""A queue that has more gets nothing for now. It has a batch that is on its way, and all of the next one."""
+"""A queue that has more, together with what is on its way, gets nothing for now."""
 _PAUSE_S: Final = 0.001
 """How long to wait where all queues are long, in seconds."""
-_PATIENCE_S: Final = 0.1
-"""When none has moved for so long, they get everything: what waits here is given up at no deadline."""
+_PATIENCE: Final = 0.1
+"""For which part of the time to deliver records they may wait here, where that time does not run."""
 
 
 class _Loads:
@@ -149,15 +149,15 @@ class Intake:
         yield from self._place(self._loads)
 
     def _place(self, loads: Sequence[Load]) -> Generator[float, None, None]:
-        is_patient = self._takes_turns
-        moved_s = self._now_s
+        patient_until_s = self._now_s
+        if self._takes_turns:
+            patient_until_s += _PATIENCE * self._accumulator.delivery_timeout_s
         while loads:
-            is_patient = is_patient and self._now_s < moved_s + _PATIENCE_S
             pause_s = _PAUSE_S
             for load in loads:
+                is_patient = self._now_s < patient_until_s and self._accumulator.outage is None
                 if not (is_patient and load.is_behind(_LONG_QUEUE_BYTES)):
                     self._accumulator.place(load, _STEP, now_s=self._now_s)
-                    moved_s = self._now_s
                     pause_s = 0
                     yield 0
             loads = [load for load in loads if load.records]
@@ -167,7 +167,7 @@ class Intake:
     def _sort(self, records: Sequence[Record], start: int) -> None:
         """Find out which way each record goes, and how much room all that go the same way take."""
         outcomes, by_topic = self._outcomes, self._by_topic
-        deadline_s = self._accumulator.deadline_s(self._now_s)
+        deadline_s = self._now_s + self._accumulator.delivery_timeout_s
         hashes = hash_keys([record.key for record in records])
         name, loads = None, None
         for index, record, hashed, size in zip(

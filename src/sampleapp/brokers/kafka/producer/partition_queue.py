@@ -342,6 +342,7 @@ class PartitionQueue:
         "_waiting",
         "held",
         "partition",
+        "reserved",
         "state",
         "topic",
     )
@@ -356,6 +357,8 @@ class PartitionQueue:
         self._batch: Batch | None = None
         self.held = 0
         """The bytes of all its records. Only the queue changes it."""
+        self.reserved = 0
+        """The bytes of records that will be put into it, for which there is room. Their `Load` changes it."""
         self.state = State.IDLE
         """What it waits for. Only the queue changes it."""
         self._sequence: _Sequence | None = None
@@ -367,6 +370,11 @@ class PartitionQueue:
         self._reason: FailureReason | None = None
 
     # What others may know
+
+    @property
+    def held_or_reserved(self) -> int:
+        """The bytes that it takes of the room for all."""
+        return self.held + self.reserved
 
     @property
     def has_full_batch(self) -> bool:

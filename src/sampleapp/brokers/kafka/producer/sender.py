@@ -78,9 +78,9 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 
 
 class _Window:
-    """Requests of one kind to one broker."""
+    """Requests of one kind to one broker, and the queues whose turn comes with them."""
 
-    __slots__ = ("in_flight", "request_bytes", "requests")
+    __slots__ = ("in_flight", "ready", "request_bytes", "requests")
 
     def __init__(self, requests: int, request_bytes: int) -> None:
         self.requests = requests
@@ -88,16 +88,21 @@ class _Window:
         self.request_bytes = request_bytes
         """How large one may become, unless a single batch is larger."""
         self.in_flight = 0
+        self.ready: dict[PartitionQueue, None] = {}
+
+    @property
+    def may_send(self) -> bool:
+        """Whether there is something to send, and no request has to be answered before."""
+        return bool(self.ready) and self.in_flight < self.requests
 
 
 class _Node:
-    """One broker, and the queues whose turn comes at it."""
+    """One broker, and what it gets."""
 
-    __slots__ = ("connecting", "node_id", "not_before_s", "of_large", "of_others", "ready")
+    __slots__ = ("connecting", "node_id", "not_before_s", "of_large", "of_others")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.ready: dict[PartitionQueue, None] = {}
         self.of_others = _Window(_REQUESTS, _REQUEST_BYTES)
         self.of_large = _Window(_LARGE_REQUESTS, _LARGE_REQUEST_BYTES)
         self.not_before_s = 0.0
@@ -108,6 +113,23 @@ class _Node:
     def in_flight(self) -> int:
         """How many requests it has not answered."""
         return self.of_others.in_flight + self.of_large.in_flight
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a queue's turn comes at it."""
+        return bool(self.of_others.ready or self.of_large.ready)
+
+    def add(self, queue: PartitionQueue) -> None:
+        """Note that it is a queue's turn."""
+        window = self.of_large if queue.next_bytes() > _LARGE_BYTES else self.of_others
+        window.ready[queue] = None
+
+    def take_ready(self) -> list[PartitionQueue]:
+        """Take all of those queues."""
+        ready = [*self.of_others.ready, *self.of_large.ready]
+        self.of_others.ready = {}
+        self.of_large.ready = {}
+        return ready
 
 
 class Sender:
@@ -224,7 +246,7 @@ class Sender:
             self._accumulator.has_new_topic = False
             self._learn_soon()
             self._learning_pause.wake()
-        self._serve([node for node in self._nodes.values() if node.ready])
+        self._serve([node for node in self._nodes.values() if node.has_ready])
 
     def _is_time_over(self) -> bool:
         return self._clock.seconds() >= self._until_s
@@ -245,7 +267,7 @@ class Sender:
         node = self._nodes.get(leader)
         if node is None:
             node = self._nodes[leader] = _Node(leader)
-        node.ready[queue] = None
+        node.add(queue)
 
     def _wait_for_producer_id(self, queue: PartitionQueue) -> None:
         is_first = not self._unnumbered
@@ -263,34 +285,38 @@ class Sender:
         self.wake()
 
     def _serve(self, nodes: Sequence[_Node]) -> None:
-        """Send to brokers what is ready; of large batches one, and others for as long as there is time."""
+        """Send to brokers what is ready: small batches to each, and large ones while there is time."""
         for node in nodes:
             self._send_ready(node, node.of_others)
         for node in nodes:
-            if node.ready:
-                self._send_ready(node, node.of_large)
-                if self._is_time_over():
+            if self._send_ready(node, node.of_large) and self._is_time_over():
+                if self._nodes.get(node.node_id) is node:
                     # Next time the others come first.
-                    if self._nodes.pop(node.node_id, None) is not None:
-                        self._nodes[node.node_id] = node
-                    self.wake()
-                    break
+                    self._nodes[node.node_id] = self._nodes.pop(node.node_id)
+                self.wake()
+                break
 
-    def _send_ready(self, node: _Node, window: _Window) -> None:
+    def _send_ready(self, node: _Node, window: _Window) -> bool:
+        """:return: whether a request was made."""
+        if not window.may_send:
+            return False
         if not self._client.is_connected(node.node_id):
             self._connect(node)
-            return
+            return False
         if self._clock.seconds() < node.not_before_s:
             # What is not sent is not published, which can be said; the broker would only let it wait.
-            return
-        while node.ready and window.in_flight < window.requests:
+            return False
+        has_sent = False
+        while window.may_send:
             batches = self._drain(node, window)
             if not batches:
                 break
             self._send(node, batches, window)
+            has_sent = True
             if self._is_time_over():
                 self.wake()
                 break
+        return has_sent
 
     def _connect(self, node: _Node) -> None:
         if node.connecting:
@@ -299,13 +325,13 @@ class Sender:
 
         def connected(_: None) -> None:
             node.connecting = False
-            if node.ready:
+            if node.has_ready:
                 self._until_s = self._clock.seconds() + _TURN_S
                 self._serve([node])
 
         def failed(failure: Failure) -> None:
             node.connecting = False
-            ready, node.ready = node.ready, {}
+            ready = node.take_ready()
             if node.in_flight == 0:
                 self._nodes.pop(node.node_id, None)
             for queue in ready:
@@ -318,16 +344,17 @@ class Sender:
         """Take batches for one request: at least one, if there is one of this kind."""
         batches: list[_Taken] = []
         total = 0
-        large = window is node.of_large
-        ready, node.ready = node.ready, {}
+        is_of_others = window is node.of_others
+        ready, window.ready = window.ready, {}
         for queue in ready:
             if queue.state not in _MAY_BE_SENT:
                 continue
             size = queue.next_bytes()
-            if (size > _LARGE_BYTES) is not large or (
-                batches and (total + size > window.request_bytes or self._is_time_over())
-            ):
-                node.ready[queue] = None
+            if is_of_others and size > _LARGE_BYTES:
+                # It has grown since.
+                node.of_large.ready[queue] = None
+            elif batches and (total + size > window.request_bytes or self._is_time_over()):
+                window.ready[queue] = None
             elif self._client.leader_of(queue.topic, queue.partition) != node.node_id:
                 self._resume((queue,))
             else:
@@ -393,7 +420,7 @@ class Sender:
             else:
                 self._not_stored(queue, node, produced)
         self._in_flight -= 1
-        if node.ready or self._accumulator.has_work:
+        if node.has_ready or self._accumulator.has_work:
             self._alone = 0
             self.wake()
 
@@ -413,7 +440,7 @@ class Sender:
                 self._invalidate(queue.topic)
                 self._lost(queue, "The broker did not say whether the record was stored.")
         self._in_flight -= 1
-        if node.ready or self._accumulator.has_work:
+        if node.has_ready or self._accumulator.has_work:
             self.wake()
 
     def _stored(self, queue: PartitionQueue, offset: int) -> None:
@@ -547,17 +574,16 @@ class Sender:
     def _look_at_nodes(self) -> None:
         """A broker that was busy may have become free; one that cannot be reached may have been replaced."""
         for node in list(self._nodes.values()):
-            if not node.ready:
+            if not node.has_ready:
                 continue
             if node.not_before_s:
                 self.wake()
             is_connected = self._client.is_connected(node.node_id)
-            ready, node.ready = node.ready, {}
-            for queue in ready:
+            for queue in node.take_ready():
                 if self._client.leader_of(queue.topic, queue.partition) != node.node_id:
                     self._resume((queue,))
                     continue
-                node.ready[queue] = None
+                node.add(queue)
                 if not is_connected:
                     self._invalidate(queue.topic)
 

@@ -156,20 +156,31 @@ class Load(Struct):
     """The bytes of those."""
 
     def is_behind(self, size: int) -> bool:
-        """Whether its queue holds more than so many bytes already; not while that is not known."""
-        return self.queue is not None and self.queue.held > size
+        """Whether every queue that may get the next ones holds more than so many bytes already."""
+        if self.queue is not None:
+            return self.queue.held > size
+        queues = self.topic.queues
+        return bool(queues) and all(queue.held > size for queue in queues)
+
+    def reserve(self) -> None:
+        """Note in the queue that the records will be placed there, or taken without."""
+        if self.queue is not None:
+            self.queue.reserved += self.size
 
     def take(self, count: int) -> tuple[Sequence[Pending], int]:
-        """Take so many of them, at most, from the first on; return their bytes, too."""
+        """Take so many of them, at most, from the first on, which are reserved; return their bytes, too."""
         records = self.records
         if len(records) <= count:
-            taken, self.records = records, deque()
+            some: Sequence[Pending]
+            some, self.records = records, deque()
             size, self.size = self.size, 0
-            return taken, size
-        # So that they are let go of a few at a time, too.
-        some = [records.popleft() for _ in range(count)]
-        size = sum(pending.size for pending in some)
-        self.size -= size
+        else:
+            # So that they are let go of a few at a time, too.
+            some = [records.popleft() for _ in range(count)]
+            size = sum(pending.size for pending in some)
+            self.size -= size
+        if self.queue is not None:
+            self.queue.reserved -= size
         return some, size
 
 
