@@ -6,7 +6,13 @@ import pytest
 
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
-from tests.brokers.kafka.producer.world import TIMEOUT_S, assert_true, keys_of, warm
+from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
+    assert_true,
+    keys_of,
+    stop_and_assert_nothing_is_left,
+    warm,
+)
 from tests.support.kafka_simulator import Fate, reason
 
 LARGE = 60_000
@@ -216,8 +222,4 @@ def test_a_producer_that_stops_while_records_wait_for_room_tells_of_each(ends_af
     world.producer.drain()
     world.producer.give_up()
     assert all(len(outcome) == 1 for outcome in many)
-    world.producer.stop()
-    world.advance(3 * TIMEOUT_S)
-    assert world.producer.buffered_bytes == 0
-    assert world.clock.getDelayedCalls() == []
-    assert_true(world)
+    stop_and_assert_nothing_is_left(world)

@@ -24,6 +24,7 @@ from tests.brokers.kafka.producer.world import (
     assert_true,
     keys_of,
     publish_now,
+    stop_and_assert_nothing_is_left,
     warm,
 )
 from tests.support.brokers import record
@@ -309,11 +310,7 @@ def test_giving_up_in_the_middle_tells_what_was_not_published(turns):
     world.clock.advance(0)
     assert {type(error) for error in world.settled()[1:]} <= {BrokerStopped, OutcomeUnknown}
     assert all(len(outcome) == 1 for outcome in outcomes)
-    world.producer.stop()
-    world.advance(3 * TIMEOUT_S)
-    assert world.producer.buffered_bytes == 0
-    assert world.clock.getDelayedCalls() == []
-    assert_true(world)
+    stop_and_assert_nothing_is_left(world)
 
 
 def test_records_that_fail_at_their_deadline_do_so_one_for_one():

@@ -148,6 +148,15 @@ def assert_true(world):
         assert places == sorted(places)
 
 
+def stop_and_assert_nothing_is_left(world):
+    """To be called after `give_up`: it is time for everything that could still happen."""
+    world.producer.stop()
+    world.advance(3 * TIMEOUT_S)
+    assert world.producer.buffered_bytes == 0
+    assert world.clock.getDelayedCalls() == []
+    assert_true(world)
+
+
 def keys_of(partitions):
     """A key for each partition."""
     keys = {}

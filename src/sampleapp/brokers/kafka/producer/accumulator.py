@@ -222,13 +222,12 @@ class Accumulator:
             load.reserve()
         return None
 
-    def place(self, load: Load, count: int, *, now_s: float) -> bool:
+    def place(self, load: Load, count: int, *, now_s: float) -> None:
         """
         Put some records, for which there is room, behind those that wait.
 
         :param count: how many, at most.
         :param now_s: the time by the reactor's clock, in seconds; their deadlines are counted from it.
-        :return: whether there are more.
         """
         records, size = load.take(count)
         self._reserved -= len(records)
@@ -243,7 +242,6 @@ class Accumulator:
             self._place(records, now_s)
         elif queue.extend(records, size):
             self.ready(queue)
-        return bool(load.records)
 
     def give_back(self, load: Load, error: PublishError) -> None:
         """Give up the records that were not placed."""
