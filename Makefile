@@ -1,57 +1,74 @@
-# Everything here sets itself up: it takes Python 3.10 or newer with venv, make, and a package index.
+# Every target installs what it needs, given Python 3.10 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (three to four minutes, half of which go to processes: the service, the command, and
-#                a mock cluster of Kafka)
-#   make test-kafka   the tests against Apache Kafka itself: 3.9 and the newest 4.x, from Maven Central
-#                (takes Java 17 or newer and Maven); others with make test-kafka KAFKA="2.8.2 3.0.2"
-#   make test-container   the steps of the Containerfile, and what they make (takes Linux and root, and no engine)
-#   make fuzz    a minute of made-up HTTP requests, compared with other servers; longer, or again, with
-#                make fuzz FUZZ='--seconds 3600 --seed 7'; then some that schemathesis makes of /openapi.json
-#   make check   lint, typing and documentation
+#   make test    the tests (about five minutes, half of it for processes: the service, the command, and a
+#                mock Kafka cluster), without the few that are marked as slow. Those, too: python -m pytest
+#   make test-kafka   the tests against Apache Kafka: the newest 4.x, and on 3.9 those that depend on the version
+#                (from Maven Central; needs Java 17 or newer, and Maven). All tests on other versions:
+#                make test-kafka KAFKA="2.8.2 3.0.2"
+#   make test-container   build and run the image by the steps of the Containerfile (needs Linux and root, no engine)
+#   make test-all     everything, on every installed Python and on Kafka 0.11 to 4.x (about two hours)
+#   make fuzz    random HTTP requests for a minute, compared with other servers; then random requests by
+#                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
+#   make check   lint, typing, and the documentation with the commands and programs of its pages
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
 #   make lock    the newest versions of what the service needs, with hashes, in requirements.lock
 #   make bench   what the service costs on this machine, and Kafka with it (about twenty minutes)
-#   make clean   remove what the others have made
+#   make clean   remove everything that the other targets have made
 
 PYTHON ?= python3
 # Options for the service, such as: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'
 OPTIONS ?=
 # Options for the fuzzer; see above.
 FUZZ ?=
-# Requests for each operation, made up from the description of the interface, after that.
+# Requests that schemathesis makes for each operation of /openapi.json.
 EXAMPLES ?= 200
-# Versions of Kafka for test-kafka; none for those that every commit has to pass.
+# Versions of Kafka for test-kafka; empty for those that every commit must pass.
 KAFKA ?=
+# For test-all: versions for all tests, and old versions for the contract of brokers and for reading back.
+ALL_KAFKA ?= 2.8.2 3.9.2 4.4.0
+OLD_KAFKA ?= 0.11.0.3 1.1.1 2.1.1 3.0.2
 
 # How a shell tells that a process was ended by Ctrl-C, which is how the service is meant to end.
 INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-kafka test-container fuzz check docs lock bench clean
+.PHONY: run test test-kafka test-container test-all fuzz check docs lock bench clean
 
 RUN = .venv-run
 DEV = .venv
 DOCS = .venv-docs
 
+# The commands that are shown use the port of OPTIONS, if it has one.
 run: $(RUN)/installed
-	@echo
-	@echo "  When it says that it listens, try in another terminal:"
-	@echo
-	@echo "    curl -i -H 'Content-Type: application/json' \\"
-	@echo "         -d '{\"topic\": \"readings\", \"key\": \"kitchen\", \"content\": \"21.5\"}' \\"
-	@echo "         http://127.0.0.1:8080/messages"
-	@echo "    curl -i http://127.0.0.1:8080/"
-	@echo
-	@echo "  Ctrl-C ends it. If port 8080 is taken: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'"
-	@echo
+	@port=$$(printf '%s' "$$OPTIONS" | sed -n 's/.*--listen[ =]tcp:\([1-9][0-9]*\).*/\1/p'); \
+	url=http://127.0.0.1:$${port:-8080}/; \
+	echo; \
+	echo "  When it says that it listens, try in another terminal:"; \
+	echo; \
+	echo "    curl -i -H 'Content-Type: application/json' \\"; \
+	echo "         -d '{\"topic\": \"readings\", \"key\": \"kitchen\", \"content\": \"21.5\"}' \\"; \
+	echo "         $${url}messages"; \
+	echo "    curl -i $$url"; \
+	test -z "$$port" || echo "    export SAMPLEAPP_URL=$$url    # for the sampleapp command"; \
+	echo; \
+	echo "  Ctrl-C ends it."; \
+	test -n "$$port" || \
+	    echo "  If port 8080 is taken: make run OPTIONS='--listen tcp:9090:interface=127.0.0.1'"; \
+	echo
 	@trap : INT; $(RUN)/bin/sampleapp serve $(OPTIONS) || test $$? -eq $(INTERRUPTED)
 
 test: $(DEV)/installed
-	$(DEV)/bin/python -m pytest --numprocesses logical --maxprocesses 2 --dist worksteal $(PYTEST_OPTIONS)
+	$(DEV)/bin/python -m pytest -m 'not slow' --numprocesses 3 --dist worksteal $(PYTEST_OPTIONS)
 
 test-kafka: $(DEV)/installed
 	SAMPLEAPP_KAFKA_VERSIONS='$(KAFKA)' $(DEV)/bin/python -m pytest tests/real_kafka -v $(PYTEST_OPTIONS)
+
+test-all: test test-container
+	$(MAKE) test-kafka KAFKA='$(ALL_KAFKA)'
+	SAMPLEAPP_KAFKA_VERSIONS='$(OLD_KAFKA)' $(DEV)/bin/python -m pytest \
+	    tests/real_kafka/test_contract.py tests/real_kafka/test_reading_back.py $(PYTEST_OPTIONS)
+	$(DEV)/bin/python -m tox run-parallel --parallel 2 --parallel-no-spinner
 
 fuzz: $(DEV)/installed
 	$(DEV)/bin/python -m tests.fuzz.run $(FUZZ)

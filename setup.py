@@ -37,10 +37,14 @@ TEST = [
 
 DOCS = [
     "furo >= 2024.8.6",
+    # A program of the pages uses it.
+    "httpx-sse >= 0.4",
     # CHANGELOG.md is a page of the documentation.
     "myst-parser >= 4.0",
     "sphinx >= 8.1",
     "sphinx-copybutton >= 0.5.2",
+    # Tabs and cards.
+    "sphinx-design >= 0.6.1",
 ]
 
 # Where the project lives, once it has an address: whoever publishes it sets these, such as to
@@ -114,6 +118,8 @@ setup(
         # JSON Web Tokens. Older ones take several texts for the same signature, or did not look at all that
         # a header says.
         "pyjwt >= 2.15",
+        # Compares the names in a server's certificate with the one that was asked for.
+        "service-identity >= 23.1",
         # In the standard library since Python 3.11.
         "tomli >= 2.0.1; python_version < '3.11'",
         # Swagger UI, as files, whose names are not public. What else carries them takes Django, Flask or

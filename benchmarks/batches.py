@@ -59,12 +59,19 @@ STEPS: tuple[tuple[str, str], ...] = (
     ("encode", r"kafka/batches/|kafka/protocol/"),
     (
         "wire",
-        r"tcp\.py|abstract\.py|_tls|server/connection\.py|kafka/client/|kafka/connections/|kafka/producer/(sender|idempotence)",
+        (
+            r"tcp\.py|abstract\.py|_tls|server/(connection|writer)\.py|"
+            r"kafka/cluster_client/|kafka/connections/|"
+            r"kafka/producer/(sender|response_handler|produce_requests|idempotence)"
+        ),
     ),
     ("queue", r"kafka/producer/|kafka/broker\.py|brokers/"),
-    ("parse", r"message_lines\.py|messages\.py|timestamps\.py|rest_proxy|decode"),
-    ("check", r"access/|gate\.py|records\.py|trace_context\.py"),
-    ("answer", r"web/(batches|answers|app|topics|problems|results)|metrics/|logs/"),
+    (
+        "parse",
+        r"messages/(lines|parsing|faults|json_text|timestamps|rest_proxy_bodies)\.py|rest_proxy|decode",
+    ),
+    ("check", r"access/|gate\.py|messages/records\.py|trace_context\.py"),
+    ("answer", r"web/(batches|answers|app|raw_publishing|publishing|problems)|metrics/|logs/"),
     ("HTTP", r"web/server/|httptools|web/"),
     ("reactor", r"twisted/"),
 )

@@ -37,8 +37,8 @@ from servers import Server, sampleapp
 __all__ = ["PARTS"]
 
 HOST = "127.0.0.1"
-HEAD = b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-GET_V2 = b"GET / HTTP/1.1\r\nHost: a\r\nAccept: application/vnd.sampleApp.v2+json\r\n\r\n"
+HEAD = b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GET_V2 = b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: application/vnd.sampleApp.v2+json\r\n\r\n"
 READINGS = 50_000
 DEADLINE_S = 120.0
 
@@ -77,7 +77,7 @@ class Others:
 def make_requests(port: int, end: Connection) -> None:
     """Make one after the other, until told to stop, and tell then how long they took."""
     requests = {
-        "OPTIONS": b"OPTIONS / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "OPTIONS": b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         "POST": post(message()),
     }
     found: dict[str, list[float]] = {}
@@ -158,7 +158,7 @@ def opened(port: int, count: int, *, receive_buffer: int | None = None) -> Itera
 def slow(kind: str, server: Server, *, count: int, rest_s: float = 1.0) -> None:
     """Let clients be as slow as they are allowed to be, and slower, until all of them are closed."""
     first, more, reads = {
-        "slow header": (b"GET / HTTP/1.1\r\nHost: a\r\n", b"X-A: b\r\n", False),
+        "slow header": (b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X-A: b\r\n", False),
         "slow body": (HEAD + b"Content-Length: 1000000\r\n\r\n", b"x" * 100, False),
         "slow reader": (GET_V2, b"", True),
         "stuck reader": (GET_V2, b"", False),
@@ -254,7 +254,7 @@ def idle() -> None:
             time.sleep(1)
             new_mib = server.resident_mib()
             for client in clients:
-                client.send(b"OPTIONS / HTTP/1.1\r\nHost: a\r\n\r\n")
+                client.send(b"OPTIONS / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             time.sleep(3)
             used_mib = server.resident_mib()
             cpu_s = server.cpu_s()
@@ -285,7 +285,7 @@ def burst() -> None:
                     for key, events in selector.select():
                         client = key.fileobj  # type: ignore[assignment]
                         if events & selectors.EVENT_WRITE:
-                            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                            client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
                             selector.modify(client, selectors.EVENT_READ)
                         elif client.recv(65536)[9:12] == b"200":
                             took_s.append(time.perf_counter() - began_s)
@@ -392,7 +392,7 @@ def descriptors() -> None:
                     client.connect((HOST, server.port))
                 time.sleep(5)
                 first[0].settimeout(None)
-                first[0].sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                first[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 status, _ = _read_answer(first[0].makefile("rb"))
                 print(f"100 descriptors, 501 connections: one that was there before gets {status}")
                 print(f"    {measured}")

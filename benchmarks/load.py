@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Connection", "keep_busy"]
+__all__ = ["REQUESTS", "Connection", "keep_busy"]
 
 TRACE_ID = b"4bf92f3577b34da6a3ce929d0e0e4736"
 """Stands for one that is new in each request."""

@@ -1,8 +1,8 @@
 """
 Half an hour with everything switched on: does memory grow, does anything fail, does anybody wait?
 
-The service asks each caller for its token, writes an access log in JSON, and gets another file of
-callers each minute. Its metrics are read each second. Messages come at a steady rate, whether or not the
+The service asks each caller for its token, writes an access log in JSON, and gets another callers
+file each minute. Its metrics are read each second. Messages come at a steady rate, whether or not the
 ones before are answered: what a message waits is counted from the moment at which it was due.
 
     python benchmarks/long_run.py [--minutes 30] [--rate 5000] [--broker mock|kafka|sqlite]
@@ -73,7 +73,7 @@ def request(token: str, n: int) -> bytes:
 
 
 class Callers:
-    """A file of callers: one that publishes, and one that is another each time."""
+    """A callers file: one that publishes, and one that is another each time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

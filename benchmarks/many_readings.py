@@ -100,8 +100,8 @@ def sqlite(count: int) -> None:
     from sampleapp.brokers.sqlite import SQLiteBroker
     from sampleapp.brokers.sqlite.store import Store
     from sampleapp.errors import ReadingsNotReady
-    from sampleapp.follower import ReadingsFollower
     from sampleapp.model import Record
+    from sampleapp.readings.follower import ReadingsFollower
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "records.sqlite3"

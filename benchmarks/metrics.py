@@ -21,11 +21,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
-from sampleapp.follower import ReadingsFollower
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.model import RecordMetadata
+from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import Answer, Exchange, HTTPServer, Request, answer_to_failure
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import Head, parse_head
 
@@ -33,7 +34,7 @@ __all__ = ["measure_metrics"]
 
 CALLS = 200_000
 ROUNDS = 7
-ROUTES = ("/", "/messages", "/topics/<topic>", "/metrics", "/live", "/ready", "/openapi.json", "")
+ROUTES = ("/", "/messages", "/topics/{topic}", "/metrics", "/live", "/ready", "/openapi.json", "")
 STATUSES = (200, 304, 400, 401, 403, 404, 413, 422, 429, 503, 504)
 APIS = ("ApiVersions", "Fetch", "InitProducerId", "ListOffsets", "Metadata", "Produce")
 
@@ -148,10 +149,10 @@ def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> Metrics
         record = RecordMetadata(topic=f"topic-{number}", partition=0, offset=1)
         exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/messages"), "/messages")
         counts.answered(exchange, Answer(HTTPStatus.OK, record=record))
-    server = HTTPServer(_refuse, answer_to=answer_to_failure, reactor=clock)
+    server = HTTPServer(_refuse, refuse=problem_answer, answer_to=answer_to_failure, reactor=clock)
     for _ in range(connections):
         connection = server.buildProtocol(None)
-        server.opened(cast("Any", connection), is_turned_away=False)
+        server.add_connection(cast("Any", connection), is_rejected=False)
     broker = _Kafka(brokers)
     page = MetricsPage(clock=cast("Any", turns))
     follower = ReadingsFollower(broker=broker, topic="readings", clock=clock)

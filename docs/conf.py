@@ -1,7 +1,12 @@
 """How Sphinx builds this documentation."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from sphinx.search.en import SearchEnglish
 
 import sampleapp
 
@@ -9,8 +14,9 @@ project = "sampleapp"
 author = "the sampleapp developers"
 version = release = sampleapp.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton", "sphinx_design"]
+# The tabs of howto/programs.rst are included there.
+exclude_patterns = ["_build", "howto/languages"]
 
 # Docstrings write names in single backticks; a name that has no page of its own stays a name.
 default_role = "py:obj"
@@ -23,25 +29,70 @@ html_theme = "furo"
 html_title = f"sampleapp {release}"
 html_static_path = ["_static"]
 html_css_files = ["sampleapp.css"]
+# Deferred, because it changes what Sphinx's own scripts define.
+html_js_files = [("search.js", {"defer": "defer"})]
 html_theme_options = {
     "navigation_with_keys": True,
 }
 html_show_copyright = False
 html_show_sphinx = False
-# Of a session, only the commands are copied: neither the prompts nor what is printed. A line that ends in
-# a backslash goes on.
+# Only the commands of a session are copied: neither the prompts nor the output. A line that ends in a
+# backslash continues.
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
-# One module has a page of its own; an index of one says nothing.
+# Only one module has a page of its own, so there is no index of modules.
 html_domain_indices = False
 html_copy_source = False
 html_show_sourcelink = False
 
 
+class SearchWithNumbers(SearchEnglish):
+    """English, with numbers: readers look for ``503``."""
+
+    def word_filter(self, word: str) -> bool:
+        """Return whether a word is kept in the index."""
+        return word not in self.stopwords
+
+
 def setup(app: Any) -> None:
-    """Have zope's interfaces shown in signatures by their names."""
+    """Show zope's interfaces in signatures by their names, and extend the search."""
     app.connect("autodoc-process-signature", _with_short_interfaces)
+    app.add_search_language(SearchWithNumbers)
+    app.connect("doctree-resolved", _label_cells)
+    app.connect("build-finished", _write_page_texts)
+
+
+def _label_cells(*event: Any) -> None:
+    """Put the head of its column into each cell; the style sheet shows it where a row is a block."""
+    _, document, _ = event
+    few = 2
+    for table in document.findall(nodes.table):
+        heads = list(table.findall(nodes.thead))
+        (body,) = table.findall(nodes.tbody)
+        # Two columns need no labels.
+        if not heads or (len(body[0]) <= few and "labelled" not in table["classes"]):
+            continue
+        labels = [entry.astext() for entry in heads[0][0]]
+        for row in body:
+            for label, entry in list(zip(labels, row, strict=True))[1:]:
+                if label and entry.children and isinstance(entry[0], nodes.paragraph):
+                    text = f"{label} " if label.endswith("?") else f"{label}: "
+                    entry[0].insert(0, nodes.inline(text, text, classes=["column"]))
+
+
+def _write_page_texts(app: Any, exception: Exception | None) -> None:
+    """Write the text of each page for ``search.js``, which shows excerpts of pages opened as files."""
+    if exception is not None or app.builder.format != "html":
+        return
+    texts = {}
+    for name in sorted(app.env.found_docs):
+        page = app.env.get_doctree(name)
+        for node in list(page.findall(lambda node: isinstance(node, nodes.raw | nodes.comment))):
+            node.parent.remove(node)
+        texts[name] = page.astext()
+    script = f"const pageTexts = {json.dumps(texts)};\n"
+    (Path(app.outdir) / "_static/page-texts.js").write_text(script, encoding="utf-8")
 
 
 def _with_short_interfaces(*event: Any) -> tuple[str, str | None] | None:

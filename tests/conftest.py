@@ -14,6 +14,7 @@ from tests.real_kafka.distribution import why_not
 
 pytest_plugins = ["tests.support.leaks"]
 
+DOCS = Path(__file__).with_name("docs")
 REAL_KAFKA = Path(__file__).with_name("real_kafka")
 CONTAINER = Path(__file__).with_name("container")
 
@@ -39,6 +40,23 @@ def pytest_ignore_collect(collection_path, config):
     return (
         True if collection_path in (REAL_KAFKA, CONTAINER) and not _names(config, collection_path) else None
     )
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "slow: takes many seconds of CPU; not run by make test, but by .ci/run"
+    )
+    config.addinivalue_line(
+        "markers", "page: runs commands or a program of a page; only if tests/docs is named, as by make check"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out, unless they are asked for, the tests that run the commands and programs of pages."""
+    if not _names(config, DOCS):
+        pages = {each for each in items if each.get_closest_marker("page")}
+        config.hook.pytest_deselected(items=list(pages))
+        items[:] = [each for each in items if each not in pages]
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -73,7 +91,7 @@ def no_failure_is_lost():
         yield failures
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def project() -> Path:
     """The root of the project's own tree."""
     return Path(__file__).parent.parent

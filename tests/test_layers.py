@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from http import HTTPStatus
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 @pytest.fixture
@@ -57,6 +64,49 @@ def test_each_of_these_libraries_is_imported_in_one_place_only(modules):
     assert {library for library, _ in found} == set(OWNERS)
 
 
+# Each verifies no server, or as Twisted does: a certificate without a name is accepted for every host.
+UNVERIFIED = [
+    "Agent",
+    "BrowserLikePolicyForHTTPS",
+    "CertificateOptions",
+    "ClientContextFactory",
+    "ProxyAgent",
+    "SSL4ClientEndpoint",
+    "clientFromString",
+    "connectSSL",
+    "optionsForClientTLS",
+    "startTLS",
+    "treq",
+    "urlopen",
+]
+VERIFIED = {
+    **{name: set() for name in UNVERIFIED},
+    "Agent": {"outgoing/https.py"},
+    # These connect with what they are given.
+    "HTTPClient": {"client/_exchange.py"},
+    "wrapClientTLS": {"brokers/kafka/connections/endpoints.py"},
+    "TLS_CLIENT_METHOD": {"outgoing/verified_tls.py"},
+    "create_default_context": set(),
+}
+
+
+def names_used(tree):
+    """What a module imports by name, or has as an attribute of something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def test_connections_to_servers_with_tls_are_made_in_one_place_only(modules):
+    used = {name: set() for name in VERIFIED}
+    for module, tree in modules.items():
+        for name in used.keys() & set(names_used(tree)):
+            used[name].add(module)
+    assert used == VERIFIED
+
+
 def test_no_module_imports_the_global_reactor_when_it_is_imported(modules):
     for name, tree in modules.items():
         for node in tree.body:
@@ -64,3 +114,35 @@ def test_no_module_imports_the_global_reactor_when_it_is_imported(modules):
                 assert "reactor" not in [alias.name for alias in node.names], name
             if isinstance(node, ast.Import):
                 assert "twisted.internet.reactor" not in [alias.name for alias in node.names], name
+
+
+@pytest.fixture
+def layers(project):
+    """The rows that import-linter enforces, from the top, by the package that they are in."""
+    settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    return {each["containers"][0]: each["layers"] for each in contracts if each["type"] == "layers"}
+
+
+@pytest.mark.parametrize(
+    ("title", "package"),
+    [
+        ("The layers", "sampleapp"),
+        ("The connections", "sampleapp.web.server"),
+        ("The broker for Kafka", "sampleapp.brokers.kafka"),
+    ],
+)
+def test_the_page_on_the_architecture_has_the_layers_that_are_enforced(project, layers, title, package):
+    page = (project / "docs/explanation/architecture.rst").read_text(encoding="utf-8")
+    _, _, rest = page.partition(f"\n{title}\n{'-' * len(title)}\n")
+    section = re.split(r"\n[^\n]+\n(?:-{4,}|~{4,})\n", rest)[0]
+    # A row is the term of a definition list: modules in double backquotes.
+    rows = re.findall(r"^(``\w+``(?: \| ``\w+``)*)\n   \S", section, re.MULTILINE)
+    assert [re.findall(r"\w+", row) for row in rows] == [re.findall(r"\w+", row) for row in layers[package]]
+
+
+def test_every_package_says_in_one_sentence_what_it_is(modules):
+    packages = {
+        name: ast.get_docstring(tree) for name, tree in modules.items() if name.endswith("__init__.py")
+    }
+    assert {name for name, docstring in packages.items() if not docstring} == set()

@@ -112,6 +112,7 @@ def session(directory, project, program, *options):
 has_xdist = pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), pytest.param(("-n", "2"), marks=has_xdist)], ids=["one", "two"])
 def test_a_secret_that_is_written_anywhere_fails_the_session(project, tmp_path, options):
     code, shown = session(tmp_path, project, LEAKING, *options)

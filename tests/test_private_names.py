@@ -56,7 +56,7 @@ def batch_builder():
 
 
 USED = [
-    # The client of a cluster: sampleapp.brokers.kafka.client.client
+    # The client of a cluster: sampleapp.brokers.kafka.cluster_client.afkak_client
     (
         afkak_client,
         [
@@ -67,7 +67,7 @@ USED = [
             *["reset_topic_metadata", "close"],
         ],
     ),
-    # The connection to a broker: sampleapp.brokers.kafka.client.connection
+    # The connection to a broker: sampleapp.brokers.kafka.cluster_client.broker_connection
     (
         afkak_broker_client,
         [
@@ -76,9 +76,9 @@ USED = [
             *["connected", "close", "updateMetadata", "protocol"],
         ],
     ),
-    # How requests are written: sampleapp.brokers.kafka.client.framing
+    # How requests are written: sampleapp.brokers.kafka.cluster_client.framing
     (lambda: TCPConnection, ["getHandle", "TLS"]),
-    # The verification of certificates: sampleapp.brokers.kafka.connections.security
+    # The verification of certificates: sampleapp.outgoing.verified_tls
     (lambda: TLSMemoryBIOProtocol, ["failVerification"]),
     # How a handshake fails: sampleapp.tls.transport
     (lambda: TLSMemoryBIOProtocol, ["_tlsShutdownFinished", "_handshakeDone"]),
@@ -120,7 +120,7 @@ def test_what_is_imported_without_being_public_is_there(module, name):
 
 def test_the_files_that_are_served_as_documentation_are_there():
     files = read_files()
-    assert len(files) == 6
+    assert len(files) == 9
     assert all(file.body for file in files.values())
 
 

@@ -13,7 +13,7 @@ EVENT = b'{"order": 17, "paid": true}'
 
 
 async def main(reactor: Any, url: str = "http://127.0.0.1:8080/") -> None:
-    """Post the bytes; whoever sends them needs to know nothing of messages."""
+    """Post the bytes; the sender need not know the format of messages."""
     target = urljoin(url, "topics/webhooks?key=shop")
     try:
         response = await treq.post(target, EVENT, reactor=reactor, timeout=35)
@@ -21,7 +21,7 @@ async def main(reactor: Any, url: str = "http://127.0.0.1:8080/") -> None:
         raise SystemExit(f"Nothing answers at {url}: {error}") from error
     if response.code != HTTPStatus.OK:
         raise SystemExit(await response.text())
-    print(await response.text())
+    print(await response.text(), end="")
 
 
 if __name__ == "__main__":

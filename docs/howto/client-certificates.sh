@@ -20,5 +20,5 @@ openssl x509 -req -in thermometer.csr -days 90 \
     -CA clients-ca.pem -CAkey clients-ca.key -CAcreateserial \
     -extfile thermometer.ext -out thermometer.pem
 
-# Its names, in the form in which a file of callers has them.
+# Its names, in the form in which a callers file has them.
 openssl x509 -in thermometer.pem -noout -subject -nameopt RFC2253

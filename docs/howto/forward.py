@@ -13,7 +13,7 @@ from sampleapp.model import RecordMetadata
 async def publish(
     client: Client, *, key: str, content: str, reactor: Any, attempts: int = 5
 ) -> RecordMetadata:
-    """Publish a reading; try again as long as nothing was published for sure."""
+    """Publish a reading; try again if it is certain that nothing was published."""
     try:
         return await client.publish(topic="readings", key=key, content=content)
     except ClientError as error:
@@ -31,7 +31,7 @@ async def publish(
 
 
 async def forward(reactor: Any, url: str) -> None:
-    """Publish one line after the other, so that they keep their order."""
+    """Publish the lines one after the other, in their order."""
     client = Client(base_url=url, reactor=reactor)
     for line in sys.stdin:
         match line.split():
@@ -48,8 +48,8 @@ async def forward(reactor: Any, url: str) -> None:
                 reactor=reactor,
             )
         except ClientError as error:
-            doubt = " It may be in the topic." if error.possibly_published else ""
-            raise SystemExit(f"{key}: {error}{doubt}") from error
+            note = " It may be in the topic." if error.possibly_published else ""
+            raise SystemExit(f"{key}: {error}{note}") from error
         print(f"{key}: partition {metadata.partition}, offset {metadata.offset}")
     await client.close()
 

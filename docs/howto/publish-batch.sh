@@ -1,6 +1,6 @@
 #!/bin/sh
 # Publish a file of JSON lines: publish-batch.sh FILE [URL]
-# Sends it again as long as nothing was published for certain.
+# Sends it again if it is certain that nothing was published.
 set -u
 url=${2:-http://127.0.0.1:8080}
 answer=$(mktemp)
@@ -17,6 +17,6 @@ for attempt in 1 2 3 4 5; do
     *) break ;;
     esac
 done
-# Which line is wrong, or which messages were published all the same.
+# The wrong lines, or the messages that were published nevertheless.
 cat "$answer" >&2
 exit 1

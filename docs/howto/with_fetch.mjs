@@ -2,7 +2,7 @@
 
 const url = process.argv[2] ?? "http://127.0.0.1:8080/";
 
-/** Send a request, and send it again as long as it has published nothing. */
+/** Send a request, and send it again if it has certainly published nothing. */
 async function send(path, request) {
   for (let attempt = 1; ; attempt++) {
     const answer = await fetch(new URL(path, url), {
@@ -17,7 +17,7 @@ async function send(path, request) {
   }
 }
 
-/** Publish messages in one request; return what became of each, in their order. */
+/** Publish messages in one request; return the result of each, in order. */
 async function publishMany(messages) {
   const answer = await send("messages", {
     method: "POST",

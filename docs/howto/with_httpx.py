@@ -1,4 +1,4 @@
-"""Publish batches with httpx, a few at a time; send again what is safe to."""
+"""Publish batches with httpx, a few at a time; repeat only safe requests."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ TRY_AGAIN = (429, 503)
 
 
 async def publish(client: httpx.AsyncClient, messages: list[dict[str, Any]]) -> None:
-    """Publish messages in one request; raise what went wrong in the end."""
+    """Publish messages in one request; raise an error if that fails in the end."""
     body = "".join(json.dumps(message) + "\n" for message in messages)
     for _ in range(10):
         try:
@@ -31,7 +31,7 @@ async def publish(client: httpx.AsyncClient, messages: list[dict[str, Any]]) -> 
             break
         await asyncio.sleep(min(int(response.headers.get("Retry-After", "1")), 60))
     else:
-        raise RuntimeError("The service takes nothing; none of these was published.")
+        raise RuntimeError("The service cannot publish now; none was published.")
     if response.is_error:
         # With "results", if some of the messages were published.
         raise RuntimeError(response.text)

@@ -11,7 +11,7 @@ import requests
 
 # To connect, and to wait: the service itself waits for its broker for 30 seconds.
 TIMEOUT_S = (10, 60)
-# The caller has sent too much, or the service cannot publish now. Nothing was.
+# The caller exceeds its rate, or the service cannot publish now: nothing was published.
 TRY_AGAIN = (429, 503)
 
 session = requests.Session()
@@ -20,7 +20,7 @@ if "SAMPLEAPP_TOKEN" in os.environ:
 
 
 def send(method: str, url: str, **request: Any) -> requests.Response:
-    """Send a request, and send it again as long as it has published nothing."""
+    """Send a request, and send it again if it has certainly published nothing."""
     for _ in range(10):
         response = session.request(method, url, timeout=TIMEOUT_S, **request)
         if response.status_code not in TRY_AGAIN:
@@ -30,7 +30,7 @@ def send(method: str, url: str, **request: Any) -> requests.Response:
 
 
 def publish_many(url: str, messages: list[dict[str, Any]]) -> None:
-    """Publish messages in one request; say which were not published, and why."""
+    """Publish messages in one request; print those that were not published, and why."""
     response = send(
         "POST",
         urljoin(url, "messages"),
@@ -69,9 +69,9 @@ def main(url: str = "http://127.0.0.1:8080/") -> None:
         data=b'{"order": 17, "paid": true}',
         headers={"Content-Type": "application/json"},
     )
-    print(answer.status_code, answer.text)
+    print(answer.status_code, answer.text, end="")
     answer = send("DELETE", urljoin(url, "topics/readings"), params={"key": "hall"})
-    print(answer.status_code, answer.text)
+    print(answer.status_code, answer.text, end="")
 
 
 if __name__ == "__main__":

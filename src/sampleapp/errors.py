@@ -1,9 +1,9 @@
 """
-Everything that can go wrong on purpose, as one small tree of exceptions.
+The exceptions that sampleapp raises on purpose, as one small tree.
 
-Each says in its message what was wrong and what would be right, in words that may be shown to any
-caller: never a file path, a class name or a secret. Errors of publishing carry the two facts that a
-caller needs: is it worth trying the same again, and may the record have been published all the same?
+A message names the fault and the remedy, in words that may be shown to any caller: never a file
+path, a class name or a secret. Errors of publishing have the two facts that a caller needs: whether trying
+again may succeed, and whether the record may have been published in spite of the error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _MOST_DETAILS = 10
-"""So many faults are told in the message of an `InvalidMessage`; all of them are in its ``faults``."""
+"""The most faults in the message of an `InvalidMessage`; ``faults`` has all of them."""
 
 
 class SampleAppError(Exception):
@@ -51,7 +51,8 @@ class StartUpError(SampleAppError):
     """
     The service cannot start as it is configured.
 
-    The message is for the operator at the keyboard, and so, unlike the others, names files and addresses.
+    The message is for the operator at the keyboard. So, unlike that of other errors, it names files and
+    addresses.
     """
 
 
@@ -63,9 +64,9 @@ class Fault(Struct, frozen=True):
     """One thing that is wrong with a message."""
 
     pointer: str
-    """Where: a JSON Pointer (RFC 6901); the empty string is the whole document."""
+    """The place: a JSON Pointer (RFC 6901); the empty string is the whole document."""
     detail: str
-    """What is wrong, and what would be right."""
+    """A sentence that says what is wrong, and what would be right."""
 
 
 class MessageError(SampleAppError):
@@ -80,7 +81,7 @@ class InvalidMessage(MessageError):
     """The body is JSON, but not a message."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        """:param faults: all that is wrong, not only the first."""
+        """:param faults: all faults, in order; of a large body, perhaps the first only."""
         details = [fault.detail for fault in faults[:_MOST_DETAILS]]
         if len(faults) > _MOST_DETAILS:
             details.append(f"{len(faults) - _MOST_DETAILS} more faults are listed.")
@@ -90,9 +91,9 @@ class InvalidMessage(MessageError):
 
 class InvalidParameters(InvalidMessage):
     """
-    What a request says beside its body does not make a record: the path, the query, or fields of the header.
+    The path, the query or the header fields of a request are not valid for a record.
 
-    A pointer is the name of what is wrong there: of a variable of the path, of a parameter, or of a field.
+    The pointer of a fault is the name of a variable of the path, of a parameter, or of a field.
     """
 
 
@@ -100,13 +101,13 @@ class PublishError(SampleAppError):
     """A record was not acknowledged by the broker."""
 
     retriable: ClassVar[bool]
-    """Whether publishing the same record again, unchanged, may succeed."""
+    """True if publishing the same record again, unchanged, may succeed."""
     possibly_published: ClassVar[bool]
-    """Whether the record may be in the topic in spite of the error."""
+    """True if the record may be in the topic in spite of the error."""
 
 
 class RecordRefused(PublishError):
-    """The broker will not take this record, now or later."""
+    """The broker does not accept this record, now or later."""
 
     retriable = False
     possibly_published = False
@@ -117,7 +118,7 @@ class IllegalTopic(RecordRefused):
 
 
 class RecordTooLarge(RecordRefused):
-    """The record is larger than the broker, or the topic, takes."""
+    """The record is larger than the broker, or the topic, allows."""
 
 
 class TopicNotAuthorized(RecordRefused):
@@ -139,14 +140,14 @@ class UnknownPartition(PublishError):
 
 
 class BufferFull(PublishError):
-    """Too much is already waiting for the broker; nothing of this record was kept."""
+    """Too many records wait for the broker; this one was not accepted."""
 
     retriable = True
     possibly_published = False
 
 
 class BrokerUnavailable(PublishError):
-    """The broker cannot take records now; this one was never sent, or was rolled back."""
+    """The broker cannot store records now; this one was never sent, or was rolled back."""
 
     retriable = True
     possibly_published = False
@@ -160,14 +161,18 @@ class BrokerStopped(PublishError):
 
 
 class BrokerIncompatible(PublishError):
-    """The broker does not speak what this service needs; the record was never sent."""
+    """
+    The broker does not support a protocol version that this service needs; the record was never sent.
 
-    retriable = False
+    The record itself is valid: it can succeed when an operator has changed the broker, or the service.
+    """
+
+    retriable = True
     possibly_published = False
 
 
 class OutcomeUnknown(PublishError):
-    """The record was sent, and whether it was stored cannot be known."""
+    """The record was sent, and it is not known whether it was stored."""
 
     retriable = True
     possibly_published = True
@@ -178,8 +183,8 @@ class PublishTimedOut(OutcomeUnknown):
 
 
 class PartlyPublished(SampleAppError):
-    """Some of many messages are not published, or not for certain. Some of those may be tried again."""
+    """Some messages of a batch are not published, or not for certain. Some of these may be tried again."""
 
 
 class PartlyRefused(PartlyPublished):
-    """Some of many messages are published. All others were refused for good."""
+    """Some messages of a batch are published. All others were refused for good."""

@@ -1,14 +1,13 @@
 """
-What the layers expect of one another.
+The interfaces between the layers.
 
-Interfaces that hand out a result later return a `Deferred`; a coroutine may stand behind it, but is
-never what callers see.
+A method with a later result returns a `Deferred`, never a coroutine, also where a coroutine implements it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
@@ -19,6 +18,8 @@ from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
     Health,
+    ReadResult,
+    ReadStart,
     Record,
     RecordMetadata,
     Start,
@@ -26,9 +27,11 @@ from sampleapp.model import (
 )
 
 __all__ = [
+    "CHECK_TIMEOUT_S",
     "IBroker",
     "IFollowing",
     "IMeasured",
+    "IPositionObserver",
     "IRecordBatchObserver",
     "IRecordObserver",
     "IReloadable",
@@ -36,23 +39,26 @@ __all__ = [
     "Outcome",
 ]
 
+CHECK_TIMEOUT_S: Final = 1.0
+"""The most seconds that `IBroker.check_topics` takes if it must not create topics."""
+
 Outcome: TypeAlias = RecordMetadata | PublishError
-"""What became of one of many records: where it is, or why it is not known to be anywhere."""
+"""The result for one record of a batch: its position, or the error if it is not known to be published."""
 
 
 class IRecordObserver(Interface):
-    """Is told of the records of a topic; see `IBroker.follow`."""
+    """An observer of the records of a topic; see `IBroker.follow`."""
 
     def record_received(record: ConsumerRecord) -> None:
         """
-        One more record was read.
+        Handle the next record.
 
-        Must not raise: a broker logs what is raised, counts the record as delivered, and goes on.
+        Must not raise: a broker logs the exception, counts the record as delivered, and continues.
         """
 
     def caught_up() -> None:
         """
-        Every record that was in the topic when following began has been delivered.
+        Handle the end of the records that were in the topic when following began.
 
         Called exactly once, also for a topic that was empty or did not exist; and once more after each
         `reset`, when every record that was then in the new topic has been delivered.
@@ -60,7 +66,7 @@ class IRecordObserver(Interface):
 
     def reset() -> None:
         """
-        The topic was deleted, and perhaps made again: everything that was delivered so far is void.
+        Discard all records that were delivered: the topic was deleted, and perhaps created again.
 
         The records of the new topic follow, from its first one on, and then `caught_up` once more, also
         for a new topic that is empty or does not exist. Only brokers whose topics can be deleted call it.
@@ -69,84 +75,102 @@ class IRecordObserver(Interface):
 
 class IRecordBatchObserver(IRecordObserver):
     """
-    Takes many records at once: for an observer to which a call for each record is dear.
+    An observer that takes many records at once, because a call for each record would be expensive.
 
     A broker calls `records_received` instead of `IRecordObserver.record_received`.
     """
 
     def records_received(records: Sequence[ConsumerRecord]) -> None:
         """
-        Some more records of one partition were read: at least one, in the order of their offsets.
+        Handle the next records of one partition: at least one, in the order of their offsets.
 
-        They are as many as a broker delivers in one turn of the reactor, so this has to be done within
-        milliseconds. Must not raise: a broker logs what is raised, counts all of them as delivered, and goes
-        on.
+        A broker delivers all of them in one turn of the reactor, so this must return within milliseconds.
+        Must not raise: a broker logs the exception, counts all of them as delivered, and continues.
         """
+
+
+class IPositionObserver(IRecordBatchObserver):
+    """
+    An observer that is also told from which offset on records are delivered.
+
+    With it, an observer knows that it has missed nothing between its own reading and the following.
+    """
+
+    def begun_at(partition: int, offset: int) -> None:
+        """
+        Handle the start of a partition: of its records, those from this offset on are delivered.
+
+        Called once for each partition, before its first record and also if it is empty; after each `reset`;
+        and whenever following goes on at a later offset, because records were deleted or cannot be read:
+        those before this offset are not delivered any more.
+        """
+
+    def passed(partition: int, offset: int) -> None:
+        """Handle offsets without records, such as control records: nothing before this offset follows."""
 
 
 class IFollowing(Interface):
-    """One ongoing reading of a topic, until it is stopped."""
+    """A subscription to a topic, until it is stopped."""
 
     def stop() -> Deferred[None]:
         """
-        Deliver nothing more, from this call on.
+        Stop delivering, from this call on.
 
-        :return: fires with ``None`` once nothing of the following is left running. Never fails, and may
+        :return: fires with ``None`` once nothing of the subscription is left running. Never fails, and may
             be called more than once.
         """
 
     def obstacle() -> str | None:
         """
-        What keeps it from reading on.
+        Return the reason why records cannot be read at the moment.
 
-        Answers at once from what is known, without asking the broker.
+        Returns at once, from the last known state, without asking the broker.
 
-        :return: one or more sentences that may be shown to any caller: no path, address or secret is in
-            them. ``None`` when nothing keeps it.
+        :return: one or more sentences that may be shown to any caller: without paths, addresses or secrets.
+            ``None`` if there is no such reason.
         """
 
     def is_lasting() -> bool:
-        """Whether the obstacle stays until somebody repairs what is stored: trying again is of no use."""
+        """Return true if retries do not help: an operator must repair the stored data."""
 
     def exists() -> bool | None:
         """
-        Whether there is what is followed: the topic, and in it the partition, if it is only one.
+        Return whether the topic exists, and the partition, if only one is followed.
 
-        :return: as of the last look; ``None`` while that is not known.
+        :return: the last known state; ``None`` while it is not known.
         """
 
     def lag() -> int | None:
         """
-        How many records, or offsets that may have one, are still to be delivered.
+        Return the number of records, or of offsets that may have one, that are not delivered yet.
 
-        Answers at once from what is known, without asking the broker.
+        Returns at once, from the last known state, without asking the broker.
 
-        :return: as of the last look; ``None`` while that is not known. It may stay above 0 where there are
-            offsets without a record at the end.
+        :return: ``None`` while it is not known. It may stay above 0 if the last offsets have no record.
         """
 
 
 class IBroker(Interface):
     """
-    A place that keeps records, in order, in the partitions of named topics.
+    A store of records, in order, in the partitions of named topics.
 
     The contract that every implementation passes is `sampleapp.testing.BrokerContract`.
     """
 
     def check() -> None:
         """
-        Look, before anything is started, for what would certainly keep the broker from working.
+        Check the configuration, before anything is started, for faults that certainly prevent operation.
 
         Called before the reactor runs, so it may block for a moment on a file, but never on a network.
 
-        :raise StartUpError: a file, or an option, is not what it has to be.
+        :raise StartUpError: a file, or an option, is not usable.
         """
 
     def start() -> None:
         """
-        Begin to work, in the background. Returns at once, whether or not the broker can be reached.
+        Start, in the background. Returns at once, also if the broker is unreachable.
 
-        Records may be published from now on; they wait, within bounds, until the broker is reached.
+        Records may be published from now on; they wait, within limits, until the broker is reached.
         """
 
     def publish(record: Record) -> Deferred[RecordMetadata]:
@@ -157,47 +181,91 @@ class IBroker(Interface):
 
         :return: fires once the record is as safe as the broker can make it: on disk, or with all in-sync
             replicas. Fails with a `sampleapp.errors.PublishError`, and with nothing else. Cancelling it
-            stops the waiting only: the record may be published all the same.
+            stops the waiting only: the record may still be published.
         """
 
     def publish_many(records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """
         Append many records, each to its topic.
 
-        Records with the same topic and key are appended in their order, behind those of earlier calls. So
-        many that they would take the reactor more than a few milliseconds are taken in over several of its
-        turns, and what is published meanwhile may come between them.
+        Records with the same topic and key are appended in their order, after those of earlier calls. If
+        accepting them takes more than a few milliseconds, it takes several turns of the reactor, and records
+        of later calls may come between them.
 
-        :param records: of any topics. The sequence must not change before the result is there.
-        :return: fires once it is known of each record what became of it, with an outcome for each, in order:
-            where the record is, or why it is not known to be anywhere. Fails with a
-            `sampleapp.errors.PublishError`, and with nothing else, if all of them are refused together, as
-            when they are more than the broker has room for: none of them was published then. Cancelling it
+        :param records: records of any topics. The sequence must not change before the Deferred fires.
+        :return: fires when the outcome of every record is known, with a list of them in order. The list is
+            the caller's: nothing else refers to it. Fails with a `sampleapp.errors.PublishError`, and with
+            nothing else, if all records are refused together, for example because they exceed the broker's
+            buffer: then none of them was published. Cancelling it stops the waiting only.
+        """
+
+    def check_topics(topics: Collection[str], *, create: bool = True) -> Deferred[Mapping[str, PublishError]]:
+        """
+        Find the topics that cannot be published to.
+
+        A broker that creates topics by itself may create topics that do not exist. Known topics are not
+        looked up again, so this is cheap for topics that are in use.
+
+        :param create: true if a broker that creates topics by itself may do so now. If false, a topic that
+            publishing would create counts as one that can be published to, and the broker has
+            `sampleapp.interfaces.CHECK_TIMEOUT_S` to answer: topics without an answer by then are left out.
+        :return: fires with the error for each topic that cannot be published to, as `publish` would fail: the
+            topic does not exist, its name is not allowed, this service may not publish to it, or the broker
+            cannot be asked. Empty if no error is known. Of thousands of topics, some may not be checked once
+            an error is found. Never fails; cancelling it stops the waiting only.
+        """
+
+    def list_topics() -> Deferred[Sequence[str]]:
+        """
+        List the existing topics, without the broker's internal ones.
+
+        A hundred thousand topics take many turns of the reactor, each of a few milliseconds. Records are
+        published in between.
+
+        :return: fires with their names, sorted. Fails with `sampleapp.errors.BrokerUnavailable`, and with
+            nothing else, if the broker cannot be asked. Cancelling it stops the waiting only.
+        """
+
+    def describe_topics(topics: Collection[str]) -> Deferred[Sequence[TopicDescription]]:
+        """
+        Describe the partitions of topics.
+
+        :param topics: the names of the topics.
+        :return: fires with the topics that exist, sorted by name. Fails as `list_topics` does. Cancelling it
             stops the waiting only.
         """
 
-    def check_topics(topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+    def read(
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None = EARLIEST,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
         """
-        Find out which of some topics cannot be published to.
+        Read the next committed records of some partitions of a topic, without waiting for new ones.
 
-        A broker that creates topics by itself may create those that do not exist. What it knows already it
-        does not ask for again, so this is cheap for topics that are in use.
+        Nothing is kept between two calls: reading goes on when the caller passes the positions of the
+        result. A partition of which records are gone, or that ends before the offset, is reported and not
+        read; the others are read. All records between the position that was passed and the one that is
+        returned are in the result, unless the records were never committed or were compacted away.
 
-        :return: fires with the reason for each topic that cannot, as `publish` would have it: it does not
-            exist, its name is not allowed, this service may not publish to it, or the broker cannot be asked.
-            Empty when nothing is known against any of them. Of thousands it may leave some out that were
-            not looked at, once there are others that cannot. Never fails; cancelling it stops the waiting
-            only.
-        """
+        With a ``limit`` above 0, either a record is returned, or a position moves, or there was nothing
+        more to read. No partition is left out call after call because others have many records.
 
-    def describe_topics(topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
-        """
-        Look which topics there are, and where their partitions are kept.
-
-        :param topics: the only ones to look for; all by default, but for those that are the broker's own.
-        :return: fires with those that there are, by name. Fails with
-            `sampleapp.errors.BrokerUnavailable`, and with nothing else, if the broker cannot be asked.
-            Cancelling it stops the waiting only.
+        :param topic: its name; it is not created.
+        :param starts: where to read the partitions that are named here. An offset is at least 0.
+        :param others: where to read all other partitions of the topic; ``None``: they are not read. If no
+            partition is read, the result still has the topic's id and its number of partitions.
+        :param limit: the most records; with 0, only positions and ends are looked up.
+        :param max_bytes: the most bytes of keys, values and headers, at least 1. One record may exceed it,
+            since at least one is returned if there is one.
+        :return: fires with the records, and the position of each partition that was asked for. Fails with
+            `sampleapp.errors.UnknownTopic`, `sampleapp.errors.UnknownPartition` if ``starts`` names a
+            partition that the topic does not have, `sampleapp.errors.TopicNotAuthorized`,
+            `sampleapp.errors.BrokerUnavailable`, `sampleapp.errors.BrokerIncompatible` or, after `stop`,
+            `sampleapp.errors.BrokerStopped`, and with nothing else. Cancelling it stops the waiting only.
         """
 
     def follow(
@@ -211,71 +279,71 @@ class IBroker(Interface):
         Read a topic from its first record on, and then every record that is added, as it is added.
 
         Records of one partition arrive in the order of their offsets, each exactly once. Nothing is
-        delivered before this call has returned. What goes wrong while reading is logged, shows in
-        `health`, and is tried again until it works.
+        delivered before this call has returned. Failures while reading are logged, affect `health`, and are
+        retried until reading succeeds.
 
-        :param topic: its name; a topic that does not exist is empty until it does, and is not created.
+        :param topic: its name; a topic that does not exist counts as empty, and is not created.
         :param observer: is called on the reactor's thread.
-        :param start: where to begin instead, in the partitions that there are; a topic that comes into being
+        :param start: another position to begin at, in the partitions that exist now; a topic that is created
             later is read from its first record.
-        :param partition: the only one to read; all by default.
+        :param partition: the only partition to read; all by default.
         """
 
     def health() -> Health:
         """
-        Whether a record would be expected to be accepted if it were published now, and if not, why.
+        Return whether a record that is published now is expected to be accepted, and if not, the reasons.
 
-        Answers at once from what is known, without asking the broker.
+        Returns at once, from the last known state, without asking the broker.
         """
 
     def stop(*, deadline_s: float) -> Deferred[None]:
         """
         Refuse new records with `sampleapp.errors.BrokerStopped`, finish those that were accepted, and
-        stop every following.
+        stop every subscription.
 
-        :param deadline_s: seconds to wait. What has not begun by then fails with
-            `sampleapp.errors.BrokerStopped`, what may have been stored with
-            `sampleapp.errors.OutcomeUnknown`, and what is found not to have been stored with the reason.
-        :return: fires with ``None`` when all that is done and every resource is released. Never fails,
-            and may be called more than once, and without a `start`.
+        :param deadline_s: seconds to wait. Records that were not sent by then fail with
+            `sampleapp.errors.BrokerStopped`, records that may have been stored with
+            `sampleapp.errors.OutcomeUnknown`, and records that certainly were not stored with the reason.
+        :return: fires with ``None`` when all records are finished and every resource is released. Never
+            fails, and may be called more than once, and without a `start`.
         """
 
 
 class IMeasured(Interface):
-    """A broker that tells what it has counted. Metrics show it; a broker need not provide this."""
+    """A broker with measures, which metrics show. A broker need not provide this."""
 
     def measures() -> Measures:
         """
-        What it has counted since it was made, and how things stand now.
+        Return the counts since the broker was created, and current values.
 
-        Answers at once from what is known. What is returned may go on to count, and is not to be changed.
+        Returns at once, without asking the broker. The result may continue to count, and must not be changed.
         """
 
 
 class IReloadable(Interface):
     """
-    Reads files that others replace while it works: certificates, passwords.
+    A component whose files may be replaced while it runs: certificates, passwords.
 
-    A broker may provide it; one that does not has nothing to read again.
+    A broker may provide this; one that does not has no such files.
     """
 
     reloaded_paths = Attribute("The files, as a sequence of `pathlib.Path`. They do not change.")
 
     def reload() -> None:
         """
-        Read the files again, and use what is in them from now on.
+        Read the files again, and use their new contents from now on.
 
-        Blocks on them for a moment, but never on a network.
+        Blocks on files for a moment, but never on a network.
 
-        :raise StartUpError: one is not what it has to be; nothing has changed then. The message names it, and
-            repeats nothing of what is in it.
+        :raise StartUpError: a file is not valid; in that case nothing has changed. The message names the file
+            and has nothing of its contents.
         """
 
 
 class IVerifiesClients(Interface):
     """
-    Marks the connections of a TLS context whose clients' certificates can be believed.
+    A mark of TLS contexts that verify the certificates of clients.
 
-    It stands in the application data of an `OpenSSL.SSL.Context`. With a certificate that is not valid, or
-    from an authority that is not trusted, no handshake of such a context succeeds.
+    An object that provides it is the application data of an `OpenSSL.SSL.Context`. Handshakes with a
+    certificate that is not valid, or from an authority that is not trusted, fail in such a context.
     """

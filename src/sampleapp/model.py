@@ -1,47 +1,60 @@
 """
-The values that travel through sampleapp.
+The values of sampleapp's domain: messages, records, topics and readings.
 
-Records carry bytes, as they do in Kafka; whatever reads text into them or out of them says which
-encoding. Every value is immutable, and every time is an integer of milliseconds since the epoch.
+Keys and values of records are bytes, as in Kafka; functions that convert text name the encoding. Every value
+is immutable, and every time is an integer of milliseconds since the epoch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
+    "MEDIA_TYPES",
     "MOST_HEADERS",
     "TOPIC_PATTERN",
+    "TOPIC_RULE",
     "ConsumerRecord",
     "FromEnd",
     "FromOffset",
     "FromTime",
+    "GoneRecords",
     "Health",
     "Message",
     "PartitionDescription",
+    "ReadResult",
+    "ReadStart",
     "Reading",
     "Record",
     "RecordMetadata",
     "Start",
     "TopicDescription",
+    "Version",
+    "is_legal_topic",
 ]
 
 
 TOPIC_PATTERN: Final = r"[A-Za-z0-9._-]{1,249}"
-"""What the whole of a topic's name matches, which is also neither ``.`` nor ``..``."""
+"""The pattern of a whole topic name; ``.`` and ``..`` match, but are not allowed."""
+
+TOPIC_RULE: Final = '1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", and neither "." nor ".."'
+"""The rule for topic names in words, for error messages."""
 
 MOST_HEADERS: Final = 1000
 """
-So many headers a message may have.
+The most headers of a message.
 
-Kafka has no limit. Clients and tracing set some dozens at most, and a hundred thousand, for which a body has
-room, would keep everybody else waiting.
+Kafka has no limit. Clients and tracing set some dozens at most. A body has room for a hundred thousand, which
+would block the reactor.
 """
 
-# These describe, and do not check: the decoder is quicker without, and the parser says more of what is wrong.
+# These describe and do not check: the decoder is faster without checks, and the parser names faults better.
 _Topic: TypeAlias = Annotated[
     str,
     Meta(
@@ -53,7 +66,7 @@ _Topic: TypeAlias = Annotated[
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a caller asks to have published: plain strings, each of which has a UTF-8 form."""
+    """A message that a caller publishes: plain strings, each of which has a UTF-8 form."""
 
     topic: _Topic
     content: Annotated[
@@ -64,13 +77,13 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         ),
     ]
     key: Annotated[
-        str | None,
+        str | UnsetType | None,
         Meta(
             description="The record's key. Absent or null: the record has none. The empty string is one.",
             examples=["kitchen"],
         ),
-    ] = None
-    """The record's key; ``None`` for none, which is not the same as the empty key."""
+    ] = UNSET
+    """The record's key; ``None`` and unset for none, which is not the same as the empty key."""
     headers: Annotated[
         Annotated[dict[str, str], Meta(max_length=MOST_HEADERS)] | UnsetType,
         Meta(
@@ -78,7 +91,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
             examples=[{"unit": "celsius"}],
         ),
     ] = UNSET
-    """The record's headers by their names, in order. Not to be changed."""
+    """The record's headers by their names, in order. Must not be changed."""
     timestamp: Annotated[
         Annotated[
             int,
@@ -91,7 +104,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
             str,
             Meta(
                 description="A date-time with an offset (RFC 3339), not before 1970. "
-                "What is finer than a millisecond is cut off.",
+                "Fractions of a millisecond are cut off.",
                 extra_json_schema={"format": "date-time"},
             ),
         ]
@@ -101,11 +114,11 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
             examples=[1700000000000, "2023-11-14T22:13:20Z"],
         ),
     ] = UNSET
-    """When the record was made, as it was written; an integer once it was read. Unset: now."""
+    """When the record was made: milliseconds, or before validation any of the forms. Unset: now."""
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """A record on its way to a topic. The broker chooses the offset and, unless it is told, the partition."""
+    """A record to publish. The broker chooses the offset and, unless it is given, the partition."""
 
     topic: str
     key: bytes | None
@@ -114,18 +127,18 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """When the record was made: milliseconds since the epoch."""
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
-    """Where it is to go; ``None``, as nearly always, leaves that to the broker."""
+    """The partition; ``None``, as nearly always, leaves the choice to the broker."""
 
 
 class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
-    """Where an acknowledged record is: the topic, the partition, and that record's own offset."""
+    """The position of an acknowledged record: topic, partition, and the record's own offset."""
 
     topic: Annotated[str, Meta(examples=["readings"])]
     partition: Annotated[int, Meta(examples=[0], extra_json_schema={"format": "int32"})]
     offset: Annotated[
         int,
         Meta(
-            description="Of this very record, in its partition.",
+            description="The record's own offset in its partition.",
             examples=[42],
             extra_json_schema={"format": "int64"},
         ),
@@ -133,7 +146,7 @@ class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """A record as it was read back from a topic."""
+    """A record that was read from a topic."""
 
     topic: str
     partition: int
@@ -142,23 +155,24 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     """When the record was made: milliseconds since the epoch."""
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Names and contents, in order. Only records that another program has published have a null content."""
 
 
 class PartitionDescription(Struct, frozen=True, kw_only=True):
-    """One partition of a topic, as far as the broker tells."""
+    """One partition of a topic, as the broker describes it."""
 
     partition: int
     leader: int | None
-    """The node that leads it; ``None`` if there is none at the moment."""
+    """The id of the leading node; ``None`` if the partition has no leader at the moment."""
     replicas: tuple[int, ...]
-    """The nodes that keep it, the leader included."""
+    """The ids of the nodes that store it, the leader included."""
     in_sync: tuple[int, ...]
-    """Those of the replicas that have all of it."""
+    """The replicas that have all of its records."""
 
 
 class TopicDescription(Struct, frozen=True, kw_only=True):
-    """A topic that there is."""
+    """An existing topic and its partitions."""
 
     name: str
     partitions: tuple[PartitionDescription, ...]
@@ -166,29 +180,96 @@ class TopicDescription(Struct, frozen=True, kw_only=True):
 
 
 class FromOffset(Struct, frozen=True):
-    """Where to begin to read a partition: at an offset, or at the nearest one that the partition has."""
+    """Begin to read a partition at an offset, or at the nearest one that the partition has."""
 
     offset: int
 
 
 class FromEnd(Struct, frozen=True):
-    """Where to begin to read a partition: so many offsets before its end; 0 is with the next record."""
+    """Begin to read a partition ``count`` offsets before its end; 0 begins with the next record."""
 
     count: int
 
 
 class FromTime(Struct, frozen=True):
-    """Where to begin to read a partition: at the first record that is at least as late, or at its end."""
+    """Begin to read a partition at the first record that is at least as late, or at its end."""
 
     timestamp_ms: int
     """Milliseconds since the epoch."""
 
 
 Start: TypeAlias = FromOffset | FromEnd | FromTime
-"""Where to begin to read; each partition that there is at the time begins there."""
+"""The start position of each partition that exists at the time."""
 
 EARLIEST: Final = FromOffset(0)
-"""At the first record that there is."""
+"""The first record that still exists."""
+
+
+ReadStart: TypeAlias = int | Start
+"""
+Where to read a partition.
+
+A number is the exact offset to continue at: a read reports if it is gone, or beyond the end. A `Start` is
+resolved to the nearest offset there is.
+"""
+
+
+class GoneRecords(Struct, frozen=True):
+    """Records of a partition that are no longer in its topic, because of the topic's retention."""
+
+    partition: Annotated[int, Meta(examples=[0], extra_json_schema={"format": "int32"})]
+    asked: Annotated[
+        int,
+        Meta(
+            description="The offset that was asked for.", examples=[42], extra_json_schema={"format": "int64"}
+        ),
+    ]
+    earliest: Annotated[
+        int,
+        Meta(
+            description="The first offset that is left.", examples=[99], extra_json_schema={"format": "int64"}
+        ),
+    ]
+
+
+class ReadResult(Struct, frozen=True, kw_only=True):
+    """Records that were read from some partitions of a topic, and how far."""
+
+    topic_id: str
+    """
+    1 to 16 characters out of A-Z, a-z, 0-9, ``_`` and ``-``.
+
+    ``_`` if the broker has no ids of topics. A topic that is deleted and created again gets another one.
+    """
+    records: Sequence[ConsumerRecord]
+    """Grouped by partition, in the order of offsets in each; none of those in ``gone`` or ``beyond``."""
+    positions: Mapping[int, int]
+    """The offset to read next, of each partition that was asked for; as asked if ``gone`` or ``beyond``."""
+    ends: Mapping[int, int]
+    """
+    The offset after the last committed record, of each partition that was asked for.
+
+    Of a partition that could not be reached, or was not read because the limit was used up, it may be any
+    offset after the position.
+    """
+    gone: Sequence[GoneRecords] = ()
+    """The partitions that were asked for at an offset before their first one."""
+    beyond: Mapping[int, int] = {}
+    """The end of each partition that was asked for at an offset beyond it."""
+    held: frozenset[int] = frozenset()
+    """The partitions with records that are not committed yet, after those that can be read."""
+    partitions: int
+    """The number of partitions that the topic has now. They are numbered from 0."""
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """True if there were no more committed records after those that were read."""
+        positions = self.positions
+        return (
+            not self.gone
+            and not self.beyond
+            and all(positions[partition] >= end for partition, end in self.ends.items())
+        )
 
 
 class Reading(Struct, frozen=True, gc=False):
@@ -200,15 +281,39 @@ class Reading(Struct, frozen=True, gc=False):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """Whether something would work if it were tried now, and if not, why not."""
+    """The result of a readiness check: ready, or the reasons why not."""
 
     ready: bool
     reasons: tuple[str, ...] = ()
-    """One sentence a reason, for an operator; empty exactly when ready."""
+    """One sentence for each reason, for an operator; empty exactly when ready."""
     obstacles: tuple[str, ...] = ()
     """
-    What would keep a record from being stored if it were published now.
+    The reasons why a record that is published now would not be stored.
 
-    One sentence each that may be shown to any caller: no path, address or secret is in them. Empty also while
-    there are only reasons that keep records from being read.
+    One sentence each, which may be shown to any caller: without paths, addresses or secrets. Empty also if
+    records only cannot be read.
     """
+
+
+_LONGEST_TOPIC: Final = 249
+_TOPIC = re.compile(TOPIC_PATTERN)
+
+
+def is_legal_topic(topic: str) -> bool:
+    """Check a topic name against Kafka's rule (``org.apache.kafka.common.internals.Topic``)."""
+    return len(topic) <= _LONGEST_TOPIC and _is_legal(topic)
+
+
+# Nearly all messages are for a few topics. Names that are too long are not cached.
+@lru_cache(maxsize=512)
+def _is_legal(topic: str) -> bool:
+    return _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+Version: TypeAlias = Literal[1, 2]
+"""A version of the representation of the readings."""
+
+MEDIA_TYPES: Final[dict[Version, str]] = {
+    1: "application/json",
+    2: "application/vnd.sampleApp.v2+json",
+}

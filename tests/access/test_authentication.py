@@ -1,8 +1,11 @@
-"""Who calls, by certificates and tokens; what was verified is remembered, and no longer than it is valid."""
+"""Authentication by certificates and tokens, and the cache of verified credentials."""
 
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import tracemalloc
+import weakref
 from ipaddress import ip_address
 
 import pytest
@@ -17,8 +20,11 @@ from sampleapp.access import (
     Caller,
     InvalidCredentials,
     NoCredentials,
+    RateExceeded,
     parse_callers,
 )
+from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.rates import Rate
 from tests.support.callers import by, caller, token_of
 
 NOW = dt.datetime(2026, 11, 22, tzinfo=dt.timezone.utc)
@@ -54,7 +60,8 @@ def authenticator(*names, more="", verifiers=(), clock=None):
     quoted = ", ".join(f'"{name}"' for name in names)
     text = f"[callers.t]\ncertificates = [{quoted}]\n" if names else ""
     callers = parse_callers((text + more + caller("other")).encode(), name="f")
-    return Authenticator(callers, *verifiers, seconds=clock or Clock())
+    clock = clock or Clock()
+    return Authenticator(callers, *verifiers, seconds=clock, now=clock)
 
 
 def who(authenticator, shown, *authorization):
@@ -210,3 +217,69 @@ def test_one_token_in_many_spellings_takes_no_place_of_others():
     before = verifier.asked
     assert who(asked, None, b"Bearer a1") == "a1"
     assert verifier.asked == before
+
+
+class Claims:
+    """Verifies tokens whose text is a name, a hyphen, and as many patterns of 249 characters as it says."""
+
+    def __init__(self, requests=None):
+        self.asked = 0
+        self.requests = requests
+
+    def verify(self, token, *, now_s):
+        self.asked += 1
+        name, _, count = token.decode().partition("-")
+        patterns = [f"{number:*>249}" for number in range(int(count or 0))]
+        caller = Caller(name=f"issuer:{name}", publish=TopicPatterns(patterns), requests=self.requests)
+        return caller, now_s + 3600
+
+
+def test_callers_with_many_patterns_are_remembered_only_as_far_as_there_is_memory():
+    verifier = Claims()
+    asked = authenticator(verifiers=(verifier,))
+    for number in range(50):
+        who(asked, None, b"Bearer a%d-100" % number)
+    tracemalloc.start()
+    try:
+        for number in range(100, 400):
+            who(asked, None, b"Bearer a%d-100" % number)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 40 * 1024 * 1024
+    before = verifier.asked
+    who(asked, None, b"Bearer a399-100")
+    assert verifier.asked == before
+    who(asked, None, b"Bearer a0-100")
+    assert verifier.asked == before + 1
+
+
+def test_a_caller_of_an_issuer_has_one_rate_for_all_of_its_tokens_also_after_the_file_was_read_again():
+    clock = Clock()
+    verifier = Claims(requests=Rate(1, 2))
+    asked = authenticator(verifiers=(verifier,), clock=clock)
+
+    def call(token):
+        asked.identify([b"Bearer " + token], lambda: None).limiter.admit(0, now_s=clock())
+
+    call(b"a-0")
+    call(b"a-1")
+    asked.use(parse_callers(caller("other").encode(), name="f"), verifier)
+    for token in (b"a-0", b"a-1", b"a-2"):
+        with pytest.raises(RateExceeded):
+            call(token)
+    call(b"b-0")
+    # With another rate, it begins again with a full burst.
+    asked.use(parse_callers(caller("other").encode(), name="f"), Claims(requests=Rate(1, 3)))
+    call(b"a-0")
+
+
+def test_the_rates_of_ever_more_callers_of_an_issuer_take_bounded_memory():
+    verifier = Claims(requests=Rate(1, 1))
+    asked = authenticator(verifiers=(verifier,))
+    limiters = [
+        weakref.ref(asked.identify([b"Bearer a%d" % number], lambda: None).limiter)
+        for number in range(10_100)
+    ]
+    gc.collect()
+    assert sum(limiter() is not None for limiter in limiters) == 10_000

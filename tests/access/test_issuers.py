@@ -1,4 +1,4 @@
-"""Issuers of JSON Web Tokens in the file of callers."""
+"""Issuers of JSON Web Tokens in the callers file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from sampleapp.access import CallersFileError, parse_callers
 from sampleapp.access.issuers import Issuer, Subject
 from sampleapp.access.jwks import ALGORITHMS
+from sampleapp.access.rates import Rate
 
 WHOLE = """\
 [callers.kitchen]
@@ -63,8 +64,35 @@ def test_no_symmetric_algorithm_is_among_those_that_are_taken_by_default():
 
 def test_a_caller_needs_credentials_of_its_own_only_where_no_token_may_name_it():
     assert parse(WHOLE).by_name["kitchen"]
+    without = re.sub("subjects.*", "", WHOLE)
     with pytest.raises(CallersFileError, match=r"callers\.kitchen has no credentials"):
-        parse(re.sub("subjects.*", "", WHOLE).replace('caller_claim = "sub"', 'publish_claim = "topics"'))
+        parse(without)
+    named = without.replace('caller_claim = "sub"', 'caller_claim = "sub"\nnames_callers = true')
+    assert parse(named).by_name["kitchen"]
+
+
+def test_one_issuer_at_most_may_name_callers_by_their_own_names():
+    named = WHOLE.replace('caller_claim = "sub"', 'caller_claim = "sub"\nnames_callers = true')
+    assert parse(named).issuers["example"].names_callers
+    assert not parse(WHOLE).issuers["example"].names_callers
+    second = named.replace(
+        'publish_claim = "topics"\nread = true', 'caller_claim = "email"\nnames_callers = true'
+    )
+    with pytest.raises(CallersFileError) as caught:
+        parse(second)
+    assert "line 18: issuers.file.names_callers is true for issuers.example already" in str(caught.value)
+    assert parse(second.replace("= true", "= false", 1)).issuers["file"].names_callers
+    without_claim = WHOLE.replace("read = true", "names_callers = true")
+    with pytest.raises(CallersFileError, match=r"line 17: issuers\.file\.names_callers needs a caller_claim"):
+        parse(without_claim)
+
+
+def test_callers_that_are_not_in_the_file_have_the_rates_of_their_issuer():
+    text = WHOLE.replace(
+        "read = true", "requests_per_second = 5\nrequests_burst = 9\nbytes_per_second = 1000"
+    )
+    issuer = parse(text).issuers["file"]
+    assert (issuer.requests, issuer.bytes) == (Rate(5, 9), Rate(1000, 1000))
 
 
 def test_a_file_may_name_issuers_only():
@@ -90,26 +118,31 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
         ('jwks = "keys/other.json"\n', "", "issuers.file has no jwks"),
         ('issuer = "other"', 'issuer = ""', "line 13: issuers.file.issuer may not be empty"),
         ('issuer = "other"', 'issuer = "https://login.example/"', "is that of issuers.example already"),
-        ("[issuers.file]", '[issuers."a b"]', 'issuers."a b" is no name for an issuer'),
-        ('publish_claim = "topics"\n', "", "needs one of caller_claim"),
-        ('publish_claim = "topics"', 'publish_claim = "a"\ncaller_claim = "b"', "needs one of caller_claim"),
-        ('publish_claim = "topics"', 'caller_claim = "sub"', "read goes with publish_claim"),
-        ('"RS256"', '"HS256"', "algorithms[1] is symmetric: whoever can verify such a token can make one"),
-        ('"RS256"', '"none"', "algorithms[1] is not known here; there are RS256"),
-        ('["RS256", "ES256"]', "[]", "algorithms has to name an algorithm, or to be left out"),
-        ("https://login.example/jwks", "http://login.example/jwks", "has to begin with https://, since"),
-        ("https://login.example/jwks", "http://10.0.0.1/jwks", "has to begin with https://, since"),
-        ("https://login.example/jwks", "https:///jwks", "has to be a whole URL"),
-        ("https://login.example/jwks", "https://[/jwks", "has to be a whole URL"),
-        ("https://login.example/jwks", "https://login.example:x/jwks", "has to be a whole URL"),
-        ("https://login.example/jwks", "https://login.example/ jwks", "has to be a whole URL"),
+        ("[issuers.file]", '[issuers."a b"]', 'issuers."a b" is not a name for an issuer'),
+        ('publish_claim = "topics"\n', "", "needs either caller_claim"),
+        ('publish_claim = "topics"', 'publish_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
+        ('publish_claim = "topics"', 'consume_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
+        ('publish_claim = "topics"', 'caller_claim = "sub"', "read goes with publish_claim or consume_claim"),
+        (
+            '"RS256"',
+            '"HS256"',
+            "algorithms[1] is symmetric, so that every verifier of such a token could also make",
+        ),
+        ('"RS256"', '"none"', "algorithms[1] is not known here; use one of RS256"),
+        ('["RS256", "ES256"]', "[]", "algorithms must name an algorithm, or be left out"),
+        ("https://login.example/jwks", "http://login.example/jwks", "must begin with https://, since"),
+        ("https://login.example/jwks", "http://10.0.0.1/jwks", "must begin with https://, since"),
+        ("https://login.example/jwks", "https:///jwks", "must be a whole URL"),
+        ("https://login.example/jwks", "https://[/jwks", "must be a whole URL"),
+        ("https://login.example/jwks", "https://login.example:x/jwks", "must be a whole URL"),
+        ("https://login.example/jwks", "https://login.example/ jwks", "must be a whole URL"),
         ("https://login.example/jwks", "https://me:pass@login.example/", "may have no user, password"),
         (
             "https://login.example/jwks",
             "ftp://login.example/jwks",
-            "has to be a URL that begins with https://",
+            "must be a URL that begins with https://",
         ),
-        ('["example:system', '["file:system', "kitchen.subjects[1] has to begin with the name of an issuer"),
+        ('["example:system', '["file:system', "kitchen.subjects[1] must begin with the name of an issuer"),
         ('["example:system', '["system', "and a colon; there is example"),
         (
             "serviceaccount:default:kitchen",
@@ -117,6 +150,17 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
             "is already at callers.kitchen.subjects[1]",
         ),
         ("read = true", "raed = true", "did you mean read?"),
+        ("read = true", "requests_burst = 9", "needs requests_per_second beside it"),
+        (
+            'caller_claim = "sub"',
+            'caller_claim = "sub"\nbytes_per_second = 9',
+            "issuers.example.bytes_per_second goes with publish_claim",
+        ),
+        (
+            'caller_claim = "sub"',
+            'caller_claim = "sub"\nnames_callers = "yes"',
+            "issuers.example.names_callers must be true or false, not a string",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_what_would_be_right(old, new, said):

@@ -1,4 +1,4 @@
-"""Which JSON Web Tokens are valid, and what they say."""
+"""Verification of JSON Web Tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from sampleapp.access import Caller
 from sampleapp.access.errors import InvalidCredentials
 from sampleapp.access.issuers import Issuer, Subject
-from sampleapp.access.json_web_tokens import LEEWAY_S, JWTVerifier
+from sampleapp.access.json_web_tokens import LEEWAY_S, MOST_PATTERNS, JWTVerifier
 from sampleapp.access.jwks import ALGORITHMS, parse_jwks
 from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.rates import Rate
 from tests.support.issuer import AUDIENCE, CLAIMS, ISSUER, NOW_S, jwk, jwks, private_key, signed
 
 KITCHEN = Caller(name="kitchen", publish=TopicPatterns(["readings"]))
@@ -37,7 +38,8 @@ class Keys:
 
 
 def verifier(*keys, **changes):
-    settings = {"caller_claim": "sub"} if "publish_claim" not in changes else {}
+    named = {"caller_claim": "sub", "names_callers": True}
+    settings = {} if {"publish_claim", "consume_claim"} & changes.keys() else named
     issuer = Issuer(
         name="example", issuer=ISSUER, audience=AUDIENCE, jwks="unused", **{**settings, **changes}
     )
@@ -61,7 +63,7 @@ def refusal(token, *keys, **changes):
 
 
 def refusal_of_any(token):
-    """What is said of a token that is not valid, if it has the form of one."""
+    """Return the message for an invalid token that has the form of one."""
     try:
         verified = verify(token)
     except InvalidCredentials as error:
@@ -94,7 +96,7 @@ def test_what_has_not_the_form_of_one_is_left_to_others(token):
 
 TOKEN = signed()
 POSITIONS = st.integers(0, len(TOKEN) - 1)
-# What the form of a token may have; anything else is no token at all.
+# The characters of tokens.
 LETTERS = st.sampled_from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.").map(
     lambda number: bytes([number])
 )
@@ -172,7 +174,7 @@ def test_a_public_key_is_no_secret_to_sign_with():
             signing_input = part({"alg": "HS256", "kid": "RS256-0"}) + b"." + part(CLAIMS)
             signature = hmac.sign(signing_input, public.public_bytes(encoding, form))
             said = refusal(signing_input + b"." + part(signature), jwk("RS256"), jwk("RS256", alg=None))
-            assert said == "The token is signed with an algorithm (alg) that is not taken here."
+            assert said == "The token is signed with an algorithm (alg) that is not allowed here."
 
 
 def test_keys_that_a_token_brings_along_are_not_looked_at():
@@ -189,24 +191,24 @@ def test_a_critical_extension_is_refused(crit):
 
 
 def test_only_algorithms_of_the_file_are_taken_whatever_the_keys_are_for():
-    said = "The token is signed with an algorithm (alg) that is not taken here."
+    said = "The token is signed with an algorithm (alg) that is not allowed here."
     assert refusal(signed(), algorithms=("RS256",)) == said
     assert verify(signed(), algorithms=("RS256", "ES256"))
-    # A key says by itself what it is for.
-    assert "signed with no key" in refusal(signed(algorithm="PS256", header={"kid": "RS256-0"}), jwk("RS256"))
+    # The algorithm of a key comes from the key itself.
+    assert "is not by a key of its issuer" in refusal(
+        signed(algorithm="PS256", header={"kid": "RS256-0"}), jwk("RS256")
+    )
 
 
 def test_a_token_that_names_no_key_takes_the_only_one_there_is():
     token = signed(header={"kid": None})
     assert verify(token)
     assert verify(token, jwk(), jwk("RS256"))
-    assert "signed with no key" in refusal(token, jwk(), jwk(number=1))
+    assert "is not by a key of its issuer" in refusal(token, jwk(), jwk(number=1))
 
 
 def test_a_token_of_another_issuer_or_for_another_audience_is_refused():
-    assert (
-        refusal(signed(iss="https://login.example")) == "The token is of no issuer (iss) that is known here."
-    )
+    assert refusal(signed(iss="https://login.example")) == "The issuer (iss) of the token is not known here."
     assert "known here" in refusal(signed(iss=None))
     assert "another audience" in refusal(signed(aud="other"))
     assert "another audience" in refusal(signed(aud=None))
@@ -221,7 +223,8 @@ def test_two_issuers_have_keys_of_their_own():
         "two": Issuer(name="two", issuer="https://two.example", **settings),
     }
     keys = {"one": Keys(jwk()), "two": Keys(jwk("RS256"))}
-    both = JWTVerifier(issuers, keys, callers={"kitchen": KITCHEN}, subjects={})
+    subjects = {Subject(name, "kitchen"): KITCHEN for name in issuers}
+    both = JWTVerifier(issuers, keys, callers={}, subjects=subjects)
     assert both.verify(signed(), now_s=NOW_S)
     assert both.verify(signed(algorithm="RS256", iss="https://two.example"), now_s=NOW_S)
     with pytest.raises(InvalidCredentials):
@@ -264,7 +267,35 @@ def test_a_token_may_say_that_it_is_one(typ):
 
 
 def test_a_token_for_something_else_is_refused():
-    assert "for something else" in refusal(signed(header={"typ": "logout+jwt"}))
+    assert "another purpose" in refusal(signed(header={"typ": "logout+jwt"}))
+
+
+def test_a_token_is_not_the_caller_whose_name_it_has_unless_its_issuer_may_name_callers():
+    # Many issuers let their users choose their names.
+    admin = Caller(name="admin", publish=TopicPatterns(["*"]))
+    settings = {"audience": AUDIENCE, "jwks": "unused", "caller_claim": "preferred_username"}
+    issuers = {
+        "corp": Issuer(name="corp", issuer=ISSUER, names_callers=True, **settings),
+        "partner": Issuer(name="partner", issuer="https://partner.example", **settings),
+    }
+    both = JWTVerifier(
+        issuers,
+        dict.fromkeys(issuers, Keys(jwk())),
+        callers={"admin": admin, "kitchen": KITCHEN},
+        subjects={Subject("partner", "Joe"): KITCHEN, Subject("corp", "kitchen"): admin},
+    )
+
+    def who(name, **changes):
+        return both.verify(signed(preferred_username=name, **changes), now_s=NOW_S)[0]
+
+    assert who("admin") == admin
+    assert who("kitchen") == admin
+    assert who("Joe", iss="https://partner.example") == KITCHEN
+    for name in ("admin", "kitchen"):
+        with pytest.raises(InvalidCredentials, match="names no caller in its claim preferred_username"):
+            who(name, iss="https://partner.example")
+    with pytest.raises(InvalidCredentials):
+        who("Joe")
 
 
 def test_a_token_may_call_somebody_in_its_own_way():
@@ -285,6 +316,32 @@ def test_rights_may_come_from_a_claim():
     caller, _ = verify(signed(topics="readings sensors.* write:no-topic"), publish_claim="topics")
     assert (caller.publish, caller.read, caller.metrics) == (expected, False, False)
     assert not verify(signed(), publish_claim="topics")[0].publish
+
+
+def test_the_topics_to_read_come_from_a_claim_of_their_own():
+    token = signed(write=["readings"], read="sensors.* alarms")
+    caller, _ = verify(token, publish_claim="write", consume_claim="read")
+    assert (list(caller.publish), list(caller.consume)) == (["readings"], ["sensors.*", "alarms"])
+    caller, _ = verify(token, consume_claim="read")
+    assert (list(caller.publish), list(caller.consume)) == ([], ["sensors.*", "alarms"])
+    assert "in its claim read;" in refusal(signed(read=[f"t{n}" for n in range(101)]), consume_claim="read")
+    assert "The claim read of the token must be" in refusal(signed(read=1), consume_claim="read")
+
+
+def test_a_token_brings_along_at_most_a_hundred_topics():
+    names = [f"topic-{number}" for number in range(MOST_PATTERNS + 1)]
+    # One that is twice there, and what can be no topic, takes no room.
+    most = signed(topics=[*names[1:], names[1], "no topic"])
+    assert list(verify(most, publish_claim="topics")[0].publish) == names[1:]
+    for too_many in (names, " ".join(names)):
+        said = refusal(signed(topics=too_many), publish_claim="topics")
+        assert said.startswith("The token has more than 100 topics and patterns in its claim topics")
+
+
+def test_a_caller_that_a_token_makes_has_the_rates_of_its_issuer():
+    rates = {"requests": Rate(5, 9), "bytes": Rate(1000, 2000)}
+    caller, _ = verify(signed(topics=["t"]), publish_claim="topics", **rates)
+    assert (caller.requests, caller.bytes) == (rates["requests"], rates["bytes"])
 
 
 @pytest.mark.parametrize("value", [1, True, {"readings": 1}, ["readings", 1]])

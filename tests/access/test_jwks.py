@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from jwt.utils import to_base64url_uint
 
 from sampleapp.access.jwks import ALGORITHMS, JWKSError, parse_jwks
 from tests.support.issuer import jwk, jwks, private_key
@@ -36,6 +37,12 @@ OTHER_CURVE = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256K1()).public_
 PRIVATE = ECAlgorithm.to_jwk(private_key("ES256", 7), as_dict=True)
 
 
+def rsa_key(*, bits=2048, exponent=65537, **members):
+    """A public key of any size: not the product of two primes, which only its owner could tell."""
+    numbers = {"n": (1 << bits) - 1, "e": exponent, **members}
+    return {"kty": "RSA", **{name: to_base64url_uint(value).decode() for name, value in numbers.items()}}
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -51,16 +58,50 @@ PRIVATE = ECAlgorithm.to_jwk(private_key("ES256", 7), as_dict=True)
         {**OTHER_CURVE, "kid": "other"},
         {**PRIVATE, "kid": "other"},
         {"kid": "other"},
+        {**rsa_key(bits=2047), "kid": "other"},
+        {**rsa_key(bits=8193), "kid": "other"},
+        {**rsa_key(bits=1_000_000), "kid": "other"},
+        {**rsa_key(exponent=2**32 + 1), "kid": "other"},
+        {**rsa_key(d=2**2047 + 1), "kid": "other"},
         "other",
         None,
     ],
 )
 def test_a_key_that_cannot_be_used_is_left_out(other):
     keys = parse_jwks(jwks(other, jwk()))
-    assert len(keys) == 1
+    assert (len(keys), keys.left_out) == (1, 1)
     assert keys.find("other", "ES256") is None
     with pytest.raises(JWKSError, match="has no public key for signatures among its 1"):
         parse_jwks(jwks(other))
+
+
+def test_rsa_keys_have_2048_to_8192_bits_and_an_exponent_of_up_to_32():
+    for key in (rsa_key(), rsa_key(bits=8192, exponent=2**32 - 1), rsa_key(exponent=3)):
+        assert len(parse_jwks(jwks(key))) == 1
+    with pytest.raises(
+        JWKSError, match=r"that is RSA of 2048 to 8192 bits, .* each without its private part$"
+    ):
+        parse_jwks(jwks(rsa_key(bits=8193)))
+
+
+def test_private_keys_are_left_out_unread():
+    """To find the factors of one of these, and to see that they are none, takes more than eight seconds."""
+    with pytest.raises(JWKSError, match="without its private part"):
+        parse_jwks(jwks(*[rsa_key(bits=16_384, d=2**16_383 + 1)] * 100))
+
+
+def test_a_name_may_be_that_of_a_few_keys_for_one_algorithm():
+    same = [jwk(number=number, kid="same") for number in range(5)]
+    others = [jwk(algorithm, kid="same") for algorithm in ("ES384", "ES512", "RS256", "EdDSA")]
+    keys = parse_jwks(jwks(*same[:4], *others, *same[:4]))
+    assert (len(keys), keys.left_out) == (8, 0)
+    assert len(keys.find("same", "ES256")) == 4
+    with pytest.raises(
+        JWKSError, match=r"^has 5 different keys for ES256 with the kid 'same'; at most 4 are allowed$"
+    ):
+        parse_jwks(jwks(*same))
+    # Without a name, a key is only used if it is the only one.
+    assert len(parse_jwks(jwks(*[{**each, "kid": None} for each in same]))) == 5
 
 
 @pytest.mark.parametrize(
@@ -69,10 +110,10 @@ def test_a_key_that_cannot_be_used_is_left_out(other):
         (b"", "is not JSON"),
         (b"\xff", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b"[]", "is no JSON Web Key Set"),
-        (b'{"keys": {}}', "is no JSON Web Key Set"),
+        (b"[]", "is not a JSON Web Key Set"),
+        (b'{"keys": {}}', "is not a JSON Web Key Set"),
         (b'{"keys": []}', "has no public key"),
-        (jwks(*[jwk()] * 101), "has 101 keys; there may be 100"),
+        (jwks(*[jwk()] * 101), "has 101 keys; at most 100 are allowed"),
         (b"<html>", "is not JSON"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which topics a pattern fits, held against a model that was made another way."""
+"""Patterns of topics, compared with an independent model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
-from sampleapp.messages import is_legal_topic
+from sampleapp.model import is_legal_topic
 from tests.support import strategies
 
 # Few characters, so that some fit; those that are special elsewhere, and both cases of one.
@@ -17,7 +17,7 @@ short_topics = st.text(few, min_size=1, max_size=10)
 
 
 def model(pattern, topic):
-    """Whether a pattern fits: by all the places in it where its reader may be (a state machine, as sets)."""
+    """Return whether a pattern matches, by a state machine with sets of positions."""
     places = {0}
     for character in [*topic, None]:
         reached = set()

@@ -1,4 +1,4 @@
-"""What a caller may ask for, held against a model that was made another way."""
+"""Rate limits, compared with an independent model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sampleapp.access.rates import Rate, RateLimiter
 
 START_S = 1_700_000_000.0
 
-# Of these floats know sums and products exactly, so that the model may be held against them.
+# Sums and products of these are exact as floats, so that the model can be compared.
 eighths = st.integers(0, 80).map(lambda n: n / 8)
 powers = st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0, 64.0])
 rates = st.builds(Rate, powers, st.integers(1, 40).map(float))
@@ -32,7 +32,7 @@ class Schedule:
         self.even_s = Fraction(0)
 
     def is_early(self, amount, now_s):
-        """Whether so much is too early, and by how many seconds."""
+        """Return the seconds until an amount is allowed; 0 if it is allowed now."""
         ahead_s = max(self.even_s - now_s, 0)
         allowed_s = (self.burst - min(amount, self.burst)) / self.per_second
         return max(ahead_s - allowed_s, 0)
@@ -66,7 +66,7 @@ def test_a_request_is_admitted_when_the_schedule_has_room(requests, bytes_, take
             continue
         limiter.admit(length, now_s=clock_s)
         if length is None:
-            limiter.sent(found_later, now_s=clock_s)
+            limiter.charge(found_later, now_s=clock_s)
         if requests_schedule:
             requests_schedule.take(1, now_s)
         if bytes_schedule:
@@ -84,7 +84,7 @@ def test_in_no_stretch_of_time_more_is_admitted_than_the_rate_and_one_burst(rate
             limiter.admit(length, now_s=START_S + now_s)
         except RateExceeded:
             continue
-        # What is empty takes nothing, and waits for nothing.
+        # An empty body takes nothing, and never waits.
         if length:
             admitted.append((now_s, length))
     for first, (start_s, _) in enumerate(admitted):
@@ -100,7 +100,7 @@ def test_in_no_stretch_of_time_more_is_admitted_than_the_rate_and_one_burst(rate
 def test_after_the_time_that_a_refusal_says_the_request_is_admitted(rate, length):
     limiter = RateLimiter(requests=None, bytes_=rate, now_s=START_S)
     limiter.admit(length, now_s=START_S)
-    limiter.sent(50, now_s=START_S)
+    limiter.charge(50, now_s=START_S)
     try:
         limiter.admit(length, now_s=START_S)
     except RateExceeded as error:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.cli._file_publisher import Concurrency, publish_lines
+from sampleapp.cli._file_publisher import publish_lines
 from sampleapp.cli._lines import LineSource, LineSplitter
 from sampleapp.cli._template import Template
 from sampleapp.client import (
@@ -39,13 +39,10 @@ class Publisher:
     def __init__(self):
         self.waiting = []
         self.batches = []
-        """The contents of each batch, or the content of each message alone."""
+        """The contents of each batch."""
 
     def publish_many(self, messages):
         return self._sent([message.content for message in messages])
-
-    def publish(self, *, topic, content, key, headers, timestamp_ms):
-        return self._sent(content)
 
     def _sent(self, batch):
         answer = Deferred()
@@ -60,7 +57,7 @@ class Publisher:
         self.waiting.pop(0).callback(PLACE)
 
 
-def publishing(publisher, *chunks, in_flight=2, single_messages=None, clock=None, progress=lambda _: None):
+def publishing(publisher, *chunks, in_flight=2, clock=None, progress=lambda _: None):
     """Begin to publish the lines of a file; the end of the file is where the chunks end."""
     unread = [*chunks, b""]
     return Deferred.fromCoroutine(
@@ -70,7 +67,7 @@ def publishing(publisher, *chunks, in_flight=2, single_messages=None, clock=None
             source=LineSource(
                 lambda: succeed(unread.pop(0)), splitter=LineSplitter(max_bytes=1024 * 1024 + 9)
             ),
-            in_flight=Concurrency(batches=in_flight, single_messages=single_messages or in_flight),
+            in_flight=in_flight,
             clock=clock or Clock(),
             progress=progress,
         )
@@ -121,7 +118,7 @@ def test_lines_are_read_only_when_they_can_be_sent():
             client=publisher,
             template=Template(topic="t"),
             source=LineSource(lambda: succeed(chunks.pop(0))),
-            in_flight=Concurrency(batches=1, single_messages=1),
+            in_flight=1,
             clock=Clock(),
             progress=lambda _: None,
         )
@@ -150,7 +147,7 @@ def test_what_all_lines_have_in_common_is_in_each_message():
             client=publisher,
             template=Template(**common),
             source=LineSource(iter([succeed(b"1\n\n"), succeed(b"")]).__next__),
-            in_flight=Concurrency(batches=1, single_messages=1),
+            in_flight=1,
             clock=Clock(),
             progress=lambda _: None,
         )
@@ -189,7 +186,9 @@ def test_when_the_service_was_never_there_the_rest_of_the_file_is_not_sent(error
     assert publisher.batches == [["1"], ["2"]]
     first, second, third = reported(ended)
     assert first == "Line 1: Nothing there."
-    assert second.startswith("Stopped after line 2: what follows was not sent. Is the service running?")
+    assert second.startswith(
+        "Stopped after line 2: the lines that follow were not sent. Is the service running?"
+    )
     assert third == "Published 1 line, 1 failed."
 
 
@@ -217,7 +216,7 @@ def test_a_service_that_is_away_for_a_while_is_waited_for(error):
     assert waiting[-1] is None
     assert publisher.batches == [["1"], *[["2", "3"]] * 31, ["4"]]
     assert reported(ended) == [
-        "Nothing was sent for 30 seconds in all: the service could not take it.",
+        "Nothing was sent for 30 seconds in all: the service was busy or away.",
         "Published 4 lines, 0 failed.",
     ]
 
@@ -233,7 +232,9 @@ def test_a_service_that_does_not_come_back_is_given_up_in_the_end():
     assert clock.seconds() > 300
     first, second, *_ = reported(ended)
     assert first == "Line 2: Nothing there."
-    assert second.startswith("Stopped after line 2: what follows was not sent. Is the service running?")
+    assert second.startswith(
+        "Stopped after line 2: the lines that follow were not sent. Is the service running?"
+    )
 
 
 def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_again():
@@ -248,7 +249,7 @@ def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_agai
     publisher.acknowledge()
     assert reported(ended) == [
         "Lines 1-2: Gone. May have been published.",
-        "Nothing was sent for 1 second in all: the service could not take it.",
+        "Nothing was sent for 1 second in all: the service was busy or away.",
         "Published 2 lines, 2 failed.",
     ]
 
@@ -260,7 +261,7 @@ def test_an_interrupted_publishing_accounts_for_what_was_under_way():
     ended.cancel()
     assert reported(ended) == [
         "Lines 2-4: interrupted before the answer. May have been published.",
-        "Interrupted after line 4: what follows was not sent.",
+        "Interrupted after line 4: the lines that follow were not sent.",
         "Published 1 line, 3 failed.",
     ]
 
@@ -278,7 +279,7 @@ def test_a_batch_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_
     while publisher.waiting:
         publisher.acknowledge()
     assert reported(ended) == [
-        "Nothing was sent for 3 seconds in all: the service allows no more.",
+        "Nothing was sent for 3 seconds in all: the caller's rate was used up.",
         "Published 4 lines, 0 failed.",
     ]
 
@@ -303,9 +304,9 @@ def test_a_line_that_is_always_too_much_ends_the_publishing_in_the_end():
         clock.advance(30)
     assert publisher.batches == [["1"]] * len(publisher.batches)
     first, second, *_ = reported(ended)
-    assert first == "Line 1: Title (429): Detail. There is room again in 30 seconds."
+    assert first == "Line 1: Title (429): Detail. Try again in 30 seconds."
     assert second.startswith(
-        "Stopped after line 1: what follows was not sent, since the service would refuse"
+        "Stopped after line 1: the lines that follow were not sent; they would be refused as well."
     )
 
 
@@ -338,7 +339,7 @@ def test_when_the_caller_is_not_let_in_the_rest_of_the_file_is_not_sent(error):
     first, second, third = reported(ended)
     assert first == f"Line 1: {error}"
     assert second.startswith(
-        "Stopped after line 2: what follows was not sent, since the service would refuse"
+        "Stopped after line 2: the lines that follow were not sent; they would be refused as well."
     )
     assert third == "Published 1 line, 1 failed."
 
@@ -367,7 +368,7 @@ def test_of_a_batch_that_is_partly_published_only_what_is_safe_is_sent_again():
     assert reported(ended) == [
         "Line 3: Title (504): Detail. May have been published.",
         "Line 4: Title (413): Detail.",
-        "Nothing was sent for 1 second in all: the service could not take it.",
+        "Nothing was sent for 1 second in all: the service was busy or away.",
         "Published 3 lines, 2 failed.",
     ]
 
@@ -434,7 +435,9 @@ def test_a_topic_that_is_not_granted_ends_the_publishing():
     assert publisher.waiting == []
     first, second, _ = reported(ended)
     assert first == "Lines 1-2: Title (403): Not yours."
-    assert second.startswith("Stopped after line 2: what follows was not sent, since the service would")
+    assert second.startswith(
+        "Stopped after line 2: the lines that follow were not sent; they would be refused"
+    )
 
 
 @pytest.mark.parametrize("pointer", ["", "/topic", "/0", "/4/content", "/x/content", "0"])
@@ -450,7 +453,7 @@ def test_a_batch_that_is_refused_as_a_whole_is_halved_until_each_line_is_answere
     assert reported(ended) == [f"Line 3: Title ({status}): Detail.", "Published 2 lines, 1 failed."]
 
 
-@pytest.mark.parametrize("status", [404, 405, 500])
+@pytest.mark.parametrize("status", [404, 405, 415, 500])
 def test_what_is_not_about_a_part_of_a_batch_counts_for_all_its_lines(status):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n", b"3\n", in_flight=1)
@@ -463,54 +466,16 @@ def test_what_is_not_about_a_part_of_a_batch_counts_for_all_its_lines(status):
     ]
 
 
-@pytest.mark.parametrize("error", [refusal(415), UnexpectedAnswer("No.", status=415)])
-def test_a_service_without_batches_gets_single_messages(error):
+def test_the_numbers_of_messages_in_an_error_become_those_of_lines():
     publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n5\n", b"6\n", in_flight=2, single_messages=4)
-    assert publisher.batches == [["1", "2", "3", "4", "5"], ["6"]]
-    publisher.refuse(error)
-    publisher.refuse(error)
-    assert publisher.batches[2:] == ["1", "2", "6"]
+    ended = publishing(publisher, b"1\n2\n", b"3\n4\n", in_flight=1)
     publisher.acknowledge()
-    publisher.refuse(refusal(404))
-    while publisher.waiting:
-        assert len(publisher.waiting) <= 4
-        publisher.acknowledge()
-    assert sorted(publisher.batches[2:]) == ["1", "2", "3", "4", "5", "6"]
-    assert reported(ended) == ["Line 2: Title (404): Detail.", "Published 5 lines, 1 failed."]
-
-
-def test_batches_that_wait_when_another_is_refused_as_one_become_single_messages_too():
-    publisher, clock = Publisher(), Clock()
-    publishing(publisher, b"1\n", b"2\n3\n4\n", in_flight=2, single_messages=4, clock=clock)
-    publisher.waiting.pop().errback(TooManyRequests(problem(429), retry_after_s=3))
-    publisher.refuse(refusal(415))
-    clock.advance(3)
-    assert sorted(publisher.batches[2:]) == ["1", "2", "3"]
-
-
-def test_single_messages_one_at_a_time_keep_the_order_of_the_lines():
-    publisher, clock = Publisher(), Clock()
-    publishing(publisher, b"1\n2\n", b"3\n", in_flight=1, clock=clock)
-    publisher.refuse(refusal(415))
-    publisher.refuse(refusal(503))
-    clock.advance(1)
-    while publisher.waiting:
-        assert len(publisher.waiting) == 1
-        publisher.acknowledge()
-    assert publisher.batches[1:] == ["1", "1", "2", "3"]
-
-
-def test_single_messages_that_are_interrupted_are_in_doubt():
-    publisher = Publisher()
-    ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=1, single_messages=2)
-    publisher.refuse(refusal(415))
-    publisher.acknowledge()
-    ended.cancel()
-    assert reported(ended)[:2] == [
-        "Line 2: interrupted before the answer. May have been published.",
-        "Lines 3-4: interrupted before it was sent.",
-    ]
+    detail = "None of the 2 messages is published. Line 2: Odd. Line 7: Odd."
+    publisher.refuse(ProblemError(Problem(title="Title", status=504, detail=detail)))
+    assert reported(ended)[0] == (
+        "Lines 3-4: Title (504): None of the 2 messages is published. Line 4: Odd. Line 7: Odd. "
+        "May have been published."
+    )
 
 
 AT_ONCE = {
@@ -520,7 +485,6 @@ AT_ONCE = {
     "lost after": (AnswerLost("Gone."), True),
     "too large": (refusal(413), False),
     "too much": (TooManyRequests(problem(429), retry_after_s=2), False),
-    "without batches": (refusal(415), False),
     "wrong": (refusal(422, errors=[Fault("/0/content", "Odd.")]), False),
 }
 
@@ -531,10 +495,6 @@ class Log:
     def __init__(self, fates):
         self.fates = iter(fates)
         self.records = []
-
-    def publish(self, *, content, **_):
-        outcome = self._outcomes([content])
-        return fail(outcome) if isinstance(outcome, Exception) else self._answer(outcome[0])
 
     def publish_many(self, messages):
         outcome = self._outcomes([message.content for message in messages])

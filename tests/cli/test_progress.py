@@ -26,4 +26,4 @@ def test_only_a_service_that_is_waited_for_is_worth_a_line(tmp_path, capsys):
         report.waiting_because = None
         show(report)
         show(report)
-        assert capsys.readouterr().err == "Going on after 65 seconds.\n"
+        assert capsys.readouterr().err == "Sending lines again after 65 seconds.\n"

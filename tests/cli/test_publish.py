@@ -47,7 +47,7 @@ def test_records_have_the_headers_the_time_the_bytes_and_the_keys_that_they_were
 
 def test_a_topic_that_there_cannot_be_is_refused_before_its_path_is_asked_for(service):
     _, stderr = sampleapp(service, "delete", "no/topic", "k", code=1)
-    assert stderr.startswith("Error: The topic has to be 1 to 249 characters")
+    assert stderr.startswith("Error: The topic must be 1 to 249 characters")
 
 
 def test_lines_come_from_stdin_as_well_and_keep_their_order_one_at_a_time(service):
@@ -78,7 +78,10 @@ def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
         for arguments in (["publish", "t", "c"], ["readings"]):
             _, stderr = sampleapp(service, *arguments, url=url, code=1)
-            assert "Connection refused. Is the service running? Start it with: sampleapp serve" in stderr
+            assert stderr.endswith(
+                "Connection refused. Is the service running? Start it with: sampleapp serve. "
+                "Or give its URL with --url or SAMPLEAPP_URL.\n"
+            )
 
 
 def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
@@ -93,7 +96,7 @@ def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
         code, lines = publish.interrupt()
     assert (code, lines[-2:]) == (
         130,
-        ["Interrupted after line 2: what follows was not sent.", "Published 2 lines, 0 failed."],
+        ["Interrupted after line 2: the lines that follow were not sent.", "Published 2 lines, 0 failed."],
     )
 
 

@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 
+import pytest
+
 from tests.support.command import DEADLINE_S, Watched, stored
 from tests.support.command import publish as publish_by_hand
 from tests.support.live_service import LiveService
@@ -58,6 +60,7 @@ def wait_for_more(service, before):
     assert len(stored(service, "t")) > before
 
 
+@pytest.mark.slow
 def test_each_line_is_stored_once_or_told_when_the_service_is_stopped_killed_and_started_again(tmp_path):
     listen = f"tcp:{free_port()}:interface=127.0.0.1"
     with LiveService(directory=tmp_path, listen=listen) as first:
@@ -71,7 +74,7 @@ def test_each_line_is_stored_once_or_told_when_the_service_is_stopped_killed_and
             lines.write_some()
             publish.wait_for("Waiting; ")
             with LiveService(directory=tmp_path, listen=listen) as second:
-                publish.wait_for("Going on after ")
+                publish.wait_for("Sending lines again after ")
                 before = len(stored(second, "t"))
                 lines.write_some()
                 wait_for_more(second, before)
@@ -79,7 +82,7 @@ def test_each_line_is_stored_once_or_told_when_the_service_is_stopped_killed_and
                 lines.write_some()
                 publish.wait_for("Waiting; ", times=2)
             with LiveService(directory=tmp_path, listen=listen):
-                publish.wait_for("Going on after ", times=2)
+                publish.wait_for("Sending lines again after ", times=2)
                 lines.end()
                 code, shown = publish.end()
     in_doubt, refused = set(), set()

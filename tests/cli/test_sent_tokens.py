@@ -93,14 +93,14 @@ def test_a_token_comes_from_the_environment_or_from_a_file_which_counts_more(ser
 @pytest.mark.parametrize(
     ("status", "token", "arguments", "advice"),
     [
-        (401, None, ["publish", "t", "c"], "No token was sent. Put one into the environment variable"),
+        (401, None, ["publish", "t", "c"], "No token was sent. Put a token into the environment variable"),
         (
             401,
             TOKEN,
             ["readings"],
-            "The token that was sent is not valid there. It may be over, or replaced,",
+            "The service does not accept the token. It may have expired, been replaced,",
         ),
-        (403, TOKEN, ["readings", "--watch"], "Detail. Whoever runs the service can grant it."),
+        (403, TOKEN, ["readings", "--watch"], "Detail. The operator of the service can grant the right."),
     ],
 )
 def test_who_is_not_let_in_is_told_what_to_do(server, status, token, arguments, advice):
@@ -111,11 +111,11 @@ def test_who_is_not_let_in_is_told_what_to_do(server, status, token, arguments, 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "holds is no token"),
-        (b"two words", "holds is no token"),
-        (b"\xff", "holds is no token"),
-        (b"two\nlines\n", "holds is no token"),
-        (b"x" * 20_000, "holds more than a token: over 16384 bytes"),
+        (b"", "does not contain a token"),
+        (b"two words", "does not contain a token"),
+        (b"\xff", "does not contain a token"),
+        (b"two\nlines\n", "does not contain a token"),
+        (b"x" * 20_000, "contains more than a token: over 16384 bytes"),
     ],
 )
 def test_a_file_without_a_token_is_refused_and_not_repeated(tmp_path, content, reason):
@@ -131,7 +131,7 @@ def test_a_variable_without_a_token_is_refused_and_not_repeated():
     result = CliRunner(env={"SAMPLEAPP_TOKEN": "pass word"}).invoke(main, ["readings"])
     assert result.exit_code == 2
     shown = " ".join(result.output.split())
-    assert "what the environment variable SAMPLEAPP_TOKEN holds is no token" in shown
+    assert "the environment variable SAMPLEAPP_TOKEN does not contain a token" in shown
     assert "pass word" not in shown
 
 
@@ -147,9 +147,9 @@ def test_a_variable_without_a_token_is_refused_and_not_repeated():
     ],
 )
 def test_who_sends_a_token_without_encryption_is_told_so(url, is_told, capsys):
-    from sampleapp.cli._tokens import warn_of_a_token_in_the_clear
+    from sampleapp.cli._token_option import warn_of_unencrypted_token
 
-    warn_of_a_token_in_the_clear(url=url, token=TOKEN)
+    warn_of_unencrypted_token(url=url, token=TOKEN)
     assert ("without encryption" in capsys.readouterr().err) == is_told
-    warn_of_a_token_in_the_clear(url=url, token=None)
+    warn_of_unencrypted_token(url=url, token=None)
     assert capsys.readouterr().err == ""

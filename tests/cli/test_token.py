@@ -1,4 +1,4 @@
-"""``sampleapp token``: what it prints, and what it does to the file of callers."""
+"""``sampleapp token``: what it prints, and what it does to the callers file."""
 
 from __future__ import annotations
 
@@ -61,14 +61,21 @@ def file(tmp_path):
 
 
 @given(
-    name=NAMES, patterns=PATTERNS, flags=st.sets(st.sampled_from(["read", "metrics"])), until=st.none() | DAYS
+    name=NAMES,
+    patterns=PATTERNS,
+    consumed=PATTERNS,
+    flags=st.sets(st.sampled_from(["read", "metrics"])),
+    until=st.none() | DAYS,
 )
-def test_what_is_on_stderr_is_toml_that_can_stand_below_other_callers(name, patterns, flags, until):
-    options = [*(f"--publish={pattern}" for pattern in patterns), *(f"--{flag}" for flag in flags)]
+def test_what_is_on_stderr_is_toml_that_can_stand_below_other_callers(name, patterns, consumed, flags, until):
+    options = [f"--{flag}" for flag in flags]
+    rights = dict.fromkeys(flags, True)
+    for right, topics in (("publish", patterns), ("consume", consumed)):
+        options += [f"--{right}={pattern}" for pattern in topics]
+        rights |= {right: list(dict.fromkeys(topics))} if topics else {}
     code, stdout, stderr = make(*options, *([f"--until={until}"] if until else []), "--", name)
     assert code == 0
     token = {"sha256": digest(stdout)} | ({"until": until} if until else {})
-    rights = dict.fromkeys(flags, True) | ({"publish": list(dict.fromkeys(patterns))} if patterns else {})
     assert name in parse_callers((OTHER + stderr).encode(), name="callers.toml").by_name
     assert callers(OTHER + stderr) == callers(OTHER) | {name: rights | {"tokens": [token]}}
 
@@ -78,24 +85,24 @@ def test_no_two_tokens_are_the_same():
 
 
 def test_a_caller_without_rights_is_said_to_be_one():
-    assert "No rights are given" in make("one")[2]
-    assert "No rights are given" not in make("one", "--read")[2]
+    assert "Without rights" in make("one")[2]
+    assert "Without rights" not in make("one", "--read")[2]
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["no name"], "'no name' is no name of a caller: 1 to 100 characters out of A-Z, a-z, 0-9,"),
-        ([""], "'' is no name of a caller"),
-        (["x" * 101], "is no name of a caller"),
-        (["name\n"], "is no name of a caller"),
-        (["one", "--publish", "a/b"], "'a/b' is no topic, and no pattern of topics"),
-        (["one", "--publish", ""], "'' is no topic"),
-        (["one", "--publish", 'a"b'], "is no topic"),
-        (["one", "--until", "tomorrow"], "'tomorrow' is no date such as 2027-01-31."),
-        (["one", "--until", "2027-02-30"], "'2027-02-30' is no date"),
-        (["one", "--until", "20270131"], "'20270131' is no date"),
-        (["one", "--until", "2020-01-31"], "2020-01-31 is over (in UTC)"),
+        (["no name"], "'no name' is not the name of a caller: 1 to 100 characters out of A-Z, a-z, 0-9,"),
+        ([""], "'' is not the name of a caller"),
+        (["x" * 101], "is not the name of a caller"),
+        (["name\n"], "is not the name of a caller"),
+        (["one", "--publish", "a/b"], "'a/b' is neither a topic nor a pattern of topics"),
+        (["one", "--publish", ""], "'' is neither a topic"),
+        (["one", "--publish", 'a"b'], "is neither a topic"),
+        (["one", "--until", "tomorrow"], "'tomorrow' is not a date such as 2027-01-31."),
+        (["one", "--until", "2027-02-30"], "'2027-02-30' is not a date"),
+        (["one", "--until", "20270131"], "'20270131' is not a date"),
+        (["one", "--until", "2020-01-31"], "2020-01-31 is in the past (in UTC)"),
     ],
 )
 def test_what_the_file_could_not_hold_is_refused_with_what_would_be_right(arguments, reason):
@@ -109,9 +116,9 @@ def test_a_file_is_made_for_its_owner_alone_and_grows_by_callers_and_tokens(file
     assert said == f"Added to {file}: the caller one.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     _, second, said = make("two@b", "--append", file)
-    assert said == f"Added to {file}: the caller two@b. It has no rights yet: give it some there.\n"
+    assert said == f"Added to {file}: the caller two@b. It has no rights yet: add them there.\n"
     _, third, said = make("one", "--until", "2099-12-31", "--append", file)
-    assert said == f"Added to {file}: a further token of the caller one.\n"
+    assert said == f"Added to {file}: another token of the caller one.\n"
     found = callers(file.read_text())
     assert found["one"].pop("tokens")[0] == {"sha256": digest(first)}
     assert found == {"one": {"publish": ["a.*"]}, "two@b": {"tokens": [{"sha256": digest(second)}]}}
@@ -139,17 +146,25 @@ def test_the_file_keeps_its_permissions_and_a_link_to_it_stays_one(file, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"callers.toml", "link.toml"}
 
 
+def test_a_file_that_every_user_may_write_to_is_left_as_it_was(file):
+    file.write_text(OTHER)
+    file.chmod(0o606)
+    code, stdout, stderr = make("one", "--append", file)
+    assert (code, stdout, file.read_text()) == (1, "", OTHER)
+    assert f"{file} cannot be used, since every user of this machine may write to it" in stderr
+
+
 def test_rights_of_a_caller_who_is_there_already_are_not_changed(file):
     file.write_text(OTHER)
     code, stdout, stderr = make("other", "--publish", "a", "--append", file)
     assert (code, stdout, file.read_text()) == (1, "", OTHER)
-    assert f"The caller other is in {file} already" in stderr
+    assert f"The caller other is already in {file}" in stderr
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[callers.one\n", "line 1: is no TOML"),
+        (b"[callers.one\n", "line 1: is not TOML"),
         (b"[callers.two]\nraed = true\n", "line 2: callers.two.raed is not known here; did you mean read?"),
         (b"\xff", "is not UTF-8"),
         # A table that is written in one line cannot grow by lines below.

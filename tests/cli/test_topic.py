@@ -179,3 +179,11 @@ def test_with_follow_even_that_is_waited_for(reading):
     reading.wait(5)
     assert reading.ends == []
     reading.running.cancel()
+
+
+def test_a_fault_in_looking_ends_it(reading, monkeypatch):
+    monkeypatch.setattr(MemoryBroker, "health", lambda _: 1 / 0)
+    found = reading(values=[b"0"], follow=True)
+    found.wait(60)
+    (end,) = found.ends
+    assert end.type is ZeroDivisionError

@@ -23,7 +23,7 @@ from sampleapp.client import (
     ServiceUnreachable,
     TLSFailed,
 )
-from sampleapp.client._tls import TLSPolicy
+from sampleapp.outgoing.https import TLSPolicy
 from tests.support.certificates import Authority
 from tests.support.client_servers import (
     Arrivals,
@@ -97,7 +97,8 @@ async def test_nothing_waits_for_a_handshake_that_is_over(tmp_path, monkeypatch)
         assert await Client(base_url=url, reactor=reactor, agent=agent).readings() == [21.5, -5.0]
         assert clock.getDelayedCalls() == []
         monkeypatch.delenv("SSL_CERT_FILE")
-        with pytest.raises(TLSFailed, match="not one to trust"):
+        agent = Agent(reactor, contextFactory=TLSPolicy(reactor=clock, timeout_s=5.0))
+        with pytest.raises(TLSFailed, match=r"is not signed by a trusted authority: .* SSL_CERT_FILE"):
             await Client(base_url=url, reactor=reactor, agent=agent).readings()
         assert clock.getDelayedCalls() == []
     finally:
@@ -132,6 +133,45 @@ async def test_an_answer_without_tls_is_told_in_words_and_not_as_openssl_has_the
     finally:
         await port.stopListening()
     assert "SSL routines" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest_twisted.ensureDeferred
+async def test_plain_http_to_a_port_for_tls_is_told_apart_and_nothing_was_published(
+    tmp_path, monkeypatch, is_trusted
+):
+    authority = Authority(tmp_path)
+    issued = authority.server()
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = DefaultOpenSSLContextFactory(str(issued.key), str(issued.certificate))
+    service = ContractResource()
+    port = await SSL4ServerEndpoint(reactor, 0, context, interface="127.0.0.1").listen(Site(service))
+    client = Client(base_url=f"http://127.0.0.1:{port.getHost().port}", reactor=reactor)
+    try:
+        with pytest.raises(TLSFailed, match=r"speaks TLS: use https://.* Nothing was published\.$") as caught:
+            await client.publish(topic="t", content="c")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert (caught.value.retriable, caught.value.possibly_published) == (False, False)
+    assert service.records == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_has_answered_over_plain_http_is_not_asked_for_tls():
+    factory = Factory.forProtocol(HangingUp)
+    factory.requests = []
+    port, url = await listening(factory)
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        await client.publish(topic="t", content="c")
+        with pytest.raises(AnswerLost):
+            await client.publish(topic="t", content="c")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert factory.requests == [b"POST /messages"] * 2
 
 
 @pytest.mark.parametrize("beginning", [b"", b"[1.0, "])

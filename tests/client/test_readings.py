@@ -41,7 +41,7 @@ async def test_version_1_is_asked_for_without_an_accept_and_version_2_by_its_nam
 
 
 def test_there_is_no_version_3():
-    with pytest.raises(ValueError, match="no 3"):
+    with pytest.raises(ValueError, match="not 3"):
         in_memory(ContractResource()).readings(version=3)
 
 
@@ -133,7 +133,7 @@ async def test_what_is_not_an_array_of_numbers_is_not_version_1(body):
 )
 @pytest_twisted.ensureDeferred
 async def test_what_is_not_an_array_of_entries_is_not_version_2(body):
-    with pytest.raises(UnexpectedAnswer, match="in a version that knows this request"):
+    with pytest.raises(UnexpectedAnswer, match="does its version support this request"):
         await canned(200, V2, body).readings(version=2)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextlib import closing
 
 import treq.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.cli._file_publisher import Concurrency, publish_lines
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.cli._file_publisher import publish_lines
 from sampleapp.cli._lines import LineSource
 from sampleapp.cli._template import Template
-from sampleapp.client import Client, Message, PartlyPublished, ProblemError
+from sampleapp.client import Client, Message, Page, PartlyPublished, ProblemError
 from sampleapp.errors import UnknownTopic
-from sampleapp.model import RecordMetadata
+from sampleapp.model import ConsumerRecord, Record, RecordMetadata
 from sampleapp.web import FrontDoor
 from tests.support import strategies
 from tests.support.planned_outcomes import PlannedBroker, plans
@@ -25,8 +27,8 @@ from tests.support.planned_outcomes import PlannedBroker, plans
 class Service:
     """The real service and its client."""
 
-    def __init__(self, broker):
-        self.broker, self.clock = broker, Clock()
+    def __init__(self, broker, clock=None):
+        self.broker, self.clock = broker, Clock() if clock is None else clock
         front_door = FrontDoor(broker=broker, get_representation=None, clock=self.clock)
         self.agent = treq.testing.RequestTraversalAgent(front_door.resource())
         self.client = Client(base_url="http://service.example", reactor=self.clock, agent=self.agent)
@@ -117,7 +119,7 @@ def publish(service, *chunks, in_flight):
                 client=service.client,
                 template=Template(topic="t"),
                 source=LineSource(lambda: succeed(unread.pop(0))),
-                in_flight=Concurrency(batches=in_flight, single_messages=in_flight),
+                in_flight=in_flight,
                 clock=service.clock,
                 progress=lambda _: None,
             )
@@ -159,3 +161,43 @@ def test_a_topic_that_does_not_exist_is_told_once_for_all_lines():
     assert summary == "Published 0 lines, 301 failed."
     # Each batch was asked about once, and not line by line.
     assert service.broker.checked == [["t"], ["t"]]
+
+
+small = st.none() | st.binary(max_size=4) | strategies.texts.map(str.encode)
+headers = st.lists(st.tuples(strategies.texts, st.binary(max_size=3)), max_size=3).map(tuple)
+
+
+@settings(max_examples=25)
+@given(sent=st.lists(st.tuples(small, small, headers), min_size=1, max_size=5), limit=st.integers(1, 3))
+def test_any_records_are_read_as_they_are_by_page_and_by_stream(sent, limit):
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    service = Service(broker, clock)
+    for number, (key, value, names) in enumerate(sent):
+        broker.publish(Record(topic="t", key=key, value=value, timestamp_ms=number, headers=names))
+    expected = [
+        ConsumerRecord(
+            topic="t", partition=0, offset=number, timestamp_ms=number, key=key, value=value, headers=names
+        )
+        for number, (key, value, names) in enumerate(sent)
+    ]
+
+    async def pages():
+        page = Page(records=(), position="earliest", up_to_date=False)
+        found = []
+        while not page.up_to_date:
+            page = await service.client.read(topic="t", start=page.position, limit=limit)
+            found += page.records
+        return found
+
+    async def stream(start):
+        with closing(service.client.stream(topic="t", start=start)) as stream:
+            return [await stream.__anext__() for _ in range(limit)], stream.position
+
+    assert service.result_of(Deferred.fromCoroutine(pages())) == expected
+    if limit <= len(sent):
+        items, position = service.result_of(Deferred.fromCoroutine(stream("earliest")))
+        assert items == expected[:limit]
+        rest = service.result_of(service.client.read(topic="t", start=position))
+        assert list(rest.records) == expected[limit:]

@@ -101,7 +101,7 @@ async def test_the_token_does_not_follow_a_redirect_to_another_place():
 async def test_who_is_not_known_is_told_whether_a_token_was_sent():
     error = await refusal(401, problem(401))
     assert isinstance(error, Unauthorized)
-    assert str(error) == "Title (401): Detail. The token that was sent is not valid there."
+    assert str(error) == "Title (401): Detail. The service does not accept the token."
     error = await refusal(401, problem(401), token=None)
     assert str(error) == "Title (401): Detail. No token was sent."
     assert (error.retriable, error.possibly_published) == (False, False)
@@ -118,7 +118,7 @@ async def test_what_is_not_granted_was_not_published():
 async def test_who_sends_too_much_is_told_when_there_is_room_again():
     error = await refusal(429, problem(429), headers=[("retry-after", "7")])
     assert isinstance(error, TooManyRequests)
-    assert str(error) == "Title (429): Detail. There is room again in 7 seconds."
+    assert str(error) == "Title (429): Detail. Try again in 7 seconds."
     assert (error.retriable, error.possibly_published, error.retry_after_s) == (True, False, 7)
     assert str(await refusal(429, problem(429))) == "Title (429): Detail."
 

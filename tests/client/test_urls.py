@@ -58,5 +58,5 @@ def test_a_base_url_becomes_ascii_that_ends_with_a_slash(text, expected):
     ],
 )
 def test_what_is_not_a_base_url_is_refused_with_a_reason(text):
-    with pytest.raises(ValueError, match=r"is not a URL such as http://127\.0\.0\.1:8080/|has to end with"):
+    with pytest.raises(ValueError, match=r"is not a URL such as http://127\.0\.0\.1:8080/|must end with"):
         Client(base_url=text, reactor=Clock())

@@ -1,12 +1,12 @@
 """
-What the pages show, against a service: each command is run, and has to print what the page says.
+The commands of the pages are run with a service, and must print the output on the page.
 
-A ``console`` block holds commands, each after ``$ ``, with what they print below them. Blocks that are
-marked, in a comment before them, are
+A ``console`` block has commands, each after ``$ ``, and their output below them. A comment before a block
+may mark it:
 
-- ``in the background``: its one command goes on while the rest of the page is run; a block marked
-  ``in the background, continued`` is what it prints next;
-- ``the service``: what the log of the service holds, line by line.
+- ``in the background``: its one command continues while the rest of the page is run; a block marked
+  ``in the background, continued`` is the next output of that command;
+- ``the service``: lines of the service's log.
 
 Blocks in another language than ``console`` start or install the service. Those of ``README.md`` are run by a
 test of their own, with a twistd that listens on a free port; those of the tutorial are not run.
@@ -34,11 +34,13 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
 from sampleapp.cli import main
+from sampleapp.web.problems import FAULT, ROWS
 from tests.support.certificates import Authority
 from tests.support.command import stored
 from tests.support.live_service import LiveService
 
 DEADLINE_S = 20
+GO_DEADLINE_S = 300
 ADDRESS = "127.0.0.1:8080"
 
 MARKDOWN_BLOCK = re.compile(
@@ -47,11 +49,17 @@ MARKDOWN_BLOCK = re.compile(
 RST_BLOCK = re.compile(
     r"(?:^\.\. (?P<mark>[^\n:]*)\n)?^\.\. code-block:: console\n\n(?P<text>(?:   [^\n]*\n|\n)+)", re.MULTILINE
 )
-# What is another each time, and what it is compared as.
+# Text that differs each time, and its replacement for comparisons.
 CHANGING = (
     (re.compile(r"^Date: .*$", re.MULTILINE), "Date: ..."),
     (re.compile(r"^X-Request-Id: .*$", re.MULTILINE), "X-Request-Id: ..."),
     (re.compile(r'"timestamp":\d{13}'), '"timestamp":...'),
+    # Positions begin with the id of the topic.
+    (re.compile(r"\b[A-Za-z0-9_-]{1,16}~(?=\d)"), "..."),
+    (re.compile(r"^retry: \d+$", re.MULTILINE), "retry: ..."),
+    (re.compile(r"^retry: \d+$", re.MULTILINE), "retry: ..."),
+    # The id of a topic is random.
+    (re.compile(r"[A-Za-z0-9_-]{11,16}(?=~\d)|(?<=has the id )\w+"), "..."),
 )
 
 
@@ -60,7 +68,7 @@ class Block(NamedTuple):
     text: str
 
     def commands(self):
-        """The commands, each with what it prints."""
+        """Return the commands, each with its output."""
         found = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
@@ -84,17 +92,17 @@ def blocks(text, *, markdown):
 
 
 def normalised(output):
-    """The output, without what is another each time, and without white space at the ends of lines."""
+    """Return the output without text that differs each time, and without white space at the ends of lines."""
     for pattern, replacement in CHANGING:
         output = pattern.sub(replacement, output)
     return "\n".join(line.rstrip() for line in output.strip().splitlines())
 
 
 class Session:
-    """A terminal in the directory of a service, which it takes to be at the address of the pages."""
+    """A terminal in the directory of a service, with the service's address instead of that of the pages."""
 
     def __init__(self, *, directory, service, patience_s=3):
-        """:param patience_s: how long a command that only reads may show something else."""
+        """:param patience_s: how long a command that only reads may print other output."""
         self._patience_s = patience_s
         self._directory = directory
         self._service = service
@@ -102,7 +110,7 @@ class Session:
         self._background = None
         self._background_shows = ""
         (directory / ".curlrc").write_text("silent\nshow-error\n")
-        # Where ``make run`` would have put the environment; what is in it is on PATH here.
+        # ``make run`` would create the environment here. Its commands are on PATH instead.
         activate = directory / ".venv-run/bin/activate"
         activate.parent.mkdir(parents=True)
         activate.touch()
@@ -115,7 +123,7 @@ class Session:
         }
 
     def show(self, block):
-        """Do what a block says, and fail if something else comes of it."""
+        """Run a block, and fail if the output differs."""
         if block.mark == "the service":
             for line in block.text.splitlines():
                 self._service.wait_for_output(re.escape(line.replace(ADDRESS, self._address)))
@@ -131,7 +139,7 @@ class Session:
                 assert self._eventually(command, shown) == shown, f"is not what this prints: {command}"
 
     def _eventually(self, command, shown):
-        """Run a command; one that only reads, until it shows what was published a moment ago."""
+        """Run a command; repeat a command that only reads until it shows the latest records."""
         reads_only = not re.search(r"\bpublish\b| -d | --data-binary | -X ", command)
         until = time.monotonic() + (self._patience_s if reads_only else 0)
         while (printed := self._run(command)) != shown and time.monotonic() < until:
@@ -157,7 +165,7 @@ class Session:
         assert self._background is None, "one command in the background is enough"
         with (self._directory / "background.txt").open("wb") as output:
             self._background = subprocess.Popen(
-                # The signal that ends it is for the command, not for a shell around it.
+                # The signal must end the command, not a shell around it.
                 f"exec {self._here(command)}",
                 shell=True,
                 cwd=self._directory,
@@ -179,7 +187,7 @@ class Session:
         return normalised(self._there((self._directory / "background.txt").read_text(encoding="utf-8")))
 
     def end(self):
-        """End the command in the background as its reader does, with Ctrl-C."""
+        """End the command in the background with Ctrl-C, like a reader."""
         if self._background is not None:
             self._background.send_signal(signal.SIGINT)
             assert self._background.wait(DEADLINE_S) == 0
@@ -213,11 +221,40 @@ needs_curl = pytest.mark.skipif(
 )
 
 
+HTTP = "docs/reference/http"
+
+
 @needs_curl
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.rst", "docs/howto/curl.rst"])
-def test_every_command_prints_what_the_page_shows(project, tmp_path, page):
-    found = blocks((project / page).read_text(encoding="utf-8"), markdown=page.endswith(".md"))
-    assert sum(len(block.commands()) for block in found if "$ " in block.text) >= 6
+@pytest.mark.parametrize(
+    ("pages", "commands"),
+    [
+        (["README.md"], 6),
+        (["docs/index.rst"], 3),
+        (["docs/tutorial.rst"], 6),
+        (["docs/howto/languages/curl.rst"], 6),
+        (["docs/howto/read_a_topic.rst"], 5),
+        ([f"{HTTP}/messages.rst"], 2),
+        ([f"{HTTP}/batches.rst"], 3),
+        ([f"{HTTP}/topics.rst"], 5),
+        ([f"{HTTP}/records.rst"], 4),
+        ([f"{HTTP}/readings.rst"], 5),
+        ([f"{HTTP}/changes.rst"], 3),
+        ([f"{HTTP}/rest-proxy.rst"], 6),
+        ([f"{HTTP}/headers.rst"], 2),
+        # Nothing on these pages is published, so they share a service.
+        ([f"{HTTP}/probes.rst", f"{HTTP}/errors.rst", f"{HTTP}/access.rst", f"{HTTP}/limits.rst"], 7),
+    ],
+    ids=lambda value: Path(value[0]).name if isinstance(value, list) else None,
+)
+@pytest.mark.page
+def test_every_command_prints_what_the_page_shows(project, tmp_path, pages, commands):
+    """:param commands: the least number of commands, so that a page whose blocks are not found fails."""
+    found = [
+        block
+        for page in pages
+        for block in blocks((project / page).read_text(encoding="utf-8"), markdown=page.endswith(".md"))
+    ]
+    assert sum(len(block.commands()) for block in found if "$ " in block.text) >= commands
     show(found, tmp_path)
 
 
@@ -231,7 +268,7 @@ def sources(project, tmp_path):
     """
     A directory that looks like the sources after ``make run`` has installed the service.
 
-    What is installed there are the two commands of this environment, with one more endpoint, on a free port.
+    Its two commands are those of this environment, with one more endpoint, on a free port.
     """
     for name in ["Makefile", "setup.py", "pyproject.toml", "src", "twisted"]:
         (tmp_path / name).symlink_to(project / name)
@@ -266,6 +303,7 @@ def test_every_kind_of_block_in_the_readme_is_run(project):
     assert {command.split()[0] for command in commands_of_readme(project)} == {"make", "twistd"}
 
 
+@pytest.mark.page
 def test_what_starts_the_service_in_the_readme_starts_it(project, sources):
     Authority(sources)
     (sources / "kafka-credentials").write_text("username=a\npassword=b\n")
@@ -273,7 +311,7 @@ def test_what_starts_the_service_in_the_readme_starts_it(project, sources):
     starts = [each for each in commands_of_readme(project) if each.startswith(("make run", "twistd"))]
     assert len(starts) >= 4
     for command in dict.fromkeys(starts):
-        # Somebody else may have that port here.
+        # The port may be taken on this machine.
         on_a_free_port = command.replace("tcp:9090:", "tcp:0:")
         shown = what_it_prints_until(LISTENING, on_a_free_port, directory=sources)
         assert LISTENING.search(shown), f"{command}\n{shown}"
@@ -314,7 +352,7 @@ def test_what_else_the_readme_has_make_do_is_there(project):
 
 
 def test_one_sentence_says_what_sampleapp_is_everywhere(project):
-    from sampleapp.options import Options
+    from sampleapp.service.options import Options
 
     sentence = (
         "an HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
@@ -348,6 +386,7 @@ def test_commands_and_their_output_are_told_apart():
     assert block.commands() == [("one \\\n  more", "a"), ("two", ""), ("three", "b")]
 
 
+@pytest.mark.page
 def test_the_client_of_the_how_to_does_what_the_page_says(project, tmp_path):
     with LiveService(directory=tmp_path) as service:
         ended = subprocess.run(
@@ -371,13 +410,14 @@ def service(tmp_path_factory):
         yield service
 
 
-def printed_by(*command):
+def printed_by(*command, deadline_s=DEADLINE_S):
     ended = subprocess.run(
-        list(map(str, command)), capture_output=True, check=False, encoding="utf-8", timeout=DEADLINE_S
+        list(map(str, command)), capture_output=True, check=False, encoding="utf-8", timeout=deadline_s
     )
     return ended.returncode, ended.stdout, ended.stderr
 
 
+@pytest.mark.page
 def test_the_program_with_requests_publishes_a_batch_a_body_and_a_tombstone(project, service):
     code, shown, errors = printed_by(sys.executable, project / "docs/howto/with_requests.py", service.url)
     assert (code, errors) == (0, "")
@@ -387,6 +427,7 @@ def test_the_program_with_requests_publishes_a_batch_a_body_and_a_tombstone(proj
     assert (tombstone[:4], json.loads(tombstone[4:])["topic"]) == ("200 ", "readings")
 
 
+@pytest.mark.page
 def test_the_program_with_httpx_publishes_its_batches_in_order(project, service):
     pytest.importorskip("httpx")
     shown = printed_by(sys.executable, "-W", "error", project / "docs/howto/with_httpx.py", service.url)
@@ -398,6 +439,7 @@ def test_the_program_with_httpx_publishes_its_batches_in_order(project, service)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="this machine has no Node.js")
+@pytest.mark.page
 def test_the_program_with_fetch_publishes_a_batch_a_body_and_a_tombstone(project, service):
     code, shown, errors = printed_by("node", project / "docs/howto/with_fetch.mjs", service.url)
     assert (code, errors) == (0, "")
@@ -409,7 +451,24 @@ def test_the_program_with_fetch_publishes_a_batch_a_body_and_a_tombstone(project
     )
 
 
+@pytest.mark.skipif(shutil.which("go") is None, reason="this machine does not have Go")
+@pytest.mark.page
+def test_the_program_in_go_publishes_a_batch_a_body_and_a_tombstone(project, service):
+    # It is compiled first, together with Go's HTTP library.
+    code, shown, errors = printed_by(
+        "go", "run", project / "docs/howto/with_go.go", service.url, deadline_s=GO_DEADLINE_S
+    )
+    assert (code, errors) == (0, "")
+    assert re.fullmatch(
+        r"2 <nil>\n"
+        r'200 <nil> \{"topic":"webhooks","partition":0,"offset":\d+\}\n'
+        r'200 <nil> \{"topic":"readings","partition":0,"offset":\d+\}\n',
+        shown,
+    )
+
+
 @needs_curl
+@pytest.mark.page
 def test_the_script_with_curl_publishes_a_file_or_says_which_line_is_wrong(project, service, tmp_path):
     script, file = project / "docs/howto/publish-batch.sh", tmp_path / "batch.jsonl"
     file.write_text('{"topic": "script", "content": "1"}\n{"topic": "script", "content": "2"}\n')
@@ -422,7 +481,7 @@ def test_the_script_with_curl_publishes_a_file_or_says_which_line_is_wrong(proje
 
 
 def test_no_code_is_wider_than_a_page(project):
-    # What the theme shows at 1280 pixels; blocks of "console" and "text" wrap.
+    # The width of the theme at 1280 pixels; blocks of "console" and "text" wrap.
     widest = 88
     found = {}
     for page in sorted((project / "docs").rglob("*.rst")):
@@ -434,7 +493,7 @@ def test_no_code_is_wider_than_a_page(project):
             if language not in {"console", "text"}:
                 found[page.name] = max(found.get(page.name, 0), *map(len, dedent(block).splitlines()))
     for shown in [*(project / "docs/examples").iterdir(), *(project / "docs/howto").iterdir()]:
-        if shown.suffix not in {".py", ".mjs", ".sh", ".service", ".socket", ".conf"}:
+        if shown.suffix not in {".py", ".mjs", ".go", ".sh", ".service", ".socket", ".conf"}:
             continue
         found[shown.name] = max(map(len, shown.read_text(encoding="utf-8").splitlines()))
     assert {"kafka.rst", "forward.py", "sampleapp.service", "nginx.conf"} <= found.keys()
@@ -448,7 +507,7 @@ ANALYZE = shutil.which("systemd-analyze")
 def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
     for name in ["sampleapp.service", "sampleapp.socket"]:
         unit = (project / "docs/howto" / name).read_text(encoding="utf-8")
-        # It looks whether the program is there.
+        # It checks that the program exists.
         (tmp_path / name).write_text(unit.replace("/opt/sampleapp/bin/twistd", sys.executable))
     units = [tmp_path / "sampleapp.service", tmp_path / "sampleapp.socket"]
     verified = subprocess.run(
@@ -465,22 +524,29 @@ def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
 
 def test_every_problem_type_is_in_the_reference(project):
     source = (project / "src/sampleapp/web/problems.py").read_text(encoding="utf-8")
-    names = set(re.findall(r'\bRow\(\s*_S\.\w+, "([a-z-]+)"', source))
-    page = (project / "docs/reference/http.rst").read_text(encoding="utf-8")
+    names = set(re.findall(r'\bRow\(\s*_S\.\w+,\s+"([a-z-]+)"', source))
+    page = (project / "docs/reference/http/errors.rst").read_text(encoding="utf-8")
     shown = set(re.findall(r"urn:sampleapp:problem:([a-z-]+)", page))
     assert len(names) > 10
     assert names == shown
 
 
-def test_every_option_is_in_the_reference(project):
-    source = (project / "src/sampleapp/options.py").read_text(encoding="utf-8")
-    names = {
-        "listen",
-        "allow-origin",
-        "help",
-        "version",
-        *re.findall(r'\[\s*"([a-z-]+)",\s*(?:"[a-z]"|None),', source),
-    }
+def test_every_status_is_on_the_screen_of_status_codes(project):
+    page = (project / "docs/reference/http/index.rst").read_text(encoding="utf-8")
+    shown = {int(status) for status in re.findall(r"^   \* - :index:`!(\d+)`$", page, re.MULTILINE)}
+    assert shown == {*(row.status for row in ROWS.values()), FAULT.status, 200, 204, 304}
+
+
+def test_the_reference_has_every_option_in_the_groups_and_the_order_of_help(project):
+    from sampleapp.service.option_groups import GROUPS
+
     page = (project / "docs/reference/options.rst").read_text(encoding="utf-8")
-    assert len(names) > 6
-    assert names == set(re.findall(r"^\.\. option:: --([a-z-]+)", page, re.MULTILINE))
+    shown: dict[str, list[str]] = {}
+    for title, option in re.findall(r"^(\w+)\n-+$|^\.\. option:: --([a-z-]+)", page, re.MULTILINE):
+        if title:
+            names = shown.setdefault(title, [])
+        else:
+            names.append(option)
+    shown = {title: names for title, names in shown.items() if names}
+    assert list(shown) == [group.title for group in GROUPS]
+    assert shown == {group.title: [option.name for option in group.options] for group in GROUPS}

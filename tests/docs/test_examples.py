@@ -13,6 +13,8 @@ import pytest
 from tests.support.command import stored
 from tests.support.live_service import LiveService
 
+pytestmark = pytest.mark.page
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):

@@ -1,4 +1,4 @@
-"""What the pages, the dashboard and the alerts say of metrics, against those that there are."""
+"""The metrics on the pages, the dashboard and in the alerts exist."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def series_names():
 
 
 def used_in(expression):
-    """The names of metrics in an expression: what is no function, keyword, label or text."""
+    """The names of metrics in an expression: all words except functions, keywords, labels and text."""
     bare = re.sub(r'"[^"]*"', "", expression)
     bare = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", "", bare)
     bare = re.sub(r"\{[^}]*\}|\[[^]]*\]", " ", bare)
@@ -166,7 +166,7 @@ def test_the_values_of_labels_that_expressions_name_exist(dashboard, monitoring)
     service = MeasuredService()
     values = {
         "kind": set(service.counts.problems),
-        "limit": set(service.site.refusals),
+        "limit": {*service.site.refusals, *service.front_door.streams.refusals},
         "route": {"/messages", "/"},
     }
     expressions = [expr for _, expr in (*expressions_of(dashboard), *alerts_in(monitoring))]

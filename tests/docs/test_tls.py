@@ -14,9 +14,12 @@ from cryptography import x509
 from sampleapp.access.certificate_names import names_in, parse_certificate_name
 from tests.support.live_service import LiveService
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("openssl") is None or shutil.which("curl") is None, reason="needs openssl and curl"
-)
+pytestmark = [
+    pytest.mark.page,
+    pytest.mark.skipif(
+        shutil.which("openssl") is None or shutil.which("curl") is None, reason="needs openssl and curl"
+    ),
+]
 
 
 def run(script, directory):
@@ -27,7 +30,7 @@ def run(script, directory):
 
 @pytest.fixture
 def blocks(project):
-    """The shell commands of the page, by what they begin with."""
+    """The shell commands of the page, as a list."""
     page = (project / "docs/howto/tls.rst").read_text(encoding="utf-8")
     found = re.findall(r"^\.\. code-block:: shell\n\n((?: +[^\n]*\n|\n)+)", page, re.MULTILINE)
     return [dedent(block).strip() for block in found]
@@ -40,7 +43,7 @@ def test_a_client_with_a_certificate_that_was_made_as_the_page_says_is_taken(pro
     page = (project / "docs/howto/tls.rst").read_text(encoding="utf-8")
     printed = run((project / "docs/howto/client-certificates.sh").read_text(encoding="utf-8"), tmp_path)
     assert f"prints ``{printed.strip()}``" in page
-    # What it is called there is what the service calls it.
+    # The page and the service give the certificate the same names.
     certificate = x509.load_pem_x509_certificate((tmp_path / "thermometer.pem").read_bytes())
     shown = re.findall(r"``((?:subject|dns):[^`]+)``", page)
     assert {parse_certificate_name(name) for name in shown} == set(names_in(certificate))

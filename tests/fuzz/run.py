@@ -135,6 +135,7 @@ def _fault(data: bytes, kinds: list[str]) -> str | None:
 
 def _answers(segments: list[bytes]) -> bytes:
     service = InMemoryService(broker=PromptBroker())
+    service.give_same_request_ids()
     service.read(b"a", b"1.5")
     link = Link(service.site, service.clock)
     link.send(*segments)

@@ -1,4 +1,4 @@
-"""What a line for a request says, and that no client can write one of its own."""
+"""The lines of the access log, and that no client can forge one."""
 
 from __future__ import annotations
 
@@ -12,45 +12,61 @@ from hypothesis import strategies as st
 
 from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
-from sampleapp.web import Answer, Batch, Exchange, HTTPServer, TopicTotal, answer_to_failure
+from sampleapp.web import Answer, Batch, Exchange, HTTPServer, StreamEnd, TopicTotal, answer_to_failure
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.server import Peer
+from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.support.strategies import field_bytes
+from tests.support.streams import Source
 from tests.web.http import JSON, MESSAGE
 
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
-# After Apache's nine fields: the id, the seconds, the route, where the record is, and how many there are.
+# After Apache's nine fields: the id, the seconds, the route, where the record is, how many there are, and
+# why a stream has ended.
 COMBINED = re.compile(
     rf"(\S+) - (\S+) \[([^]]+)\] {QUOTED} (\d{{3}}) (\d+|-) {QUOTED} {QUOTED} "
-    r"(\S+) (\d+\.\d{6}) (\S+) (\S+) (\d+|-) (\d+|-) (\d+|-)\n"
+    r"(\S+) (\d+\.\d{6}) (\S+) (\S+) (\d+|-) (\d+|-) (\d+|-) (\S+)\n"
 )
 NAMES = (
     *("client", "caller", "time", "request", "status", "bytes", "referer", "agent"),
-    *("request_id", "seconds", "route", "topic", "partition", "offset", "records"),
+    *("request_id", "seconds", "route", "topic", "partition", "offset", "records", "ended_by"),
 )
 
 
 class LoggingService(InMemoryService):
-    """The service, whose answers are written down; nothing of that is flushed by itself."""
+    """The service, whose answers are written down."""
 
     def __init__(self, path, line_format, **arguments):
         super().__init__(**arguments)
         self.path = path
-        self.log = AccessLog(path=str(path), line_format=line_format, clock=self.clock)
-        self.log.open()
+        self.line_format = line_format
+        self.open()
         self.site = HTTPServer(
             self.table.dispatch,
+            refuse=problem_answer,
             answer_to=answer_to_failure,
             reactor=self.clock,
             limits=self.site.limits,
-            on_answer=self.log.answered,
+            on_answer=self.answered,
         )
+
+    def answered(self, exchange, answer):
+        self.log.answered(exchange, answer)
+
+    def open(self):
+        self.log = AccessLog(
+            path=str(self.path), line_format=self.line_format, clock=self.clock, now=self.clock.seconds
+        )
+        self.log.open()
 
     def logged(self):
         """The text that was written since the last time."""
-        self.log.flush()
+        # It is all written when it is closed.
+        self.log.close()
         text = self.path.read_text(encoding="utf-8")
-        self.path.write_bytes(b"")
+        self.path.unlink()
+        self.open()
         return text
 
 
@@ -103,7 +119,7 @@ def test_a_message_that_was_published_is_told_with_its_record(combined, as_json)
             "time": "14/Nov/2023:22:13:20 +0000",
             "request": "POST /messages HTTP/1.1",
             "status": "200",
-            "bytes": "38",
+            "bytes": "39",
             "referer": "http://a/b",
             "agent": "tests/1",
             "request_id": "7",
@@ -113,13 +129,14 @@ def test_a_message_that_was_published_is_told_with_its_record(combined, as_json)
             "partition": "0",
             "offset": "0",
             "records": "1",
+            "ended_by": "-",
         }
     ]
     assert as_json.lines() == [
         {
             "time": "2023-11-14T22:13:20.000Z",
             "status": 200,
-            "bytes": 38,
+            "bytes": 39,
             "seconds": 0.0,
             "request_id": "7",
             "client": "127.0.0.1",
@@ -186,7 +203,7 @@ def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, to
 
 
 def unescaped(text):
-    """What a client sent, read from its escaped form by rules of its own."""
+    """Decode the escaped form of a client's text, with independent rules."""
     named = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
     return re.sub(
         r"\\(?:x([0-9a-f]{2})|(.))",
@@ -211,7 +228,7 @@ def test_no_client_can_end_a_line_or_a_field(services, target, agent, referer, r
         path = target.partition("?")[0].encode()
         method, logged_path, protocol = unescaped(logged["request"]).split(b" ")
         assert (method, logged_path, protocol) == (b"GET", path, b"HTTP/1.1")
-        # What the server reads: control characters are replaced, and blanks around are no part of a value.
+        # The value that the server reads: control characters are replaced, and surrounding blanks removed.
         controls = bytes(octet for octet in (*range(1, 32), 127) if octet != 9)
         value = agent.strip(b" \t").translate(bytes.maketrans(controls, b"\xff" * len(controls)))
         assert unescaped(logged["agent"]) == value
@@ -242,3 +259,30 @@ def test_no_caller_s_name_can_end_a_line_or_a_field(services, caller):
             assert unescaped(logged).decode() == (caller or "-")
         else:
             assert msgspec.json.decode(line).get("caller", "") == caller
+
+
+def test_a_stream_gets_its_line_at_its_end_with_bytes_duration_and_reason(combined, as_json):
+    for service in (combined, as_json):
+        exchange = Exchange(
+            Peer(None),
+            b"7",
+            service.clock.seconds() - 600,
+            parse_head(request_bytes("GET", "/topics/t/records")),
+        )
+        answer = Answer(HTTPStatus.OK, source=Source())
+        service.log.answered(exchange, answer)
+        assert service.lines() == []
+        service.log.stream_ended(exchange, answer, StreamEnd("age", 12_345))
+    (line,) = combined.lines()
+    assert (line["bytes"], line["seconds"], line["ended_by"]) == ("12345", "600.000000", "age")
+    (line,) = as_json.lines()
+    assert (line["bytes"], line["seconds"], line["ended_by"]) == (12_345, 600, "age")
+
+
+def test_a_request_for_the_head_of_a_stream_gets_its_line_at_once(combined):
+    exchange = Exchange(
+        Peer(None), b"7", combined.clock.seconds(), parse_head(request_bytes("HEAD", "/topics/t/records"))
+    )
+    combined.log.answered(exchange, Answer(HTTPStatus.OK, source=Source()))
+    (line,) = combined.lines()
+    assert (line["bytes"], line["ended_by"]) == ("-", "-")

@@ -18,14 +18,14 @@ from sampleapp.logs import json_line
 
 
 def logged(write):
-    """The lines for what is written to a logger."""
+    """The lines for events of a logger."""
     events = []
     write(Logger(namespace="sampleapp.test", observer=LogPublisher(events.append)))
     return [read(json_line(event)) for event in events]
 
 
 def logged_as_legacy(write):
-    """The lines for what is written in the way of twisted.python.log."""
+    """The lines for events of twisted.python.log."""
     events = []
     new = LogPublisher(events.append)
     write(LegacyPublisher(observerPublisher=new, publishPublisher=new))
@@ -33,7 +33,7 @@ def logged_as_legacy(write):
 
 
 def read(line):
-    """What is in a line, for a strict reader."""
+    """The members of a line, for a strict reader."""
     assert line.isascii()
     assert line.endswith("}\n")
     assert line.count("\n") == 1

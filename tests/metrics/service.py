@@ -5,9 +5,10 @@ from __future__ import annotations
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from sampleapp.follower import ReadingsFollower
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
+from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import HTTPServer, answer_to_failure
+from sampleapp.web.problems import problem_answer
 from tests.support.in_memory import InMemoryService, PromptBroker
 
 OPENMETRICS = [(b"Accept", b"application/openmetrics-text; version=1.0.0")]
@@ -26,13 +27,18 @@ class MeasuredService(InMemoryService):
         self.page = MetricsPage(clock=self.clock)
         self.site = HTTPServer(
             self.front_door.table((MetricsPage.routes, self.page)).dispatch,
+            refuse=problem_answer,
             answer_to=answer_to_failure,
             reactor=self.clock,
             limits=self.site.limits,
             on_answer=self.counts.answered,
         )
         self.admin = HTTPServer(
-            self.site.dispatch, answer_to=answer_to_failure, reactor=self.clock, limits=self.site.limits
+            self.site.dispatch,
+            refuse=problem_answer,
+            answer_to=answer_to_failure,
+            reactor=self.clock,
+            limits=self.site.limits,
         )
         self.families = Families(
             requests=self.counts,
@@ -40,6 +46,8 @@ class MeasuredService(InMemoryService):
             admin=self.admin,
             broker=self.broker,
             follower=self.follower,
+            streams=self.front_door.streams,
+            reads=self.front_door.reads,
             rate_refusals=None if self.authenticator is None else self.authenticator.refusals,
         )
         self.page.show(self.families)

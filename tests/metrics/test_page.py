@@ -134,7 +134,7 @@ def test_others_have_their_turn_while_much_is_written(headers):
         clock.turns.clear()
         turn()
         turns += 1
-        # What happens meanwhile is for the next scrape.
+        # Requests during a scrape count for the next one.
         service.post(b'{"topic":"t","content":"c"}')
     assert turns > 5
     (response,) = connection.responses(["GET"])

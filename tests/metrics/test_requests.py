@@ -1,4 +1,4 @@
-"""What is counted of requests, against what an independent model counts."""
+"""The counts of requests, compared with those of an independent model."""
 
 from __future__ import annotations
 

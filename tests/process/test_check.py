@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.callers import FULL
+from tests.support.certificates import Authority
+from tests.support.files import written
 from tests.support.process import run
+from tests.support.secrets import secret
 
 MISTAKES = [
-    (["--listen", "nonsense:1"], "--listen nonsense:1: not an endpoint that Twisted understands"),
-    (["--listen", "ssl:0:privateKey=nowhere.pem"], "cannot read nowhere.pem"),
-    (["--broker", "sqlite:nowhere/b.sqlite3"], "nowhere does not exist"),
-    (["--broker", "kafka+tls://localhost?ca=nowhere.pem"], "nowhere.pem"),
-    (["--listen", "tcp:1"], "--listen tcp:1: other machines can reach this, "),
-    (["--callers", "nowhere.toml"], "--callers: cannot read nowhere.toml: No such file or directory."),
-    (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
+    (["--listen", "nonsense:1"], 1, "--listen nonsense:1: not an endpoint that Twisted understands"),
+    (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read nowhere.pem"),
+    (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere does not exist"),
+    (["--broker", "kafka+tls://localhost?ca=nowhere.pem"], 1, "nowhere.pem"),
+    (["--listen", "tcp:1"], 1, "--listen tcp:1: other machines can reach this endpoint, "),
+    (["--callers", "nowhere.toml"], 1, "--callers: cannot read nowhere.toml: No such file or directory."),
+    (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
 ]
 
 
@@ -26,6 +30,15 @@ def checks(installed, tmp_path_factory, two_at_a_time):
         environment = installed | {"PYTHONUNBUFFERED": ""} | variables
         return two_at_a_time.submit(run, arguments, environment, directory), directory
 
+    directory = tmp_path_factory.mktemp("files")
+    files = Authority(directory).server()
+    files.key.chmod(0o644)
+    https = f"https:2:interface=127.0.0.1:privateKey={files.key}:certKey={files.certificate}"
+    credentials = written(
+        directory / "credentials", f"username=me\npassword={secret('s3cr3t-Check', 'a password')}", mode=0o644
+    )
+    kafka = f"kafka://127.0.0.1:1?sasl=SCRAM-SHA-256&credentials={credentials}"
+    callers = written(directory / "callers.toml", FULL)
     return {
         "right": check(
             ["--broker", "kafka://127.0.0.1:1"],
@@ -36,8 +49,11 @@ def checks(installed, tmp_path_factory, two_at_a_time):
             },
         ),
         "SQLite": check([], {}),
+        "in the clear": check(
+            ["--listen", "tcp:1", "--listen", https, "--callers", str(callers), "--broker", kafka], {}
+        ),
         "open to operators": check(["--admin", "tcp:9090"], {}),
-        **{number: check(options, {}) for number, (options, _) in enumerate(MISTAKES)},
+        **{number: check(options, {}) for number, (options, _, _) in enumerate(MISTAKES)},
     }
 
 
@@ -55,8 +71,8 @@ def test_what_is_right_is_shown_without_a_look_at_the_broker(checks):
         "--listen tcp:1 (SAMPLEAPP_LISTEN)",
         "--open-to-everybody (SAMPLEAPP_OPEN_TO_EVERYBODY)",
         (
-            "sampleapp: SAMPLEAPP_MAX_BODDY is no variable of the service, and has no effect; did you mean "
-            "SAMPLEAPP_MAX_BODY?"
+            "sampleapp: The environment variable SAMPLEAPP_MAX_BODDY is unknown, and has no effect; did you "
+            "mean SAMPLEAPP_MAX_BODY?"
         ),
     ]
     assert list(directory.iterdir()) == []
@@ -72,15 +88,31 @@ def test_what_a_start_would_warn_of_is_said(checks):
     done, _ = ended(checks, "open to operators")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == (
-        "sampleapp: What is for operators (--admin) can be reached over the network, and asks nobody for "
-        "credentials: let nobody else reach tcp:9090, by a firewall or a network policy."
+        "sampleapp: The endpoint for operators (--admin), tcp:9090, is open to the network without "
+        "credentials: let only operators reach it, by a firewall or a network policy."
     )
 
 
-@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, sentence in MISTAKES])
+def test_what_others_could_read_is_named(checks):
+    done, _ = ended(checks, "in the clear")
+    assert done.returncode == 0
+    warnings = [line for line in done.stdout.splitlines() if line.startswith("sampleapp: ")]
+    assert len(warnings) == 3
+    for words in (
+        "credentials, given with credentials=, holds a secret",
+        "server.key, given with privateKey=",
+    ):
+        assert any(words in each and "every user of this machine may read it" in each for each in warnings)
+    assert warnings[-1].startswith(
+        "sampleapp: Tokens of callers cross the network unencrypted to tcp:1, which has no"
+    )
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, _, sentence in MISTAKES])
 def test_what_would_keep_it_from_starting_is_said_as_a_start_says_it(checks, number):
     done, directory = ended(checks, number)
-    assert done.returncode == 1
-    assert MISTAKES[number][1] in done.stdout
+    _, status, sentence = MISTAKES[number]
+    assert done.returncode == status
+    assert sentence in done.stdout
     assert done.stdout.count("\n") == 1
     assert list(directory.iterdir()) == []

@@ -33,9 +33,9 @@ def serve(tmp_path):
     """Starts the service with an endpoint; returns it, and the port."""
     services = []
 
-    def serve(scheme, key, certificate, *arguments, options=()):
+    def serve(key, certificate, *arguments, options=()):
         description = ":".join(
-            [scheme, "0", "interface=127.0.0.1", f"privateKey={key}", f"certKey={certificate}", *arguments]
+            ["https", "0", "interface=127.0.0.1", f"privateKey={key}", f"certKey={certificate}", *arguments]
         )
         service = LiveService(directory=tmp_path, options=["--listen", description, *options])
         services.append(service)
@@ -86,16 +86,16 @@ class Files:
 
 
 class Projected(Files):
-    """The same as Kubernetes projects a secret: links to what a link leads to, which turns."""
+    """The same, as Kubernetes projects a secret: links through one link that is swapped."""
 
     def __init__(self, directory, issued):
         self.directory, self.count = directory, 0
         self.key, self.certificate = directory / "tls.key", directory / "tls.crt"
-        self.turn(issued)
+        self.swap(issued)
         self.key.symlink_to("..data/tls.key")
         self.certificate.symlink_to("..data/tls.crt")
 
-    def turn(self, issued):
+    def swap(self, issued):
         self.count += 1
         data = self.directory / f"..{self.count}"
         data.mkdir()
@@ -106,32 +106,31 @@ class Projected(Files):
         link.replace(self.directory / "..data")
 
 
-@pytest.mark.parametrize("scheme", ["https", "ssl"])
-@pytest.mark.parametrize("replace", [Files.write, Files.rename, Projected.turn])
+@pytest.mark.parametrize("replace", [Files.write, Files.rename, Projected.swap])
 def test_a_renewed_certificate_is_shown_to_new_connections_while_old_ones_go_on(
-    serve, authority, tmp_path, scheme, replace
+    serve, authority, tmp_path, replace
 ):
     old, new = authority.server("old"), authority.server("new")
     (tmp_path / "files").mkdir()
-    kind = Projected if replace is Projected.turn else Files
+    kind = Projected if replace is Projected.swap else Files
     files = kind(tmp_path / "files", old)
-    service, port = serve(scheme, files.key, files.certificate)
+    service, port = serve(files.key, files.certificate)
     with closing(connect(port, authority)) as connection:
         assert publish(connection, "1")[0] == 200
         assert served(port, authority) == first(old)
         replace(files, new)
         wait_until(lambda: served(port, authority) == first(new), DEADLINE_S)
         assert publish(connection, "2")[0] == 200
-    service.wait_for_output(rf"Read the key and certificates of {scheme}:0 again\.")
+    service.wait_for_output(r"Reloaded the key and certificates of https:0\.")
 
 
 def test_a_hangup_reads_the_files_again_and_ends_nothing(serve, authority, tmp_path):
     old, new = authority.server("old"), authority.server("new")
     files = Files(tmp_path, old)
-    service, port = serve("https", files.key, files.certificate)
+    service, port = serve(files.key, files.certificate)
     for count in (1, 2):
         service.process.send_signal(signal.SIGHUP)
-        service.wait_for_output(rf"(?s)(Read the key and certificates of https:0 again\..*){{{count}}}")
+        service.wait_for_output(rf"(?s)(Reloaded the key and certificates of https:0\..*){{{count}}}")
     assert served(port, authority) == first(old)
     files.write(new)
     service.process.send_signal(signal.SIGHUP)
@@ -141,12 +140,12 @@ def test_a_hangup_reads_the_files_again_and_ends_nothing(serve, authority, tmp_p
 def test_files_that_do_not_fit_change_nothing_until_they_do(serve, authority, tmp_path):
     old, new = authority.server("old"), authority.server("new")
     files = Files(tmp_path, old)
-    service, port = serve("https", files.key, files.certificate)
+    service, port = serve(files.key, files.certificate)
     files.certificate.write_bytes(new.certificate.read_bytes())
     service.wait_for_output(
-        r"Could not read the key and certificates of https:0 again; what was read before stays in use: the "
-        rf"private key in {files.key} does not belong to the certificate in {files.certificate}\. Give the "
-        r"two that were made together\."
+        r"Could not reload the key and certificates of https:0; the previous version stays in use: the "
+        rf"private key in {files.key} does not belong to the certificate in {files.certificate}\. Give a "
+        r"certificate and its own key\."
     )
     assert served(port, authority) == first(old)
     files.key.write_bytes(new.key.read_bytes()[:60])
@@ -166,13 +165,11 @@ def test_with_a_new_authority_those_of_the_old_one_are_refused_from_then_on(serv
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(before.certificate.read_bytes())
     issued = authority.server()
-    service, port = serve(
-        "https", issued.key, issued.certificate, f"clientCA={trusted}", "clientCertificate=required"
-    )
+    service, port = serve(issued.key, issued.certificate, f"clientCA={trusted}", "clientCertificate=required")
     with closing(connect(port, authority, client=before.client())) as connection:
         assert publish(connection, "1")[0] == 200
         trusted.write_bytes(after.certificate.read_bytes())
-        service.wait_for_output(r"Read the key and certificates of https:0 again\.")
+        service.wait_for_output(r"Reloaded the key and certificates of https:0\.")
         assert publish(connection, "2")[0] == 200
     for client in (before.client(), None):
         with (
@@ -184,15 +181,15 @@ def test_with_a_new_authority_those_of_the_old_one_are_refused_from_then_on(serv
     with closing(connect(port, authority, client=after.client())) as connection:
         assert publish(connection, "3")[0] == 200
     service.wait_for_output(
-        r"Refused 1 TLS connection\(s\) for the certificate of the client; the last one, from 127"
+        r"Rejected the client certificates of 1 TLS connection\(s\)\. The last one, from 127"
     )
 
 
 def test_a_certificate_that_ends_soon_is_warned_of_at_the_start(serve, authority):
     issued = authority.server()
-    service, _ = serve("https", issued.key, issued.certificate)
+    service, _ = serve(issued.key, issued.certificate)
     service.wait_for_output(
-        rf"The certificate of CN=server in {issued.certificate} ends at \S+ \S+ UTC\. Renew it"
+        rf"The certificate of CN=server in {issued.certificate} expires at \S+ \S+ UTC\. Renew it"
     )
 
 
@@ -240,7 +237,6 @@ def test_one_endpoint_serves_callers_with_certificates_and_callers_with_tokens(s
     )
     issued = authority.server()
     service, port = serve(
-        "https",
         issued.key,
         issued.certificate,
         f"clientCA={authority.certificate}",

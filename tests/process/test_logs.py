@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import closing
@@ -37,7 +38,7 @@ def test_each_line_is_json_from_the_first_to_the_last(start, command):
     assert lines[-1]["event"] == "Server Shut Down."
     (listening,) = [line for line in lines if line["event"] == LISTENING]
     assert listening["url"] == service.url
-    assert listening["logger"] == "sampleapp.service.SampleApp"
+    assert listening["logger"] == "sampleapp.service.application.SampleApp"
     assert {line["level"] for line in lines} == {"info"}
 
 
@@ -58,6 +59,29 @@ def test_a_log_file_of_a_daemon_has_the_same_lines(installed, tmp_path):
     assert events(log.read_text())[0]["event"] == "twistd {version} ({exe} {pyVersion}) starting up."
 
 
+def test_sigusr1_moves_the_log_file_of_twistd_away_and_no_line_is_lost(installed, tmp_path):
+    log, moved = tmp_path / "d.log", tmp_path / "d.log.1"
+    arguments = ["--pidfile=d.pid", "--logfile=d.log", "sampleapp", "--broker=memory:", *FREE_PORT]
+    assert run(arguments, installed, tmp_path).returncode == 0
+    pid = int((tmp_path / "d.pid").read_text())
+    try:
+        wait_until(
+            lambda: "The documentation of the HTTP interface" in log.read_text(),
+            "the log says that it listens",
+        )
+        url = re.search(r"Listening at (\S+)", log.read_text())[1]
+        with urlopen(f"{url}live", timeout=60) as answer:
+            assert answer.status == HTTPStatus.OK
+        before = log.read_text()
+        os.kill(pid, signal.SIGUSR1)
+        wait_until(moved.exists, "the file was moved")
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: log.exists() and "Server Shut Down." in log.read_text(), "the log says that it ended")
+    assert moved.read_text().startswith(before)
+    assert "Received SIGTERM" in moved.read_text() + log.read_text()
+
+
 @pytest.mark.parametrize("level", ["warn", "critical"])
 def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(level, installed, tmp_path):
     socket = tmp_path / "taken.sock"
@@ -66,7 +90,8 @@ def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(l
     done = run(["-n", "--pidfile=", "sampleapp", *options], {**installed, "SAMPLEAPP_X": "1"}, tmp_path)
     *warnings, refusal = done.stdout.splitlines()
     assert len(warnings) == (level == "warn")
-    assert all("[sampleapp.tap#warn] SAMPLEAPP_X is no variable of the service" in each for each in warnings)
+    warning = "[sampleapp.service.tap#warn] The environment variable SAMPLEAPP_X is unknown"
+    assert all(warning in each for each in warnings)
     assert "[stderr#error] sampleapp: Cannot listen on " in refusal
 
 
@@ -80,7 +105,7 @@ def test_after_sighup_lines_for_requests_go_to_a_new_file_and_none_is_lost(start
                 log.rename(moved)
             if number == "20":
                 service.process.send_signal(signal.SIGHUP)
-                service.wait_for_output("Opened the access log again.")
+                service.wait_for_output("Reopened the access log.")
             connection.request("GET", "/nothing", headers={"X-Request-Id": number})
             connection.getresponse().read()
     assert service.stop() == -signal.SIGTERM
@@ -108,15 +133,15 @@ def test_lines_for_requests_are_on_standard_output(start):
         ),
         (
             ["-n", "--syslog", "sampleapp", "--check", "--log-format=json"],
-            "--log-format json does not go with --syslog",
+            "--log-format json cannot be used with --syslog",
         ),
         (
             ["-n", "--logger=os.getcwd", "sampleapp", "--log-level=warn"],
-            "--log-format and --log-level do not go with twistd's --logger",
+            "--log-format and --log-level have no effect with twistd's --logger",
         ),
         (
             ["sampleapp", "--access-log=-"],
-            "--access-log - is for standard output, which a daemon does not have.",
+            "--access-log - means standard output, which a daemon does not have.",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from tests.support.process import (
 )
 from tests.support.waiting import wait_until
 
-ADMIN = r"For operators, listening at http://127\.0\.0\.1:(\d+)/"
+ADMIN = r"Listening for operators at http://127\.0\.0\.1:(\d+)/"
 
 
 def port_of(service):
@@ -119,4 +119,4 @@ def test_operators_are_answered_also_when_all_other_connections_are_taken(start)
 
 def test_an_endpoint_for_operators_on_the_network_is_worth_a_warning(start):
     service = start(options=["--admin", "tcp:0"])
-    service.wait_for_output("can be reached over the network, and asks nobody for credentials")
+    service.wait_for_output("is open to the network without credentials")

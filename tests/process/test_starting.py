@@ -36,13 +36,13 @@ def test_every_option_has_its_effect(start, tmp_path):
         send_message(connection, "late")
         wait_until(lambda: has_read_all_of(service, 1), "the request has come in")
         assert service.stop() == -15
-    assert "still running after 0.25 seconds" in service.output
+    assert "are unfinished after 0.125 of 0.25 seconds" in service.output
 
 
 def newer_file(directory):
     with closing(sqlite3.connect(directory / "newer.sqlite3")) as database:
-        (schema,) = (Path(__file__).parents[2] / "src/sampleapp/brokers/sqlite/schema").iterdir()
-        database.executescript(schema.read_text())
+        for schema in sorted((Path(__file__).parents[2] / "src/sampleapp/brokers/sqlite/schema").iterdir()):
+            database.executescript(schema.read_text())
         database.execute("PRAGMA user_version = 999")
 
 
@@ -50,20 +50,21 @@ def corrupt_file(directory):
     (directory / "corrupt.sqlite3").write_bytes(b"not a database " * 1000)
 
 
+# Status 2 is for what a look at the command line shows.
 MISTAKES = [
-    (["--listen", "tcp:TAKEN:interface=127.0.0.1"], "Cannot listen on tcp:TAKEN"),
-    (["--listen", "nonsense:1"], "not an endpoint that Twisted understands"),
-    (["--listen", "8080"], "--listen takes a Twisted endpoint"),
-    (["--listen", "ssl:0:privateKey=nowhere.pem"], "cannot read"),
-    (["--broker", "http://localhost"], "--broker: The scheme of this broker's URL is not known"),
-    (["--broker", "sqlite:"], "--broker: The path of the file is missing"),
-    (["--broker", "sqlite:nowhere/b.sqlite3"], "nowhere/b.sqlite3"),
-    (["--broker", "sqlite:newer.sqlite3"], "newer"),
-    (["--broker", "sqlite:corrupt.sqlite3"], "corrupt.sqlite3"),
-    (["--readings-topic", "no/topic"], "--readings-topic takes the name of a topic"),
-    (["--max-body", "1k"], "--max-body takes a whole number of bytes"),
-    (["--drain-timeout", "soon"], "--drain-timeout takes a number of seconds"),
-    (["surplus"], "Wrong number of arguments"),
+    (["--listen", "tcp:TAKEN:interface=127.0.0.1"], 1, "Cannot listen on tcp:TAKEN"),
+    (["--listen", "nonsense:1"], 1, "not an endpoint that Twisted understands"),
+    (["--listen", "8080"], 2, "--listen takes a Twisted endpoint"),
+    (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read"),
+    (["--broker", "http://localhost"], 1, "--broker: The scheme of this broker's URL is not known"),
+    (["--broker", "sqlite:"], 1, "--broker: The path of the file is missing"),
+    (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere/b.sqlite3"),
+    (["--broker", "sqlite:newer.sqlite3"], 1, "newer"),
+    (["--broker", "sqlite:corrupt.sqlite3"], 1, "corrupt.sqlite3"),
+    (["--readings-topic", "no/topic"], 2, "--readings-topic takes the name of a topic"),
+    (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
+    (["--drain-timeout", "soon"], 2, "--drain-timeout takes a number of seconds"),
+    (["surplus"], 2, "Unexpected argument 'surplus'"),
 ]
 
 
@@ -86,15 +87,16 @@ def attempt(options, environment, directory):
 def attempts(installed, tmp_path_factory, two_at_a_time):
     return [
         two_at_a_time.submit(attempt, options, installed, tmp_path_factory.mktemp("attempt"))
-        for options, _ in MISTAKES
+        for options, _, _ in MISTAKES
     ]
 
 
-@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, sentence in MISTAKES])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[sentence for _, _, sentence in MISTAKES])
 def test_what_keeps_it_from_starting_is_said_in_a_sentence(attempts, number):
     done, port, directory = attempts[number].result()
-    _, sentence = MISTAKES[number]
-    assert done.returncode == 1
+    _, status, sentence = MISTAKES[number]
+    assert done.returncode == status
     assert sentence.replace("TAKEN", port) in done.stdout
     assert "Traceback" not in done.stdout
     assert not (directory / "twistd.pid").exists()

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
+from pathlib import Path
+
+import pytest
 
 from tests.support.live_service import TWISTD_SAMPLEAPP
 from tests.support.process import (
@@ -21,6 +26,27 @@ from tests.support.process import (
     send_message,
 )
 from tests.support.waiting import wait_until
+
+COMMANDS = {
+    "twistd": TWISTD_SAMPLEAPP,
+    "serve": (str(Path(sys.executable).with_name("sampleapp")), "serve"),
+}
+ENDING = (signal.SIGINT, signal.SIGTERM)
+SAME_SIGNAL_S = 0.5
+STUCK = """
+import sys
+from twisted.internet import reactor
+from sampleapp.cli import main
+
+def be_stuck():
+    print("stuck")
+    while True:
+        pass
+
+reactor.callWhenRunning(reactor.callLater, 0, be_stuck)
+sys.argv[0] = "sampleapp"
+main()
+"""
 
 
 def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
@@ -63,28 +89,48 @@ def test_what_still_runs_at_the_deadline_is_answered_with_what_is_known_of_it(st
     assert records(tmp_path) == [(0, "first")]
 
 
-def test_a_second_signal_leaves_no_traceback_and_does_not_cut_the_drain_short(start, tmp_path):
-    service = start()
-    with closing(connect(service)) as connection:
-        with one_held_up(service, connection, tmp_path):
-            service.process.terminate()
-            wait_until(lambda: refuses(service), "the port is closed")
-            service.process.terminate()
-            service.process.send_signal(signal.SIGINT)
-        assert answer_on(connection)[0] == 200
-    assert service.stop() == -15
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(("first", "second"), list(product(ENDING, repeat=2)))
+def test_a_second_signal_ends_it_at_once_and_says_what_is_cut_off(start, tmp_path, command, first, second):
+    service = start(command=command, options=["--drain-timeout", "600"])
+    with closing(connect(service)) as connection, one_held_up(service, connection, tmp_path):
+        service.process.send_signal(first)
+        service.wait_for_output(f"Received {first.name}")
+        time.sleep(SAME_SIGNAL_S)
+        service.process.send_signal(second)
+        assert service.process.wait(DEADLINE_S) == -second
+        with pytest.raises(ConnectionError):
+            answer_on(connection)
+    service.wait_for_output(
+        rf"Second signal \({second.name}\): ending at once; 1 unfinished request\(s\) are cut off\."
+    )
     assert "Traceback" not in service.output
 
 
-def test_two_signals_at_the_same_moment_leave_no_traceback(start):
-    service = start()
-    service.wait_for_output("Serving 0 readings")
-    service.process.send_signal(signal.SIGSTOP)
-    service.process.send_signal(signal.SIGINT)
+def test_a_second_signal_ends_it_also_when_its_reactor_is_stuck(start):
+    service = start(command=(sys.executable, "-c", STUCK, "serve"))
+    service.wait_for_output("stuck")
     service.process.terminate()
-    service.process.send_signal(signal.SIGCONT)
-    assert service.stop() in (-signal.SIGINT, -signal.SIGTERM)
+    service.wait_for_output("Received SIGTERM")
+    time.sleep(SAME_SIGNAL_S)
+    service.process.send_signal(signal.SIGINT)
+    assert service.process.wait(DEADLINE_S) == -signal.SIGINT
+
+
+def test_two_signals_at_the_same_moment_are_one_and_leave_no_traceback(start, tmp_path):
+    service = start()
+    with closing(connect(service)) as connection:
+        with one_held_up(service, connection, tmp_path):
+            service.process.send_signal(signal.SIGSTOP)
+            service.process.send_signal(signal.SIGINT)
+            service.process.terminate()
+            service.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: refuses(service), "the port is closed")
+        assert answer_on(connection)[0] == 200
+    assert service.process.wait(DEADLINE_S) in (-signal.SIGINT, -signal.SIGTERM)
+    service.kill()
     assert service.output.count("Received SIG") == 1
+    assert "Second signal" not in service.output
     assert "Traceback" not in service.output
 
 

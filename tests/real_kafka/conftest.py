@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.real_kafka.cluster import Cluster
-from tests.real_kafka.distribution import VERSIONS, KafkaNotAvailable, get, why_not
+from tests.real_kafka.distribution import ARE_NAMED, VERSIONS, KafkaNotAvailable, get, why_not
 from tests.real_kafka.listeners import PASSWORD, USER, Certificates, authorizer, listeners
 from tests.real_kafka.publishers import RECOVERY
 from tests.real_kafka.service import kafka_url
@@ -15,15 +15,31 @@ from tests.support.live_service import LiveService
 def pytest_configure(config):
     config.stash[RECOVERY] = []
     config.addinivalue_line("markers", "needs(*features): what a version of Kafka must have, else: skipped")
+    config.addinivalue_line(
+        "markers", "one_version: runs with the newest version only, unless versions are named"
+    )
 
 
-def pytest_collection_modifyitems(items):
-    """Skip what a version of Kafka does not have, and say so."""
+def pytest_collection_modifyitems(config, items):
+    """Skip what a version of Kafka does not have, and say so; run with one version what needs no other."""
+    if not ARE_NAMED:
+        repeated = {
+            each
+            for each in items
+            if each.get_closest_marker("one_version") and version_of(each) != VERSIONS[-1]
+        }
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = [each for each in items if each not in repeated]
     for item in items:
-        version = getattr(item, "callspec", None) and item.callspec.params.get("version")
+        version = version_of(item)
         for feature in (each for mark in item.iter_markers("needs") for each in mark.args):
             if version and not feature.is_in(version):
                 item.add_marker(pytest.mark.skip(reason=feature.why_not_in(version)))
+
+
+def version_of(item):
+    callspec = getattr(item, "callspec", None)
+    return callspec and callspec.params.get("version")
 
 
 def pytest_sessionstart(session):

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from tests.real_kafka.versions import OLDEST, is_version, maven_properties, parsed
 
-__all__ = ["VERSIONS", "KafkaNotAvailable", "get", "java", "why_not"]
+__all__ = ["ARE_NAMED", "VERSIONS", "KafkaNotAvailable", "get", "java", "why_not"]
 
-VERSIONS = tuple(os.environ.get("SAMPLEAPP_KAFKA_VERSIONS", "").split()) or ("3.9.2", "4.4.0")
-"""By default the last before Kafka 4 took old versions of requests away, and the newest."""
+_NAMED = tuple(os.environ.get("SAMPLEAPP_KAFKA_VERSIONS", "").split())
+ARE_NAMED = bool(_NAMED)
+VERSIONS = _NAMED or ("3.9.2", "4.4.0")
+"""By default the last version before Kafka 4 removed old versions of requests, and the newest."""
 
 _POM = Path(__file__).with_name("pom.xml")
 _OLDEST_JAVA = 17

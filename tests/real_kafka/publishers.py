@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -33,6 +34,8 @@ BATCH = 8
 """Messages of each key in one request."""
 # With all of them, about two hundred messages alone and two thousand in batches in a second.
 PAUSE_S = 0.1
+MOST_PAUSE_S = 1.5
+"""Of clients whose batches are large."""
 # Far beyond the delivery timeout: every request has to be answered.
 ANSWER_DEADLINE_S = 60
 
@@ -64,20 +67,21 @@ class Publishers:
     is not answered with 200 is not sent again.
     """
 
-    def __init__(self, url: str, topic: str) -> None:
+    def __init__(self, url: str, topic: str, *, batches: Sequence[int] = (BATCH,) * BATCH_CLIENTS) -> None:
+        """:param batches: how many messages of each key one request has, for each client of batches."""
         self.answers: list[Answer] = []
         self.broken: list[str] = []
         self._address = urlsplit(url)
         self._topic = topic
         self._stopping = threading.Event()
         alone = [[f"key-{n}"] for n in range(CLIENTS)]
-        together = [[f"batch-{n}-{key}" for key in range(BATCH_KEYS)] for n in range(BATCH_CLIENTS)]
+        together = [[f"batch-{n}-{key}" for key in range(BATCH_KEYS)] for n in range(len(batches))]
         self._keys = sum(map(len, alone + together))
-        self._threads = [
-            threading.Thread(target=self._publish, args=[keys, send], daemon=True)
-            for clients, send in ((alone, self._send_one), (together, self._send_many))
-            for keys in clients
-        ]
+        sends = [(keys, PAUSE_S, self._send_one) for keys in alone]
+        for keys, batch in zip(together, batches, strict=True):
+            pause_s = min(PAUSE_S * max(1, batch / BATCH), MOST_PAUSE_S)
+            sends.append((keys, pause_s, partial(self._send_many, batch)))
+        self._threads = [threading.Thread(target=self._publish, args=each, daemon=True) for each in sends]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -101,12 +105,12 @@ class Publishers:
 
         wait_until(all_accepted, "all clients are answered with 200", deadline_s=90)
 
-    def _publish(self, keys, send) -> None:
+    def _publish(self, keys, pause_s, send) -> None:
         host, port = self._address.hostname, self._address.port
         connection = http.client.HTTPConnection(host, port, timeout=ANSWER_DEADLINE_S)
         number = 0
         try:
-            while not self._stopping.wait(PAUSE_S):
+            while not self._stopping.wait(pause_s):
                 number = send(connection, keys, number)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.broken.append(f"{keys}:{number} was not answered: {error!r}")
@@ -122,9 +126,9 @@ class Publishers:
         self.answers.append(answer)
         return number + 1
 
-    def _send_many(self, connection, keys, first):
+    def _send_many(self, batch, connection, keys, first):
         """Send some messages of each key; return the number of the next one of each."""
-        numbers = range(first, first + BATCH)
+        numbers = range(first, first + batch)
         sent = [(key, number) for number in numbers for key in keys]
         asked_at_s = time.monotonic()
         status, body = self._post(connection, "application/x-ndjson", sent)

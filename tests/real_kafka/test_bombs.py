@@ -21,6 +21,7 @@ LARGEST = 1_000_000_000
 # zstd makes 21 kB of it, gzip a thousandth, lz4 a 255th and snappy, which Kafka cuts into blocks, a 20th.
 SIZES = {"zstd": 700_000_000, "gzip": 100_000_000, "lz4": 100_000_000, "snappy": 100_000_000}
 pytestmark = [
+    pytest.mark.one_version,
     pytest.mark.parametrize("codec", SIZES),
     # zstd was added in 2.1.
     needs(SKIPS_VALUES),

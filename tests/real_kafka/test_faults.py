@@ -19,6 +19,8 @@ from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import post
 from tests.real_kafka.versions import ELECT_LEADERS, needs
 
+pytestmark = pytest.mark.one_version
+
 PARTITIONS = 6
 SOON_S = 5
 

@@ -220,6 +220,7 @@ async def test_a_follower_that_was_too_slow_goes_on_with_the_first_record_that_i
         proxy.close()
 
 
+@pytest.mark.one_version
 @needs(ELECT_LEADERS)
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_missed_or_repeated_while_leaders_change(three_nodes):

@@ -31,6 +31,8 @@ from tests.support.files import written
 from tests.support.secrets import secret
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.one_version
+
 OLD, NEW = (secret(each, "a password") for each in ("Xyzzy-43-do-not-show", "Plugh-44-do-not-show"))
 USER = "rotating"
 # Until the service has read a file that has changed, a connection has expired, and all clients were answered.
@@ -83,7 +85,7 @@ def test_a_password_changes_in_kafka_and_then_in_the_file(one_node, publishing, 
         # Connections that are open go on until their time is over.
         service.wait_for_output("refused the credentials for SCRAM-SHA-256", deadline_s=DEADLINE_S)
         replaced(path, path.read_text().replace(OLD, NEW))
-        service.wait_for_output("Read the broker's certificates and credentials again")
+        service.wait_for_output("Reloaded the broker's certificates and credentials")
         publishers.until_all_are_accepted()
 
 
@@ -102,7 +104,7 @@ def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, cert
         sasl="SCRAM-SHA-256",
         credentials=write_credentials(tmp_path, user=USER, password=OLD),
     ) as (service, publishers):
-        service.wait_for_output("refuse[ds] the client certificate", deadline_s=DEADLINE_S)
+        service.wait_for_output("(refused|rejects) the client certificate", deadline_s=DEADLINE_S)
         # Until then connections that are open go on: Kafka does not end them with the certificate.
         wait_until(
             lambda: any(each.status == 503 for each in publishers.answers),
@@ -132,7 +134,7 @@ def test_tokens_expire_and_are_replaced_in_time_and_then_too_late(publishing, tm
             publishers.until_all_are_accepted()
         # What ends in time costs nothing: neither a session nor a token.
         assert {each.status for each in publishers.answers} == {200}
-        assert not re.search("No connection|does not work|refused", service.output)
+        assert not re.search("No connection|still trying|refused", service.output)
         service.wait_for_output(r"refused the token for OAUTHBEARER \(invalid_token\)", deadline_s=DEADLINE_S)
         replaced(path, token())
         publishers.until_all_are_accepted()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import get_readings, post, wait_for_line, wait_for_readings
 from tests.real_kafka.writing import produce
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.one_version
 
 PARTITIONS = 6
 KEYS = 600

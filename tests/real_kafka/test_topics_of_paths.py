@@ -13,6 +13,8 @@ from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import connect
 from tests.real_kafka.versions import parsed
 
+pytestmark = pytest.mark.one_version
+
 EVERY_BYTE = bytes(range(256))
 EVENT = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/a%20b", "ce-type": "%C3%A4"}
 DAY_MS = 24 * 60 * 60 * 1000

@@ -1,4 +1,4 @@
-"""Files of callers, and the tokens in them."""
+"""Callers files, and the tokens in them."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def caller(name: str, *lines: str, until: str | None = None) -> str:
     return "\n".join(table)
 
 
-FULL = caller("full", 'publish = ["*"]', "read = true", "metrics = true")
+FULL = caller("full", 'publish = ["*"]', 'consume = ["*"]', "read = true", "metrics = true")
 """A caller that may do everything."""

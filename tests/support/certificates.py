@@ -33,14 +33,14 @@ class Authority:
     With a parent it is an intermediate one, whose certificate follows each that it issues.
     """
 
-    def __init__(self, directory, name="ca", *, parent=None):
+    def __init__(self, directory, name="ca", *, parent=None, end=2 * DAY):
         self.directory = Path(directory)
         self.name = name
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.subject = _subject(name)
         signer, issuer = (self.key, self.subject) if parent is None else (parent.key, parent.subject)
         self._certificate = (
-            _builder(self.subject, issuer, self.key, signer, start=-2 * DAY, end=2 * DAY)
+            _builder(self.subject, issuer, self.key, signer, start=-2 * DAY, end=end)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .sign(signer, hashes.SHA256())
@@ -49,15 +49,29 @@ class Authority:
         self.certificate = self.directory / f"{name}.pem"
         self.certificate.write_bytes(_pem(self._certificate))
 
-    def server(self, name="server", *, dns=("localhost",), ip=("127.0.0.1",), start=-DAY, end=DAY, key=None):
-        """A broker's certificate for host names and addresses; valid from and until, as seen from now."""
-        names = [*map(x509.DNSName, dns), *(x509.IPAddress(ip_address(each)) for each in ip)]
+    def server(
+        self,
+        name="server",
+        *,
+        dns=("localhost",),
+        ip=("127.0.0.1",),
+        uri=(),
+        start=-DAY,
+        end=DAY,
+        key=None,
+    ):
+        """A server's certificate for host names and addresses; valid from and until, as seen from now."""
+        names = [
+            *map(x509.DNSName, dns),
+            *(x509.IPAddress(ip_address(each)) for each in ip),
+            *map(x509.UniformResourceIdentifier, uri),
+        ]
         return self._issue(
             name, names=names, usage=ExtendedKeyUsageOID.SERVER_AUTH, start=start, end=end, key=key
         )
 
     def expired(self, name="expired", **names):
-        """A broker's certificate that was valid until a moment ago."""
+        """A server's certificate that was valid until a moment ago."""
         return self.server(name, end=-dt.timedelta(minutes=1), **names)
 
     def client(self, name="client", *, start=-DAY, end=DAY, key=None):
@@ -85,6 +99,21 @@ class Authority:
         issued.key.write_bytes(key_pem(key))
         issued.key.chmod(0o600)
         return issued
+
+
+def self_signed(directory, name="localhost"):
+    """A server's certificate that its own key has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _subject(name)
+    certificate = (
+        _builder(subject, subject, key, key, start=-DAY, end=DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    issued = Issued(Path(directory) / "self-signed.pem", Path(directory) / "self-signed.key")
+    issued.certificate.write_bytes(_pem(certificate))
+    issued.key.write_bytes(key_pem(key))
+    return issued
 
 
 def key_pem(key, *, form=serialization.PrivateFormat.PKCS8, password=None):

@@ -129,6 +129,11 @@ def _target_has_another_form(rest: bytes, status: str) -> bool:
     return len(words) > 1 and not re.match(rb"/|https?://|\*$", words[1], re.IGNORECASE)
 
 
+def _host_of_target_is_none(rest: bytes, status: str) -> bool:
+    url = re.match(rb"[^ ]+ https?://([^/?# ]*)", _line(rest), re.IGNORECASE)
+    return url is not None and (not url[1] or not _HOST.fullmatch(url[1]) or b"[" in url[1])
+
+
 def _host_is_none(rest: bytes, status: str) -> bool:
     values = _values(rest, b"host")
     return len(values) != 1 or not _HOST.fullmatch(values[0]) or b"[" in values[0]
@@ -221,6 +226,12 @@ KINDS = (
         _target_has_another_form,
     ),
     Kind(
+        "host of the target",
+        "RFC 9110, section 4.2: a URL of http or https has the name or address of a host",
+        *(_BOTH, (Refused,), (Seen, Waiting)),
+        _host_of_target_is_none,
+    ),
+    Kind(
         "octets of the target",
         "RFC 9112, section 3.2: a target holds no control characters, and only ASCII",
         *(_TWISTED, (Refused,), (Seen, Waiting)),
@@ -302,9 +313,9 @@ KINDS = (
     ),
     Kind(
         "control character in a field",
-        "RFC 9110, section 5.5: it may be kept where it does no harm; the others refuse what "
-        "Python takes for white space, or the end of a line",
-        *(_BOTH, (Seen, Waiting), (Refused,)),
+        "RFC 9110, section 5.5: such a value is not valid; the others keep what Python does not take for "
+        "white space, or the end of a line",
+        *(_BOTH, (Refused,), (Seen, Waiting)),
         lambda rest, status: any(_CONTROL.search(value) for _, value in _FIELD.findall(rest)),
     ),
     Kind(

@@ -14,6 +14,7 @@ from twisted.web.http import HTTPChannel
 from twisted.web.http import Request as TwistedRequest
 
 from sampleapp.web.answers import Answer
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.server import HTTPServer
 from tests.support.simulated_socket import Link
 
@@ -59,7 +60,9 @@ def seen_by_service(data: bytes) -> list[Seen | Refused | Waiting]:
         failure.raiseException()
 
     clock = Clock()
-    link = Link(HTTPServer(lambda request: handle, answer_to=fail, reactor=clock), clock)
+    link = Link(
+        HTTPServer(lambda request: handle, refuse=problem_answer, answer_to=fail, reactor=clock), clock
+    )
     link.send(data)
     received = link.read_all()
     link.reset()

@@ -17,17 +17,20 @@ from zope.interface import implementer
 
 from sampleapp.access import Authenticator, Callers, parse_callers
 from sampleapp.interfaces import IBroker
-from sampleapp.model import Health, Record, RecordMetadata
+from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings
+from sampleapp.readings.changes import Changes
 from sampleapp.web import (
     Cors,
     Documentation,
     FrontDoor,
     Gate,
+    HostRule,
     HTTPServer,
     Limits,
     Probes,
     answer_to_failure,
+    problem_answer,
     refusal_in_form,
 )
 from tests.support.readings import apply_next
@@ -60,11 +63,17 @@ class ManualBroker:
             lambda ends: [end if succeeded else end.value for succeeded, end in ends]
         )
 
-    def check_topics(self, topics):
+    def check_topics(self, topics, *, create=True):
         return succeed({})
 
-    def describe_topics(self, topics=None):
+    def list_topics(self):
         return succeed([])
+
+    def describe_topics(self, topics):
+        return succeed([])
+
+    def read(self, *, topic, starts, others=None, limit, max_bytes):
+        return succeed(ReadResult(topic_id="_", records=(), positions={0: 0}, ends={0: 0}, partitions=1))
 
     def follow(self, *, topic, observer):
         raise NotImplementedError
@@ -203,9 +212,12 @@ class InMemoryService:
 
     make_clock = Clock
 
-    def __init__(self, *, broker=None, callers=None, allowed_origins=(), others=(), **limits):
+    def __init__(
+        self, *, broker=None, callers=None, allowed_origins=(), allowed_hosts=None, others=(), **limits
+    ):
         """
-        :param callers: a file of callers, as text; by default everybody may do everything.
+        :param allowed_hosts: that requests may be for, as well as loopback; any host by default.
+        :param callers: a callers file, as text; by default everybody may do everything.
         :param others: more that is served: routes, each with the instance whose handlers they are.
         """
         self.clock = self.make_clock()
@@ -213,18 +225,25 @@ class InMemoryService:
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
         self.not_ready = None
+        self.changes = Changes(clock=self.clock, obstacle=self._obstacle)
+        self.changes.use(self.readings)
+        self.changes.complete()
         self.reasons = []
         self.authenticator = gate = None
         if callers is not None:
-            self.authenticator = Authenticator(callers_of(callers), seconds=self.clock.seconds)
+            self.authenticator = Authenticator(
+                callers_of(callers), seconds=self.clock.seconds, now=self.clock.seconds
+            )
             gate = Gate(self.authenticator, seconds=self.clock.seconds, max_body=Limits(**limits).max_body)
         self.front_door = FrontDoor(
             broker=self.broker,
             get_representation=self._representation,
+            changes=self.changes,
             clock=self.clock,
             gate=gate,
             allowed_origins=allowed_origins,
             limits=Limits(**limits),
+            now=self.clock.seconds,
         )
         self.probes = Probes(
             get_reasons=lambda: self.reasons,
@@ -234,23 +253,33 @@ class InMemoryService:
         self.table = self.front_door.table(
             (self.probes.routes, self.probes), (self.documentation.routes, self.documentation), *others
         )
-        self.documentation.show(self.table, is_for_other_sites=bool(allowed_origins))
+        host_rule = None if allowed_hosts is None else HostRule(allowed_hosts)
+        self.documentation.show(
+            self.table, is_for_other_sites=bool(allowed_origins), has_host_rule=host_rule is not None
+        )
+        cors = Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None
         self.site = HTTPServer(
-            self.table.dispatch,
+            self.table.dispatch if cors is None else cors.answering_preflights(self.table.dispatch),
+            refuse=problem_answer,
             answer_to=answer_to_failure,
             form_refusal=refusal_in_form,
             reactor=self.clock,
             limits=Limits(**limits),
-            cors=Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None,
+            extend_answer=None if cors is None else cors.extend,
+            host_rule=host_rule,
+            now=self.clock.seconds,
         )
 
     def use_callers(self, text: str) -> None:
-        """Take another file of callers."""
+        """Take another callers file."""
         self.authenticator.use(callers_of(text))
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """One more record of the readings was read."""
         apply_next(self.readings, key, value)
+
+    def _obstacle(self):
+        return None if self.not_ready is None else str(self.not_ready)
 
     def _representation(self, version):
         if self.not_ready is not None:

@@ -106,9 +106,10 @@ def metadata_answer(version):
     rights = packed("i", -(2**31)) if 8 <= version <= 10 else b""
     body = tags + packed("i", 0) + brokers + name("cluster") + packed("i", 7) + topics + tags + rights + tags
     topic_id = TOPIC_ID if version >= 10 else None
+    known = PartitionMetadata(0, 3, 7, (7, 8), (7,), 4 if version >= 7 else -1)
     expected = ClusterMetadata(
         (BrokerAddress(7, "localhost", 9092),),
-        (TopicMetadata(0, "t", (PartitionMetadata(0, 3, 7, (7, 8), (7,)),), topic_id),),
+        (TopicMetadata(0, "t", (known,), topic_id),),
         7,
         "cluster",
     )

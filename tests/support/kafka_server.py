@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from OpenSSL import SSL
 from twisted.internet import reactor
-from twisted.internet.endpoints import TCP4ServerEndpoint, wrapServerTLS
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, wrapServerTLS
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Protocol, ServerFactory
 from zope.interface import implementer
@@ -317,9 +317,11 @@ class ServerTLS:
 
 
 @asynccontextmanager
-async def listening(factory, *, tls=None):
-    """Serve on a free port of the loopback address, which is what is given."""
-    endpoint = TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1")
+async def listening(factory, *, tls=None, interface="127.0.0.1"):
+    """Serve on a free port of a loopback address, which is what is given."""
+    endpoint = (TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint)(
+        reactor, 0, interface=interface
+    )
     if tls is not None:
         endpoint = wrapServerTLS(tls, endpoint, clock=reactor)
     port = await within(endpoint.listen(factory))

@@ -70,6 +70,8 @@ class PlannedBroker(MemoryBroker):
         """Every record that was to be published, in order."""
         self.checked = []
         """The topics of each call of `check_topics`, sorted."""
+        self.may_create = []
+        """Whether each call of `check_topics` may create them."""
         self.batches = []
         """How many records each call of `publish_many` had."""
         self._outcomes = list(outcomes)
@@ -86,8 +88,9 @@ class PlannedBroker(MemoryBroker):
             return fail(self._together("All of them were refused."))
         return succeed([self._publish(each) for each in records])
 
-    def check_topics(self, topics):
+    def check_topics(self, topics, *, create=True):
         self.checked.append(sorted(topics))
+        self.may_create.append(create)
         refused = self._topics_refused
         return succeed({each: refused[each]("As planned.") for each in topics if each in refused})
 

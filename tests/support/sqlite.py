@@ -1,4 +1,4 @@
-"""What the tests of the SQLite broker share: brokers on a file, other programs, and a hand in between."""
+"""Support for tests of the SQLite broker: brokers on a file, other programs, and injected faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_broker(path, *, clock=reactor, **options):
 
 
 def make_file(path):
-    """Make the file as a broker does that finds an empty one."""
+    """Create the file as a broker does."""
     path.touch()
     new_broker(path).check()
 
@@ -42,7 +42,7 @@ def other_connection(path):
 
 
 async def in_process(work, *arguments):
-    """What one of the functions of `sqlite_process` returns, from a process of its own."""
+    """Run a function of `sqlite_process` in its own process, and return its result."""
     process, pipe = sqlite_process.start(work, *arguments)
     with pipe:
         result = await deferToThread(pipe.recv)
@@ -52,7 +52,7 @@ async def in_process(work, *arguments):
 
 
 def stored(path):
-    """What the file holds, as another program sees it."""
+    """Return the records of the file, as another program reads them."""
     with other_connection(path) as connection:
         return connection.execute(
             "SELECT name, offset, key, value FROM record JOIN topic ON topic.id = topic_id ORDER BY 1, 2"
@@ -60,7 +60,7 @@ def stored(path):
 
 
 class Disk:
-    """Counts what the store of each broker is asked to do, and can be made not to answer."""
+    """Counts the calls of each broker's store, and can let them hang."""
 
     def __init__(self, monkeypatch):
         self.asked = Counter()
@@ -68,11 +68,11 @@ class Disk:
         self._answers = threading.Event()
         self._answers.set()
         self._hanging = None
-        for operation in ("append", "read", "probe"):
+        for operation in ("append", "read", "section", "search_time", "probe"):
             monkeypatch.setattr(store.Store, operation, self._watched(operation))
 
     def hang(self, operation):
-        """Do not answer this any more, until `answer`."""
+        """Let calls of this operation hang until `answer`."""
         self.asked.clear()
         self._hanging = operation
         self._answers.clear()
@@ -95,7 +95,7 @@ class Disk:
 
 
 class OwnConnection:
-    """A hand on the broker's own connection, which only its own thread may use."""
+    """Access to the broker's own connection, on its thread."""
 
     def __init__(self, monkeypatch):
         self._todo = []
@@ -104,19 +104,19 @@ class OwnConnection:
         monkeypatch.setattr(store, "open_file", lambda *a, **options: _Tapped(open_file(*a, **options), self))
 
     def before_next_use(self, work):
-        """Have something done with it, right before it is used next."""
+        """Call a function with the connection, right before its next use."""
         self._todo.append(work)
 
     def fail_next_commit(self, message, *, after=0):
-        """Have the next commit fail, as no file can be made to do it; or a later one, after so many."""
+        """Let the next commit fail; or a later one, after a number of commits."""
         self.fail_next("COMMIT", message, after=after)
 
     def fail_next(self, statement, message, *, after=0):
-        """Have the next statement fail that begins so; or a later one, after so many."""
+        """Let the next statement with this beginning fail; or a later one, after a number of them."""
         self._failures.append([statement, message, after])
 
     def fail_no_more(self):
-        """Let every statement be."""
+        """Fail no more statements."""
         self._failures.clear()
 
     def used(self, connection, statement):

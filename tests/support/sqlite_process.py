@@ -1,5 +1,5 @@
 """
-What the tests of the SQLite broker run in processes of their own.
+Functions that the tests of the SQLite broker run in other processes.
 
     process, pipe = start(publish, path, topic, name, count)
     result = pipe.recv()
@@ -48,7 +48,7 @@ def _run(work, arguments, pipe):
 
 
 async def publish(reactor, _, path, topic, name, count):
-    """Publish in many small batches, and say which record got which offset."""
+    """Publish in many small batches, and return the offset of each record."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.check()
     broker.start()
@@ -62,7 +62,7 @@ async def publish(reactor, _, path, topic, name, count):
 
 
 async def limited(reactor, _, path, size):
-    """Publish until the file may not grow any more, then after the limit was raised."""
+    """Publish until the file reaches a limit on its size, and again after the limit was raised."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     await eventually(lambda: broker.health().ready)
@@ -97,7 +97,7 @@ async def limited(reactor, _, path, size):
 
 
 async def check(reactor, _, path):
-    """Check as somebody who is not root, for whom no permission counts."""
+    """Check as a user other than root, who would ignore permissions."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -110,7 +110,7 @@ async def check(reactor, _, path):
 
 
 async def serve(reactor, pipe, path, topic):
-    """Publish one record for each message in the pipe, and answer what became of it, until one is None."""
+    """Publish one record for each message in the pipe, and send its outcome back, until a message is None."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     for n in itertools.count():

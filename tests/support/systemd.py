@@ -38,6 +38,10 @@ class NotifySocket:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Be gone: whoever sends to it is refused."""
         self._socket.close()
 
     def receive(self, deadline_s: float = DEADLINE_S) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 
 from twisted.internet.address import IPv4Address
@@ -12,10 +13,11 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
-from sampleapp.listener import Listener
-from sampleapp.reloads import Reloads
+from sampleapp.service.listener import Listener
+from sampleapp.service.reloads import Reloads
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import Answer
+from sampleapp.web.problems import problem_answer
 from tests.support.in_memory import MemoryTransport
 from tests.support.secrets import record_output
 
@@ -32,20 +34,27 @@ class _EncryptedTransport(MemoryTransport):
 class Server:
     """An HTTP server at an endpoint; remembers the certificate of each client that has asked it something."""
 
-    def __init__(self, description, *, now_s=0.0):
+    def __init__(self, description, *, now_s=0.0, **options):
+        """:param options: of the `HTTPServer`."""
         self.reactor = MemoryReactorClock()
         self.reactor.rightNow = now_s
         self.reloads = Reloads(self.reactor)
-        self.listener = listener = Listener.from_description(description, reactor=self.reactor)
+        self.listener = listener = Listener.from_description(
+            description, reactor=self.reactor, now=self.reactor.seconds
+        )
         listener.add_to(self.reloads)
         self.seen, self.peers = [], []
         self.site = HTTPServer(
             lambda _: Answer(HTTPStatus.OK, body=b"hello"),
+            refuse=problem_answer,
             answer_to=answer_to_failure,
             reactor=self.reactor,
             on_answer=self._answered,
+            **options,
         )
-        listener.listen(self.site)
+        listener.listen(
+            self.site, on_certificate_refused=partial(self.site.count_refusal, "client-certificate")
+        )
         if self.reactor.tcpServers:
             self._factory = self.reactor.tcpServers[-1][1]
         else:
@@ -83,9 +92,9 @@ class Client:
         )
         self._until_done(self.tls.do_handshake)
 
-    def ask(self):
+    def ask(self, data=REQUEST):
         """Send a request; returns what is answered."""
-        self._until_done(lambda: self.tls.write(REQUEST))
+        self._until_done(lambda: self.tls.write(data))
         answer = self._until_done(lambda: self.tls.read(65536))
         record_output("answers", answer)
         return answer

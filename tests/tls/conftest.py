@@ -16,7 +16,7 @@ def authority(tmp_path):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """An authority that nobody has said a word about."""
+    """An authority that the server does not know."""
     (tmp_path / "foreign").mkdir()
     return Authority(tmp_path / "foreign", "foreign-ca")
 

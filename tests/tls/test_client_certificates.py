@@ -59,7 +59,7 @@ def test_a_certificate_of_another_authority_is_refused_with_an_alert(
     assert +server.site.refusals == {"client-certificate": 1}
     (line,) = [event for event in events if "reason" in event]
     assert line["peer"] == "192.0.2.7"
-    assert line["reason"] == "it is from no authority in the file of clientCA="
+    assert line["reason"] == "no authority in the file of clientCA= has signed it"
     assert "CN=client" in line["name"]
 
 
@@ -109,7 +109,7 @@ def test_the_certificate_of_a_server_is_none_of_a_client(serve, authority):
     with capturedLogs() as events:
         refused(server, client_context(authority, certificate=authority.server("another")))
     assert [event["reason"] for event in events if "reason" in event] == [
-        "it is not for clients (extended key usage)"
+        "it is not issued for clients (extended key usage)"
     ]
 
 
@@ -120,7 +120,7 @@ def test_a_certificate_may_be_required(serve, authority, version):
         refused(server, client_context(authority, versions=(version, version)))
     assert +server.site.refusals == {"client-certificate": 1}
     assert [event["reason"] for event in events if "reason" in event] == [
-        "there is none, and this endpoint requires one"
+        "no certificate was sent, and this endpoint requires one"
     ]
     client = Client(
         server, client_context(authority, certificate=authority.client(), versions=(version, version))
@@ -167,7 +167,7 @@ def test_an_intermediate_authority_is_trusted_without_its_root(authority, files,
     certificate = between.client("thermometer")
     Client(server, client_context(authority, certificate=certificate)).ask()
     assert server.seen == [loaded(certificate)]
-    # What it was signed by is not.
+    # Its issuer is not.
     refused_server = Server(
         f"https:8443:privateKey={files.key}:certKey={files.certificate}:clientCA={between.certificate}"
     )
@@ -212,7 +212,7 @@ def test_a_session_does_not_outlive_the_authority_behind_it(serve, authority, fo
     assert server.reloads.reload().result
     with pytest.raises(ssl.SSLError):
         Client(server, context, session=first.tls.session).ask()
-    # The connection that there was goes on, with what it was opened with.
+    # The open connection continues with its old settings.
     assert b"200 OK" in first.ask()
     assert server.seen[0] == server.seen[1] is not None
     assert len(server.seen) == 2

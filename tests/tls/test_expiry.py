@@ -1,4 +1,4 @@
-"""Certificates that have to be renewed, and who is told when."""
+"""Warnings of certificates that must be renewed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def endpoint(files, *more):
 
 @pytest.fixture
 def lasting(authority):
-    """Makes a server's certificate that ends so many days from now."""
+    """Makes a server's certificate that expires a number of days from now."""
     return lambda days: authority.server(start=-dt.timedelta(days=1), end=dt.timedelta(days=days, minutes=5))
 
 
@@ -41,11 +41,11 @@ def test_a_certificate_that_ends_within_two_weeks_is_warned_of_each_day_until_it
             server.reactor.advance(DAY_S)
             assert len(told(events)) == day
             assert told(events)[-1].startswith(
-                f"The certificate of CN=server in {files.certificate} ends at {ends}"
+                f"The certificate of CN=server in {files.certificate} expires at {ends}"
             )
         server.reactor.advance(DAY_S)
         assert told(events)[-1].startswith(
-            f"The certificate of CN=server in {files.certificate} ended at {ends}"
+            f"The certificate of CN=server in {files.certificate} expired at {ends}"
         )
         lasting(60)
         count = len(told(events))
@@ -68,14 +68,14 @@ def test_a_certificate_from_the_future_is_told(authority):
         Server(endpoint(files), now_s=NOW.timestamp())
     (sentence,) = told(events)
     assert " is not valid before " in sentence
-    assert sentence.endswith("Is the clock right?")
+    assert sentence.endswith("Check this machine's clock.")
 
 
 def test_authorities_of_clients_end_too(authority, lasting):
     with capturedLogs() as events:
         Server(endpoint(lasting(60), f"clientCA={authority.certificate}"), now_s=NOW.timestamp())
     (sentence,) = told(events)
-    assert sentence.startswith(f"The certificate of CN=ca in {authority.certificate} ends at ")
+    assert sentence.startswith(f"The certificate of CN=ca in {authority.certificate} expires at ")
 
 
 def test_a_server_that_stops_looks_no_longer(lasting):

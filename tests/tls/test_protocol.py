@@ -1,4 +1,4 @@
-"""What is agreed on with a client, whatever its certificate."""
+"""The negotiation with a client, independent of its certificate."""
 
 from __future__ import annotations
 

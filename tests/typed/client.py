@@ -6,8 +6,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from typing_extensions import assert_type
 
-from sampleapp.client import Client, Message, Snapshot, Version
-from sampleapp.model import Reading, RecordMetadata
+from sampleapp.client import Client, Gap, Message, Page, Reset, Snapshot, Version
+from sampleapp.model import ConsumerRecord, Reading, RecordMetadata
 
 
 def operations(reactor: IReactorTime) -> None:
@@ -20,6 +20,14 @@ def operations(reactor: IReactorTime) -> None:
     assert_type(client.close(), Deferred[None])
     client.publish(topic="t", content=b"c")  # type: ignore[arg-type]  # contents are text
     client.publish_raw(topic="t", body="b")  # type: ignore[arg-type]  # bodies are bytes
+
+
+async def reading_a_topic(client: Client) -> None:
+    page = await client.read(topic="t", partitions=range(3), key=b"k")
+    assert_type(page, Page)
+    assert_type(page.records, tuple[ConsumerRecord, ...])
+    async for item in client.stream(topic="t", start=page.position):
+        assert_type(item, ConsumerRecord | Gap | Reset)
 
 
 def versions_have_types_of_their_own(client: Client) -> None:

@@ -6,13 +6,13 @@ A fake whose methods are not those of the client would let tests pass that say n
 
 from __future__ import annotations
 
-from sampleapp.brokers.kafka.client import Client, ClusterClient, ConnectionListener
+from sampleapp.brokers.kafka.cluster_client import AfkakClient, ClusterClient, ConnectionListener
 from sampleapp.brokers.kafka.watch import Watch
 from tests.support.connection_listener import Connections
 from tests.support.kafka_simulator import SimulatedClient
 
 
-def is_a_client(client: Client) -> ClusterClient:
+def is_a_client(client: AfkakClient) -> ClusterClient:
     return client
 
 

@@ -1,4 +1,4 @@
-"""What the tests of HTTP send, and what they expect of a refusal."""
+"""Requests that the tests of HTTP send, and checks of the answers."""
 
 from __future__ import annotations
 

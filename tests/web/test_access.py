@@ -1,7 +1,8 @@
-"""Who is let in, and what the others are told, both on the service's own connections and in twisted.web."""
+"""Access control, both on the service's own connections and in twisted.web."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from hashlib import sha256
 
@@ -13,7 +14,7 @@ from twisted.web.server import Site
 from tests.support import strategies
 from tests.support.callers import FULL, bearer, by, caller, token_of
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
-from tests.web.http import JSON, MESSAGE, assert_problem, chunked
+from tests.web.http import JSON, MESSAGE, assert_problem, chunked, raw
 from tests.web.test_twisted_web import BODIES, CONTENT_TYPES, METHODS, TARGETS, BothWays
 
 PLAIN = b'Bearer realm="sampleapp"'
@@ -115,7 +116,7 @@ def test_the_scheme_has_no_case(both, value):
 @example([b"Bearer \xff"])
 @example([b"Bearer " + b"a" * 8000])
 def test_no_bytes_in_authorization_fail_and_none_pass(both, values):
-    headers = [(b"Authorization", value.translate(None, b"\r\n\0")) for value in values]
+    headers = [(b"Authorization", value.translate(None, strategies.CONTROL_CHARACTERS)) for value in values]
     data = request_bytes("GET", "/", headers)
     own = both.services[0].connect()
     own.send(data)
@@ -260,12 +261,12 @@ def test_a_refused_request_is_not_waited_for_and_publishes_nothing():
     assert first.sent == b""
     (answer,) = second.responses(["POST"])
     assert answer.status == 429
-    # 60 bytes were taken from 50; there have to be 50 again.
+    # 60 bytes were charged to 50; the caller must wait until there are 50 again.
     assert answer.headers[b"retry-after"] == b"2"
     assert service.broker.records == []
 
 
-def test_a_body_in_chunks_is_counted_when_it_is_there():
+def test_a_body_in_chunks_that_is_there_as_a_whole_is_counted():
     service = InMemoryService(
         broker=PromptBroker(), callers=caller("t", 'publish = ["*"]', "bytes_per_second = 20")
     )
@@ -287,6 +288,143 @@ def test_a_body_that_is_too_large_leaves_no_debt():
     connection.send(request_bytes("POST", "/messages", [*JSON, by("t"), (b"Content-Length", b"999999999")]))
     assert connection.responses(["POST"])[0].status == 413
     assert post(service, by("t")).status == 200
+
+
+def missing(service):
+    """Return the bytes that are missing in the burst of 1,000 of a caller with one byte a second."""
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/topics/t", [by("t"), (b"Content-Length", b"1000")]))
+    if not connection.sent:
+        connection.lose()
+        return 0
+    (answer,) = connection.responses(["POST"])
+    assert answer.status == 429
+    return int(answer.headers[b"retry-after"])
+
+
+def test_bytes_are_charged_as_they_come_whatever_becomes_of_the_request():
+    def limited(**limits):
+        return InMemoryService(
+            broker=PromptBroker(),
+            callers=caller("t", 'publish = ["*"]', "bytes_per_second = 1", "bytes_burst = 1000") + FULL,
+            **limits,
+        )
+
+    def begin(service, *headers, target="/topics/t"):
+        connection = service.connect()
+        connection.send(request_bytes("POST", target, [by("t"), *headers]))
+        return connection
+
+    chunks = (b"Transfer-Encoding", b"chunked")
+    length = (b"Content-Length", b"5000")
+    # Too large, as is known before or found out: what comes nevertheless.
+    for header, first in ((length, b""), (chunks, b"1000\r\n")):
+        service = limited(max_body=1000)
+        connection = begin(service, header)
+        connection.send(first)
+        assert connection.responses(["POST"])[0].status == 413
+        assert missing(service) == len(first)
+        connection.send(bytes(3000))
+        assert missing(service) == len(first) + 3000
+        connection.lose()
+        assert missing(service) == len(first) + 3000
+    # Not finished: by a client that goes away, or stands still.
+    for header in (length, chunks):
+        for is_given_up in (False, True):
+            service = limited()
+            connection = begin(service, header)
+            connection.send(*([b"100\r\n" + bytes(194)] if header is chunks else [bytes(199)]))
+            if is_given_up:
+                service.clock.pump([1] * 40)
+                assert connection.responses(["POST"])[0].status == 408
+            connection.lose()
+            assert 199 - 40 <= missing(service) <= 199
+    # Refused for something else.
+    service = limited()
+    connection = begin(service, length, (b"Sec-Fetch-Site", b"cross-site"))
+    assert missing(service) == 5000
+    connection.send(bytes(1000))
+    connection.lose()
+    assert missing(service) == 1000
+    # No room in memory.
+    service = limited(max_body_memory=6000)
+    raw(service, request_bytes("POST", "/topics/t", [by("full"), length]))
+    connection = begin(service, length)
+    assert connection.responses(["POST"])[0].status == 503
+    connection.send(bytes(700))
+    connection.lose()
+    assert missing(service) == 700
+    # Decoded, until it was too much.
+    service = limited(max_body=100_000)
+    body = gzip.compress(bytes(500_000))
+    connection = raw(
+        service, request_bytes("POST", "/topics/t", [by("t"), (b"Content-Encoding", b"gzip")], body)
+    )
+    service.clock.advance(1)
+    assert connection.responses(["POST"])[0].status == 413
+    assert 100_000 < missing(service) < 200_000
+
+
+def test_a_body_in_chunks_is_refused_in_the_middle_when_the_rate_is_used_up():
+    service = InMemoryService(
+        broker=PromptBroker(),
+        callers=caller("t", 'publish = ["*"]', "bytes_per_second = 1000", "bytes_burst = 3000"),
+    )
+    chunked_head = request_bytes("POST", "/topics/t", [by("t"), (b"Transfer-Encoding", b"chunked")])
+    connection = service.connect()
+    connection.send(chunked_head + b"fffff\r\n")
+    sent = 0
+    while not connection.sent:
+        connection.send(bytes(500))
+        sent += 500
+    assert sent == 3000
+    (answer,) = connection.responses(["POST"])
+    assert_problem(answer, 429)
+    # The time for a whole burst and for the debt.
+    assert answer.headers[b"retry-after"] == b"4"
+    assert answer.headers[b"connection"] == b"close"
+    assert service.authenticator.refusals["bytes_per_second"] == 1
+    # Bytes after the refusal are not charged, so that Retry-After is right.
+    connection.send(bytes(5000))
+    connection.lose()
+    service.clock.advance(4)
+    assert service.request("POST", "/topics/t", [by("t")], bytes(3000)).status == 200
+    assert [len(record.value) for record in service.broker.records] == [3000]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["length", "chunks"]),
+            st.integers(1, 400),
+            st.sampled_from([0.0, 0.5, 1.0]),
+            st.sampled_from([0, 0.25, 1]),
+        ),
+        max_size=30,
+    )
+)
+def test_in_no_stretch_of_time_more_comes_than_the_rate_a_burst_and_one_piece(requests):
+    per_second, burst = 100, 300
+    service = InMemoryService(
+        broker=PromptBroker(),
+        callers=caller("t", 'publish = ["*"]', f"bytes_per_second = {per_second}", f"bytes_burst = {burst}"),
+    )
+    start_s, taken = service.clock.seconds(), 0
+    for kind, length, part, elapsed_s in requests:
+        connection = service.connect()
+        if kind == "length":
+            connection.send(
+                request_bytes("POST", "/topics/t", [by("t"), (b"Content-Length", b"%d" % length)])
+            )
+        else:
+            head = request_bytes("POST", "/topics/t", [by("t"), (b"Transfer-Encoding", b"chunked")])
+            connection.send(head + b"%x\r\n" % length)
+        if not connection.sent:
+            connection.send(bytes(int(part * length)))
+            taken += int(part * length)
+        connection.lose()
+        assert taken <= burst + 400 + per_second * (service.clock.seconds() - start_s)
+        service.clock.advance(elapsed_s)
 
 
 def test_other_callers_with_the_same_rates_give_nobody_more_room():
@@ -314,8 +452,29 @@ def test_who_has_all_rights_gets_the_answers_that_everybody_gets_without_callers
         service.read(b"kitchen", b"21.5")
     for target in TARGETS:
         for headers in CONTENT_TYPES:
-            for body in (*BODIES, b"x" * 1001):
+            # Other methods have no handler that reads a body.
+            for body in (*BODIES, b"x" * 1001) if method in {"POST", "PUT"} else (None, b"x" * 1001):
                 data = request_bytes(method, target, [*headers, by("full")], body)
                 without, with_callers = (answers_of(service, data) for service in services)
                 assert without == with_callers
     assert services[0].broker.records == services[1].broker.records
+
+
+@pytest.mark.parametrize("body", [None, b"{}"])
+@pytest.mark.parametrize("target", ["/messages", "/nothing"])
+def test_an_unknown_caller_is_told_only_that_whatever_it_expects(body, target):
+    service = InMemoryService(callers=CALLERS)
+    headers = [*JSON, (b"Expect", b"miracles")]
+    assert_problem(service.request("POST", target, headers, body), 401)
+    known = service.request("POST", target, [*headers, by("full")], body)
+    assert_problem(known, 417)
+
+
+def test_neither_answer_waits_for_the_body():
+    service = InMemoryService(callers=CALLERS)
+    for more, status in (([], 401), ([by("full")], 417)):
+        headers = [*JSON, (b"Expect", b"miracles"), (b"Content-Length", b"9"), *more]
+        connection = service.connect()
+        connection.send(request_bytes("POST", "/messages", headers))
+        assert connection.responses(["POST"])[0].status == status
+        assert connection.is_closed_for_reading

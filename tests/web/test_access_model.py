@@ -32,14 +32,14 @@ FITS = {
 
 
 class Reloads(RuleBasedStateMachine):
-    """Knows of each caller what it may do, and of each request what has to become of it."""
+    """A model of the rights of each caller, and of the expected answer to each request."""
 
     halves = Bundle("halves")
     """Requests of which the body has not come whole."""
 
     def __init__(self):
         super().__init__()
-        # Somebody has to be in a file, and has no token that is used here.
+        # A file must have a caller; no request uses the token of this one.
         self.service = InMemoryService(broker=ManualBroker(), callers=caller("z"))
         self.callers = {}
         self.waiting = []
@@ -115,7 +115,7 @@ class Reloads(RuleBasedStateMachine):
         connection = self.service.connect()
         connection.send(request_bytes("POST", "/messages", headers))
         if its is None:
-            # Nobody waits for the body.
+            # The answer does not wait for the body.
             assert connection.responses(["POST"])[0].status == 401
             return connection, b"", 401
         assert connection.sent == b""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from sampleapp import errors
-from sampleapp.turns import Turns
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.problems import ROWS
+from sampleapp.web.server import Fields, Request
 from tests.metrics.service import MeasuredService, of
 from tests.support import strategies
 from tests.support.callers import by, caller
-from tests.support.in_memory import Connection, InMemoryService, request_bytes
+from tests.support.clocks import ClockInTurns
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.planned_outcomes import STORED, Plan, PlannedBroker, plans
-from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked, same_answer
+from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked, raw, same_answer
 
 GOOD = b'{"topic":"t","content":"c"}\n'
 PARTLY = "urn:sampleapp:problem:partly-published"
@@ -132,6 +133,30 @@ def test_a_body_without_a_message_is_refused(body):
     assert service.broker.batches == []
 
 
+@pytest.mark.parametrize(
+    ("bad", "status", "sentence"),
+    [
+        (b'{"topic":"t"}', 422, '"content" is missing'),
+        (b"{", 400, "The line is not JSON: Expecting property name enclosed in double quotes (column 2)."),
+        (b'{"topic":"forbidden","content":"c"}', 403, "This caller may not publish"),
+    ],
+)
+@pytest.mark.parametrize(("before", "line"), [(GOOD, 2), (b"\n" + GOOD + b"\r\n\n", 5), (b"", 1)])
+def test_the_sentence_names_the_line_as_an_editor_counts_it(bad, status, sentence, before, line):
+    service = InMemoryService(broker=PlannedBroker(), callers=CALLERS)
+    response = ask(service, before + bad + b"\n" + GOOD, BY_ONE)
+    assert_problem(response, status)
+    detail = json.loads(response.body)["detail"]
+    assert detail.startswith(f"Nothing was published. Line {line}: {sentence}"), detail
+
+
+def test_an_unknown_topic_is_refused_with_its_line():
+    service = InMemoryService(broker=PlannedBroker(topics={"unknown": errors.UnknownTopic}))
+    response = ask(service, GOOD + b'{"topic":"unknown","content":"c"}\n')
+    assert_problem(response, 404)
+    assert json.loads(response.body)["detail"].startswith("Nothing was published. Line 2: ")
+
+
 def test_of_many_faults_100_are_told_with_the_one_that_decides():
     service = InMemoryService(broker=PlannedBroker())
     response = ask(service, b'{"topic":"t"}\n' * 5000 + b"{\n")
@@ -141,6 +166,11 @@ def test_of_many_faults_100_are_told_with_the_one_that_decides():
     response = ask(service, b'{"topic":"t"}\n' * 5000)
     faults = [fault["pointer"] for fault in json.loads(response.body)["errors"]]
     assert faults == [f"/{number}/content" for number in range(100)]
+    # Each line has two faults, so there are fewer lines than faults.
+    response = ask(service, b"{}\n" * 60 + b"{\n")
+    assert_problem(response, 400)
+    faults = [fault["pointer"] for fault in json.loads(response.body)["errors"]]
+    assert (len(faults), faults[-2:]) == (100, ["/49/topic", "/60"])
 
 
 def test_each_topic_is_looked_for_once_and_before_anything_is_published():
@@ -152,6 +182,17 @@ def test_each_topic_is_looked_for_once_and_before_anything_is_published():
     assert broker.checked == [["t", "u", "v"]]
     assert broker.published == []
     assert [fault["pointer"] for fault in json.loads(response.body)["errors"]] == ["/3/topic", "/4/topic"]
+
+
+@given(st.lists(st.none() | bad_lines, min_size=1, max_size=8))
+def test_for_a_batch_with_a_faulty_line_no_topic_is_created(lines):
+    broker = PlannedBroker(topics={"unknown": errors.UnknownTopic})
+    service = InMemoryService(broker=broker, callers=CALLERS)
+    body = b"\n".join(GOOD.strip() if line is None else line[0] for line in lines)
+    service.request("POST", "/messages", BY_ONE, body)
+    is_faulty = any(line is not None and line[2] != 404 for line in lines)
+    assert broker.may_create in ([], [not is_faulty])
+    assert broker.may_create or is_faulty
 
 
 def test_a_topic_that_a_caller_may_not_publish_to_is_not_even_looked_for():
@@ -266,27 +307,21 @@ def test_each_message_may_be_as_long_as_one_alone():
     assert [fault["pointer"] for fault in json.loads(response.body)["errors"]] == ["/1"]
 
 
-def test_a_batch_takes_its_bytes_of_its_caller_s_rate_and_one_that_is_too_large_takes_none():
+def test_a_batch_takes_its_bytes_of_its_caller_s_rate_and_one_that_is_too_large_what_comes_of_it():
     limited = caller("t", 'publish = ["*"]', "bytes_per_second = 1000")
     limits = {"max_body": 100, "max_batch_body": 2000}
     service = InMemoryService(broker=PlannedBroker(), callers=limited, **limits)
     headers = [*NDJSON, by("t")]
-    assert ask(service, GOOD * 100, headers).status == 413
+    too_large = raw(service, request_bytes("POST", "/messages", [*headers, (b"Content-Length", b"2001")]))
+    assert too_large.responses(["POST"])[0].status == 413
     assert ask(service, GOOD * 50, headers).status == 200
+    assert ask(service, GOOD, headers).status == 429
+    service.clock.advance(3)
+    too_large.send(bytes(1000))
     assert ask(service, GOOD, headers).status == 429
 
 
-# Others, meanwhile.
-
-
-class ClockInTurns(Clock):
-    """Shows what each turn of the reactor does; Twisted's clock does what is due now in one go."""
-
-    def callLater(self, delay, function, *args, **kwargs):
-        return super().callLater(delay or 1, function, *args, **kwargs)
-
-    def take(self):
-        self.advance(1)
+# Other requests during a batch.
 
 
 class ServiceInTurns(InMemoryService):
@@ -295,51 +330,18 @@ class ServiceInTurns(InMemoryService):
     make_clock = ClockInTurns
 
 
-def test_whoever_has_waited_longest_has_the_next_turn():
-    clock, taken = ClockInTurns(), []
-    turns = Turns(clock)
-
-    async def work(name, pieces):
-        for _ in range(pieces):
-            await turns.next()
-            taken.append(name)
-
-    for name, pieces in (("a", 3), ("b", 2), ("c", 1)):
-        Deferred.fromCoroutine(work(name, pieces))
-    # Nobody was before the first one.
-    assert taken == ["a"]
-    counts = []
-    while len(taken) < 6:
+def test_the_records_stay_with_the_broker_when_nobody_waits_for_the_answer_any_more():
+    clock, broker = ClockInTurns(), ManualBroker()
+    given = []
+    broker.publish_many = lambda records: given.append(records) or Deferred()
+    request = Request(b"POST", b"/messages", b"", Fields(()), exchange=None, body=GOOD * 5000)
+    answer = BatchPublisher(broker, TimeSlices(clock), max_line=1024).publish(request, now_ms=0)
+    answer.addErrback(lambda failure: failure.trap(CancelledError))
+    while not given:
         clock.take()
-        counts.append(len(taken))
-    assert taken == ["a", "a", "b", "c", "a", "b"]
-    assert counts == [2, 3, 4, 5, 6]
-
-
-def test_who_does_not_wait_any_more_gets_no_turn():
-    clock = ClockInTurns()
-    turns = Turns(clock)
-    turns.next()
-    gone, next_one = turns.next(), turns.next()
-    gone.addErrback(lambda failure: failure.trap(CancelledError))
-    gone.cancel()
+    answer.cancel()
     clock.take()
-    assert next_one.called
-
-
-def test_a_long_list_is_let_go_of_in_turns():
-    clock = ClockInTurns()
-    turns = Turns(clock)
-    many, few = list(range(5001)), [1, 2]
-    turns.let_go(many)
-    turns.let_go(few)
-    lengths = [len(many)]
-    while many:
-        clock.take()
-        lengths.append(len(many))
-    assert all(0 < before - after <= 2000 for before, after in pairwise(lengths))
-    # Nothing is gained with these.
-    assert few == [1, 2]
+    assert [len(records) for records in given] == [5000]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +416,7 @@ def test_who_stops_the_service_waits_for_a_batch():
     assert (response.status, response.headers[b"connection"]) == (200, b"close")
 
 
-# What else is told of it.
+# Metrics.
 
 
 def test_batches_are_counted_with_their_records_and_what_is_refused():

@@ -66,7 +66,8 @@ def test_exactly_the_allowed_origins_are_allowed_on_every_answer(origin, request
     told = {name: value for name, value in response.headers.items() if name in OF_CORS}
     if origin in ALLOWED:
         assert told[b"access-control-allow-origin"] == origin.encode()
-        assert b"ETag" in told[b"access-control-expose-headers"]
+        exposed = told[b"access-control-expose-headers"].split(b", ")
+        assert {b"ETag", b"Position", b"Link", b"Up-To-Date", b"Retry-After"} <= set(exposed)
     else:
         assert told == {}
     assert b"Origin" in response.headers[b"vary"].split(b", ")
@@ -96,6 +97,7 @@ def test_a_preflight_says_what_a_page_may_send():
     assert {b"authorization", b"content-type", b"x-request-id", b"traceparent", b"if-none-match"} <= set(
         names
     )
+    assert b"last-event-id" in names
     assert int(response.headers[b"access-control-max-age"]) > 0
     assert b"access-control-allow-credentials" not in response.headers
 
@@ -184,7 +186,7 @@ def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("*", "takes no *"),
+        ("*", "does not accept *"),
         ("null", "https://example.org"),
         ("", "https://example.org"),
         ("example.org", "begins with https:// or http://"),
@@ -192,8 +194,8 @@ def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
         ("https://", "https://example.org"),
         ("https://a..b", "https://example.org"),
         ("https://user@example.org", "https://example.org"),
-        ("https://example.org/", "no path, nor a slash at its end: https://example.org"),
-        ("https://example.org:8443/app/", "no path, nor a slash at its end: https://example.org:8443"),
+        ("https://example.org/", "no path and no slash at its end: https://example.org"),
+        ("https://example.org:8443/app/", "no path and no slash at its end: https://example.org:8443"),
         ("https://Example.ORG", "in lower case: https://example.org"),
         ("https://example.org:443", "takes https://example.org instead"),
         ("http://example.org:80", "takes http://example.org instead"),

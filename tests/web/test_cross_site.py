@@ -162,3 +162,11 @@ def test_without_a_host_every_origin_is_foreign():
     data += b"Content-Length: %d\r\n\r\n%b" % (len(MESSAGE), MESSAGE)
     (response,) = raw(service(), data).responses(["POST"])
     assert_problem(response, 403)
+
+
+@pytest.mark.parametrize(("target", "host", "status"), [(b"a", b"b", 200), (b"b", b"a", 403)])
+def test_the_host_is_that_of_the_target_if_the_target_is_a_url(target, host, status):
+    data = b"POST http://%b/messages HTTP/1.1\r\nHost: %b\r\nOrigin: http://a\r\n" % (target, host)
+    data += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(MESSAGE), MESSAGE)
+    (response,) = raw(service(), data).responses(["POST"])
+    assert response.status == status

@@ -1,22 +1,25 @@
-"""``/docs``: what a browser gets, by what it would make of it; and in a browser, if there is one."""
+"""``/docs``: its HTML and files, and the page in a browser, if one is installed."""
 
 from __future__ import annotations
 
 import json
 import re
 from html.parser import HTMLParser
+from urllib.parse import urljoin
+from urllib.request import Request, urlopen
 
 import pytest
 
 from sampleapp.access import Right
 from sampleapp.web import Documentation
+from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
 from tests.support.in_memory import InMemoryService
 from tests.support.live_service import LiveService
 
 
 class Page(HTMLParser):
-    """What a page loads, where it sends, and what it runs."""
+    """The files that a page loads, its inline scripts and styles, and its attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -36,8 +39,19 @@ class Page(HTMLParser):
             self.inline.append(data)
 
 
-def page_of(service):
-    return Page(service.request("GET", "/docs").body.decode())
+PAGES = ["/docs", "/docs/readings"]
+
+
+def page_of(service, path="/docs"):
+    """The page, with the paths of the files that it loads and not of the pages that it links to."""
+    page = Page(service.request("GET", path).body.decode())
+    page.loaded = [urljoin(path, each) for each in page.loaded]
+    page.loaded = [each for each in page.loaded if each not in {"/", *PAGES}]
+    return page
+
+
+def files_of_all_pages(service):
+    return sorted({each for path in PAGES for each in page_of(service, path).loaded})
 
 
 def policy(response):
@@ -45,48 +59,50 @@ def policy(response):
     return {name: values for name, *values in map(str.split, directives)}
 
 
-def test_everything_that_the_page_loads_is_served_here_with_its_type(service):
-    page = page_of(service)
-    assert len(set(page.loaded)) == 6
+@pytest.mark.parametrize(("path", "count"), [("/docs", 6), ("/docs/readings", 4)])
+def test_everything_that_a_page_loads_is_served_here_with_its_type(service, path, count):
+    loaded = set(page_of(service, path).loaded)
+    assert len(loaded) == count
     types = {
         "js": b"text/javascript; charset=utf-8",
         "css": b"text/css; charset=utf-8",
         "svg": b"image/svg+xml",
     }
-    for target in set(page.loaded) - {"openapi.json"}:
-        assert re.fullmatch(r"docs/[a-z-]+\.[A-Za-z0-9_-]{12}\.(js|css|svg)", target)
-        response = service.request("GET", f"/{target}")
+    for target in loaded - {"/openapi.json"}:
+        assert re.fullmatch(r"/docs/[a-z-]+\.[A-Za-z0-9_-]{12}\.(js|css|svg)", target)
+        response = service.request("GET", target)
         assert response.status == 200
         assert response.headers[b"content-type"] == types[target.rpartition(".")[2]]
     assert service.request("GET", "/openapi.json").status == 200
 
 
-def test_nothing_in_the_page_is_inline(service):
-    page = page_of(service)
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_in_a_page_is_inline(service, path):
+    page = page_of(service, path)
     assert page.inline == []
     assert [name for name, _ in page.attributes if name == "style" or name.startswith("on")] == []
 
 
 def test_nothing_that_is_ours_names_another_host(service):
-    for target in ["docs", *page_of(service).loaded]:
-        if "swagger-ui" not in target and target != "openapi.json":
-            body = service.request("GET", f"/{target}").body.decode()
+    for target in [*PAGES, *files_of_all_pages(service)]:
+        if "swagger-ui" not in target and target != "/openapi.json":
+            body = service.request("GET", target).body.decode()
             assert set(re.findall(r"https?://[^\s\"'<>]+", body)) <= {"http://www.w3.org/2000/svg"}
 
 
 def test_style_sheets_load_nothing_from_elsewhere(service):
-    for target in page_of(service).loaded:
+    for target in files_of_all_pages(service):
         if target.endswith(".css"):
-            body = service.request("GET", f"/{target}").body.decode()
+            body = service.request("GET", target).body.decode()
             assert "@import" not in body
             assert set(re.findall(r"""url\(["']?([a-z]*:?)""", body)) <= {"data:"}
 
 
-def test_the_page_and_its_files_are_guarded_against_other_sites(service):
-    for target in ["docs", *page_of(service).loaded]:
-        if target == "openapi.json":
+def test_the_pages_and_their_files_are_guarded_against_other_sites(service):
+    for target in [*PAGES, *files_of_all_pages(service)]:
+        if target == "/openapi.json":
             continue
-        response = service.request("GET", f"/{target}")
+        response = service.request("GET", target)
         assert policy(response) == {
             "default-src": ["'none'"],
             "script-src": ["'self'"],
@@ -113,13 +129,14 @@ def test_nothing_of_the_request_comes_back_in_the_page(service):
 
 
 def test_a_file_is_kept_for_ever_and_the_page_is_asked_for_again(service):
-    page = service.request("GET", "/docs")
-    assert page.headers[b"cache-control"] == b"no-cache"
-    again = service.request("GET", "/docs", [(b"If-None-Match", page.headers[b"etag"])])
-    assert (again.status, again.body) == (304, b"")
-    for target in page_of(service).loaded:
-        if target.startswith("docs/"):
-            response = service.request("GET", f"/{target}")
+    for path in PAGES:
+        page = service.request("GET", path)
+        assert page.headers[b"cache-control"] == b"no-cache"
+        again = service.request("GET", path, [(b"If-None-Match", page.headers[b"etag"])])
+        assert (again.status, again.body) == (304, b"")
+    for target in files_of_all_pages(service):
+        if target.startswith("/docs/"):
+            response = service.request("GET", target)
             assert response.headers[b"cache-control"] == b"public, max-age=31536000, immutable"
 
 
@@ -143,7 +160,7 @@ def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     assert reads == []
     targets = page_of(service).loaded
     for target in targets:
-        service.request("GET", f"/{target}")
+        service.request("GET", target)
     assert len(reads) == 1
     service.clock.advance(59)
     service.request("GET", "/docs")
@@ -151,13 +168,14 @@ def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     service.request("GET", "/docs")
     assert len(reads) == 1
     service.clock.advance(61)
-    service.request("GET", f"/{targets[0]}")
+    service.request("GET", targets[0])
     assert len(reads) == 2
 
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
     with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
@@ -189,6 +207,7 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
     assert "sampleapp_secret" not in service.output
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_fits_its_window(tmp_path):
     with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
@@ -203,3 +222,76 @@ def test_the_page_fits_its_window(tmp_path):
             assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
             assert browser.evaluate("document.documentElement.classList.contains('dark-mode')") == dark
         assert browser.complaints == []
+
+
+LINES = """
+[...document.querySelectorAll("#readings li")].map((item) => [
+  item.querySelector("h2").textContent,
+  item.querySelector(".value").textContent,
+  item.querySelector("polyline").getAttribute("points").split(" ").length,
+])
+"""
+
+
+def publish(service, key, value):
+    request = Request(
+        f"{service.url}messages",
+        json.dumps({"topic": "readings", "key": key, "content": str(value)}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    urlopen(request).close()
+
+
+STATE = "document.getElementById('state')?.dataset.state"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_person_sees_the_readings_move_and_the_connection_come_back(tmp_path):
+    with Chromium(directory=tmp_path) as browser:
+        with LiveService(directory=tmp_path) as service:
+            url = service.url
+            for key in ("kitchen", "hall"):
+                publish(service, key, 20)
+            browser.look_like(width=390)
+            browser.open(f"{url}docs/readings")
+            browser.wait_for("document.querySelectorAll('#readings li').length == 2")
+            # Several changes may come as one, so each is awaited.
+            for value in (21, 23.5, 22):
+                publish(service, "kitchen", value)
+                browser.wait_for(f"document.querySelector('.value').textContent == '{value}'")
+            assert browser.evaluate(LINES) == [["kitchen", "22", 4], ["hall", "20", 2]]
+            publish(service, "attic", 5)
+            browser.wait_for("document.querySelectorAll('#readings li').length == 3")
+            assert browser.evaluate(STATE) == "live"
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert browser.complaints == []
+        browser.wait_for(f"{STATE} == 'lost'")
+        with LiveService(directory=tmp_path, listen=listening_at(url)) as service:
+            browser.wait_for(f"{STATE} == 'live'")
+            publish(service, "hall", 19)
+            browser.wait_for("document.querySelectorAll('.value')[1].textContent == '19'")
+            browser.look_like(width=1280, dark=True)
+            browser.wait_for("document.documentElement.classList.contains('dark-mode')")
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert [each for each in browser.requests if not each.startswith(url)] == []
+
+
+def listening_at(url):
+    return f"tcp:{url.split(':')[-1].strip('/')}:interface=127.0.0.1"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_person_with_a_token_sees_the_readings(tmp_path):
+    (tmp_path / "callers.toml").write_text(FULL)
+    options = ["--callers", "callers.toml"]
+    with LiveService(directory=tmp_path, options=options) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs/readings")
+        browser.wait_for(f"{STATE} == 'refused'")
+        browser.evaluate(f"document.getElementById('token').value = '{token_of('full')}'")
+        browser.evaluate("document.getElementById('access').requestSubmit()")
+        browser.wait_for(f"{STATE} == 'live'")
+        assert browser.evaluate("document.getElementById('access').hidden")
+        stored = "[localStorage.length, sessionStorage.length, document.cookie.length]"
+        assert browser.evaluate(stored) == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Requests with JSON Web Tokens: who is let in, and when somebody has to come again."""
+"""Requests with JSON Web Tokens: which callers are authenticated, and when a client must try again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from twisted.internet.defer import Deferred
 
-from sampleapp.issuer_keys import ASK_AGAIN_S, REFRESH_S, FetchFailed, IssuerKeys
+from sampleapp.access.issuer_keys import ASK_AGAIN_S, REFRESH_S, FetchFailed, IssuerKeys
 from tests.support.callers import FULL, bearer, by
 from tests.support.in_memory import InMemoryService, PromptBroker, callers_of, request_bytes
 from tests.support.issuer import AUDIENCE, ISSUER, jwk, jwks, signed
@@ -19,6 +19,7 @@ issuer = "{ISSUER}"
 audience = "{AUDIENCE}"
 jwks = "https://login.example/jwks.json"
 caller_claim = "sub"
+names_callers = true
 
 [issuers.rights]
 issuer = "https://rights.example"
@@ -160,3 +161,42 @@ def test_the_name_of_who_calls_is_known_to_who_logs(known):
         known.token(iss="https://rights.example", algorithm="RS256", sub="somebody else", topics=["t"])
     )
     assert names == ["full", "rights:somebody%20else"]
+
+
+END_OF_STREAM = b"\r\n0\r\n\r\n"
+
+
+def open_stream(service, *headers):
+    connection = service.connect()
+    connection.send(request_bytes("GET", "/changes", headers))
+    service.clock.pump([1] * 20)
+    assert connection.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert END_OF_STREAM not in connection.sent
+    return connection
+
+
+def test_a_stream_ends_within_five_seconds_after_its_token_has_expired(service):
+    service.answer(jwk())
+    connection = open_stream(service, service.token(valid_s=60))
+    # Clocks may differ by half a minute.
+    service.clock.pump([1] * 69)
+    assert END_OF_STREAM not in connection.sent
+    service.clock.pump([1] * 6)
+    assert END_OF_STREAM in connection.sent
+
+
+def test_a_stream_ends_when_the_issuer_withdraws_the_key_of_its_token(service):
+    service.answer(jwk())
+    connection = open_stream(service, service.token(valid_s=10_000))
+    service.clock.advance(REFRESH_S)
+    service.answer(jwk(number=1))
+    service.clock.pump([1] * 5)
+    assert END_OF_STREAM in connection.sent
+
+
+def test_a_stream_ends_when_its_issuer_is_not_in_the_file_any_more(service):
+    service.answer(jwk())
+    connection = open_stream(service, service.token(valid_s=10_000))
+    service.use_callers(FULL)
+    service.clock.pump([1] * 5)
+    assert END_OF_STREAM in connection.sent

@@ -1,4 +1,4 @@
-"""``GET /`` when much of it has to be encoded first."""
+"""``GET /`` when many readings must be encoded first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.web.server import Site
 
+from sampleapp.concurrency.cooperator import cooperator_on
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.readings import Readings
-from sampleapp.shared_encoding import SharedEncoding, cooperator_on
-from sampleapp.web.readings import readings_resource
+from sampleapp.readings.shared_encoding import SharedEncoding
+from sampleapp.web.readings_resource import readings_resource
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.readings import apply_next
 from tests.web.http import JSON, MESSAGE, assert_problem
@@ -29,8 +30,8 @@ both_versions = pytest.mark.parametrize("version", [1, 2])
 every_way = pytest.mark.parametrize("way", ["own", "klein", "resource"])
 
 
-class Turns(Clock):
-    """Shows what a turn of the reactor does; Twisted's clock does what is due now in one go."""
+class TimeSlices(Clock):
+    """A clock that runs one turn of the reactor at a time; Twisted's runs all calls that are due at once."""
 
     def callLater(self, delay, function, *args, **kwargs):
         return super().callLater(delay or 1, function, *args, **kwargs)
@@ -45,7 +46,7 @@ class ServiceInTurns(InMemoryService):
     def __init__(self, way="own"):
         super().__init__(broker=PromptBroker())
         self.readings = Readings(block_readings=2)
-        self.turns = Turns()
+        self.turns = TimeSlices()
         self.cooperator = cooperator_on(self.turns)
         self.encodings = {
             version: SharedEncoding(self.readings, version, cooperator=self.cooperator, at_once=AT_ONCE)
@@ -171,7 +172,7 @@ def test_many_that_ask_at_once_share_what_is_encoded():
     alone = service.turns_until(service.ask())
     service.change_all(2)
     asked = [service.ask() for _ in range(20)]
-    # One for each answer beside those that encode.
+    # One turn for each answer, besides the turns that encode.
     assert service.turns_until(*asked) <= alone + len(asked)
     assert {answer_to(each).body for each in asked} == {expected(1, 2).body}
 
@@ -301,7 +302,7 @@ def test_every_answer_is_the_state_of_one_moment_between_the_question_and_the_an
 
 
 def whole(version, state):
-    """What a collection of its own makes of a state, at once."""
+    """Return the representation of a state by another collection, encoded in one step."""
     readings = Readings(block_readings=2)
     for key, value in state.items():
         apply_next(readings, key, value)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sampleapp import errors
 from sampleapp.access import AccessError
+from sampleapp.records.position_errors import PositionError
 from sampleapp.web.problems import ROWS
 from sampleapp.web.request_errors import RequestError
 from tests.support import strategies
@@ -100,6 +101,16 @@ def test_a_refused_request_publishes_nothing_and_the_body_s_fault_decides_the_st
         assert ("errors" in problem) == (response.status == 422)
 
 
+def test_an_answer_in_json_ends_its_line_but_for_the_readings():
+    service = InMemoryService(broker=PromptBroker())
+    published = service.post(encoded(topic="t", content="c"))
+    refused = service.post(b"no JSON")
+    for answer in (published, refused, service.request("GET", "/live"), service.request("GET", "/topics")):
+        assert answer.body.endswith(b"\n")
+        assert answer.headers[b"content-length"] == b"%d" % len(answer.body)
+    assert not service.request("GET", "/").body.endswith(b"\n")
+
+
 def test_every_fault_is_named_with_its_place(service):
     response = service.post(b'{"topic":"no/topic","Key":"k","content":21.5}')
     problem = json.loads(response.body)
@@ -142,22 +153,22 @@ def test_another_or_no_content_type_or_a_coding_is_refused(service, headers):
 
 
 @pytest.mark.parametrize(
-    ("content_types", "came"),
+    ("content_types", "shown"),
     [
-        ([b"application/x-www-form-urlencoded"], "not application/x-www-form-urlencoded."),
-        ([b"text/plain; charset=utf-8"], "not text/plain; charset=utf-8."),
-        ([b""], "not empty."),
-        ([], "and this request has none."),
-        ([b"application/json", b"text/plain"], "once; this request has 2 of them."),
-        ([b"a\x1b[31m\x9b\xff\x7f"], "not a\ufffd[31m\ufffd\ufffd\ufffd."),
-        ([b"a" * 5000], f"not {'a' * 100}…."),
+        ([b"application/x-www-form-urlencoded"], "application/x-www-form-urlencoded"),
+        ([b"text/plain; charset=utf-8"], "text/plain; charset=utf-8"),
+        ([b""], "empty"),
+        ([], "none"),
+        ([b"application/json", b"text/plain"], "2 of them"),
+        ([b"a\x9b31m\xff"], "a\ufffd31m\ufffd"),
+        ([b"a" * 5000], f"{'a' * 100}…"),
     ],
 )
-def test_a_refused_content_type_is_told_in_what_can_be_printed(service, content_types, came):
+def test_a_refused_content_type_is_shown_in_printable_characters(service, content_types, shown):
     response = service.post(b"{}", [(b"Content-Type", value) for value in content_types])
     assert json.loads(response.body)["detail"] == (
-        "The Content-Type of a message has to be application/json (of many, one a line: "
-        f"application/x-ndjson), {came}"
+        "The Content-Type must be application/json for one message, or application/x-ndjson for one message "
+        f"on each line. The Content-Type of this request: {shown}."
     )
 
 
@@ -167,23 +178,26 @@ def domain_errors(cls=errors.SampleAppError):
         yield from domain_errors(subclass)
 
 
+MODULES_OF_ERRORS = {
+    "sampleapp.access.errors",
+    "sampleapp.errors",
+    "sampleapp.records.position_errors",
+    "sampleapp.web.request_errors",
+}
 # These are never raised themselves, or never while a request is running.
 NOT_FOR_CALLERS = {
     errors.MessageError,
     errors.PublishError,
     errors.StartUpError,
     AccessError,
+    PositionError,
     RequestError,
 }
 
 
 def test_every_error_has_exactly_one_row_in_the_table():
     product = {error for error in domain_errors() if error.__module__.startswith("sampleapp.")}
-    outward = {
-        error
-        for error in product
-        if error.__module__ in ("sampleapp.errors", "sampleapp.access.errors", "sampleapp.web.request_errors")
-    }
+    outward = {error for error in product if error.__module__ in MODULES_OF_ERRORS}
     assert outward - NOT_FOR_CALLERS == set(ROWS)
 
 

@@ -6,28 +6,31 @@ import json
 import re
 from functools import partial
 from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from twisted.internet.defer import fail
+from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp import errors
 from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
-from sampleapp.messages import is_legal_topic, parse_message
+from sampleapp.messages.parsing import parse_message
 from sampleapp.metrics import MetricsPage
-from sampleapp.options import Config
-from sampleapp.service import build
+from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, is_legal_topic
+from sampleapp.service.assembly import build
+from sampleapp.service.config import Config
+from sampleapp.web import Limits
 from sampleapp.web.descriptions import Description
 from sampleapp.web.openapi import openapi_document
 from sampleapp.web.problems import ROWS
 from sampleapp.web.routing import Routes
 from tests.support.certificates import Authority
-from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes
 from tests.support.openapi import Described
 from tests.support.planned_outcomes import STORED, Plan, PlannedBroker
 from tests.web.http import JSON, MESSAGE, NDJSON, chunked, raw
@@ -43,7 +46,19 @@ class WholeService(InMemoryService):
     def __init__(self, broker=None, **limits):
         others = [(MetricsPage.routes, MetricsPage(clock=Clock()))]
         broker = ManualBroker() if broker is None else broker
-        super().__init__(broker=broker, others=others, **limits)
+        super().__init__(broker=broker, others=others, **{"allowed_hosts": [], **limits})
+
+    def connect(self, transport=MemoryTransport):
+        connection = super().connect(transport)
+        responses = connection.responses
+
+        def whole_responses(methods):
+            # An event stream ends only when it is told to.
+            self.site.streams.drain(within_s=1)
+            return responses(methods)
+
+        connection.responses = whole_responses
+        return connection
 
 
 @pytest.fixture
@@ -76,7 +91,7 @@ def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other()
     }
     described = Described(json.loads(response.body))
     assert described.operations() == served | {("OPTIONS", path) for _, path in served}
-    # What is tested here is what the service serves.
+    # The routes of this test are all routes of the service.
     assert described.operations() == described_by(WholeService()).operations()
 
 
@@ -120,11 +135,11 @@ def test_no_two_operations_have_the_same_id(described):
     assert len(ids) == len(set(ids))
 
 
-# What provokes each answer that is declared. Each of these gives the answers to one operation.
+# Requests that provoke each declared answer. Each function yields the answers of one operation.
 
 
 def answers_of_every_operation(method, target, headers=(), body=None):
-    """What the server itself may answer, whatever is asked for."""
+    """Yield the answers of the server itself, which any operation may get."""
 
     def ask(more=(), **limits):
         service = WholeService(**limits)
@@ -135,8 +150,10 @@ def answers_of_every_operation(method, target, headers=(), body=None):
         return connection.responses([method])[0]
 
     yield answer(ask([(b"Host", b"again")])[1])
+    elsewhere = request_bytes(method, f"http://other.example{target}", headers, body)
+    yield answer(raw(WholeService(), elsewhere))
     yield answer(ask([(b"Expect", b"a wonder")])[1])
-    yield answer(ask([(b"Content-Encoding", b"br")])[1])
+    yield answer(ask([(b"Content-Encoding", b"br"), *([] if body else [(b"Content-Length", b"0")])])[1])
     if method != "OPTIONS":
         undecodable = [*headers, (b"Content-Encoding", b"gzip")]
         yield WholeService().request(method, target, undecodable, b"x")
@@ -158,7 +175,7 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     service = WholeService(max_connections=1, kept_for_loopback=0)
     _first, second = service.connect(), service.connect()
     second.send(request_bytes(method, target, headers, body))
-    # It is told before it has said what it wants, and so with a body.
+    # The answer comes before the method is known, and so has a body.
     (turned_away,) = second.responses(["GET"])
     yield turned_away._replace(body=b"") if method == "HEAD" else turned_away
 
@@ -189,6 +206,14 @@ def answers_of_readings(method):
     yield service.request(method, "/")
 
 
+def answers_of_changes(method):
+    service = WholeService()
+    yield service.request(method, "/changes")
+    service.not_ready = errors.ReadingsNotReady("Not yet.")
+    yield service.request(method, "/changes")
+    yield WholeService(max_streams=0).request(method, "/changes")
+
+
 def answers_of_readiness(method):
     service = WholeService()
     yield service.request(method, "/ready")
@@ -214,6 +239,10 @@ def answers_to_publishing(*request):
     full = WholeService(max_waiting=1)
     raw(full, request_bytes(*request))
     yield full.request(*request)
+    full = WholeService(max_body_memory=10)
+    raw(full, request_bytes("POST", "/topics/t", [(b"Content-Length", b"10")]))
+    headers = [*(request[2] if len(request) > 2 else ()), (b"Content-Length", b"1")]
+    yield raw(full, request_bytes(*request[:2], headers)).responses([request[0]])[0]
 
 
 def answers_to_messages():
@@ -274,8 +303,11 @@ def answers_to_raw_bodies_and_produce_requests():
 class SilentBroker(ManualBroker):
     """A broker that cannot be asked which topics there are."""
 
-    def describe_topics(self, topics=None):
+    def list_topics(self):
         return fail(errors.BrokerUnavailable("It does not answer."))
+
+    def describe_topics(self, topics):
+        return self.list_topics()
 
 
 def answers_about_topics(method, target):
@@ -298,15 +330,68 @@ def answers_of_metrics(method):
 def answers_of_files(method):
     service = WholeService()
     page = service.request("GET", "/docs").body.decode()
-    for name in re.findall('"(docs/[^"]+)"', page):
+    for name in re.findall('"(docs/[^"]+[.][^"]+)"', page):
         yield from answers_with_validators(method, f"/{name}")
     yield service.request(method, "/docs/other.js")
 
 
+class ReadBroker(ManualBroker):
+    """A broker that has one record, or one answer to every read."""
+
+    def __init__(self, *, error=None, **fields):
+        super().__init__()
+        self.error = error
+        self.fields = fields
+
+    def follow(self, *, topic, observer, start):
+        return SimpleNamespace(stop=lambda: succeed(None), obstacle=lambda: None)
+
+    def read(self, *, topic, **_):
+        if self.error is not None:
+            return fail(self.error)
+        record = ConsumerRecord(topic=topic, partition=0, offset=0, timestamp_ms=0, key=None, value=b"v")
+        fields = {"topic_id": "x", "records": [record], "positions": {0: 1}, "ends": {0: 1}, "partitions": 1}
+        return succeed(ReadResult(**{**fields, **self.fields}))
+
+
+def answers_of_records(method):
+    target = "/topics/t/records"
+
+    def ask(query="", *, limits=None, accept=b"*/*", **fields):
+        service = WholeService(broker=ReadBroker(**fields), **(limits or {}))
+        return service.request(method, target + query, [(b"Accept", accept)])
+
+    yield ask()
+    yield ask(accept=b"text/event-stream")
+    yield ask(records=())
+    yield ask("?limit=0")
+    yield ask("?from=y~1")
+    yield ask("?from=x~1", records=(), beyond={0: 0})
+    yield ask("?from=x~1", records=(), gone=[GoneRecords(0, 1, 2)])
+    yield ask("?wait=1", records=(), limits={"max_streams": 0})
+    yield ask("?wait=1", records=(), limits={"max_followed_topics": 0})
+    yield ask(limits={"max_body_memory": 10_000_000})
+    service = WholeService(broker=ReadBroker(), max_body_memory=2_000_000)
+    raw(service, request_bytes("POST", "/topics/t", [(b"Content-Length", b"1000000")]))
+    yield service.request(method, target)
+    for kind in (
+        errors.UnknownTopic,
+        errors.UnknownPartition,
+        errors.TopicNotAuthorized,
+        errors.BrokerUnavailable,
+        errors.BrokerIncompatible,
+        errors.BrokerStopped,
+    ):
+        yield ask(error=kind("It failed."))
+
+
+RECORDS_OF_TOPIC = "/topics/{topic}/records"
 ONE_PARTITION = "/topics/{topic}/partitions/{partition}"
 ANSWERS = {
     ("GET", "/"): lambda: answers_of_readings("GET"),
     ("HEAD", "/"): lambda: answers_of_readings("HEAD"),
+    ("GET", "/changes"): lambda: answers_of_changes("GET"),
+    ("HEAD", "/changes"): lambda: answers_of_changes("HEAD"),
     ("POST", "/messages"): answers_to_messages,
     ("POST", "/topics/{topic}"): answers_to_raw_bodies_and_produce_requests,
     ("POST", ONE_PARTITION): lambda: answers_to_produce_requests("/topics/t/partitions/0"),
@@ -320,6 +405,8 @@ ANSWERS = {
             (ONE_PARTITION, "/topics/t/partitions/0"),
         ]
     },
+    ("GET", RECORDS_OF_TOPIC): lambda: answers_of_records("GET"),
+    ("HEAD", RECORDS_OF_TOPIC): lambda: answers_of_records("HEAD"),
     ("DELETE", "/topics/{topic}"): answers_to_tombstones,
     ("GET", "/live"): lambda: [WholeService().request("GET", "/live")],
     ("HEAD", "/live"): lambda: [WholeService().request("HEAD", "/live")],
@@ -328,6 +415,8 @@ ANSWERS = {
     ("GET", "/openapi.json"): lambda: answers_with_validators("GET", "/openapi.json"),
     ("GET", "/docs"): lambda: answers_with_validators("GET", "/docs"),
     ("HEAD", "/docs"): lambda: answers_with_validators("HEAD", "/docs"),
+    ("GET", "/docs/readings"): lambda: answers_with_validators("GET", "/docs/readings"),
+    ("HEAD", "/docs/readings"): lambda: answers_with_validators("HEAD", "/docs/readings"),
     ("GET", "/docs/{file}"): lambda: answers_of_files("GET"),
     ("HEAD", "/docs/{file}"): lambda: answers_of_files("HEAD"),
     ("GET", "/metrics"): lambda: answers_of_metrics("GET"),
@@ -343,6 +432,7 @@ TARGETS = {
     "/docs/{file}": "/docs/a.js",
     "/topics/{topic}": "/topics/t?key=k",
     "/topics/{topic}/partitions": "/topics/t/partitions",
+    RECORDS_OF_TOPIC: "/topics/t/records",
     ONE_PARTITION: "/topics/t/partitions/0",
 }
 """Of paths with variables: one that is served."""
@@ -365,7 +455,7 @@ def test_every_declared_answer_is_given_and_every_given_answer_is_declared(descr
     }
     for_rest_proxy = described.operations_with_error_objects()
     declared = described.outcomes()
-    # Where clients of REST Proxy are answered, too, the form of a refusal does not always tell its type.
+    # For clients of REST Proxy, the form of an error does not always contain its type.
     assert {given for given in given_answers if given[:2] not in for_rest_proxy} == {
         each for each in declared if each[:2] not in for_rest_proxy
     }
@@ -378,6 +468,7 @@ def test_every_declared_answer_is_given_and_every_given_answer_is_declared(descr
 CALLERS = f"""
 [callers.one]
 read = true
+consume = ["*"]
 metrics = true
 requests_per_second = 1
 [[callers.one.tokens]]
@@ -390,7 +481,7 @@ sha256 = "{sha256(b"nobody").hexdigest()}"
 
 
 def answers_to_callers(method, path):
-    """What is refused because of who calls."""
+    """Yield the answers of access control."""
     service = WholeService(callers=CALLERS)
 
     def ask(*tokens):
@@ -404,6 +495,10 @@ def answers_to_callers(method, path):
     yield ask(b"one", b"one")
     if method != "OPTIONS":
         yield ask(b"nobody")
+    if path in ("/changes", RECORDS_OF_TOPIC) and method != "OPTIONS":
+        full = WholeService(callers=CALLERS, max_streams_per_caller=0)
+        target = TARGETS.get(path, path) + "?wait=1" * (path == RECORDS_OF_TOPIC)
+        yield full.request(method, target, [(b"Authorization", b"Bearer one")])
     while (answer := ask(b"one")).status != 429:
         pass
     yield answer
@@ -450,6 +545,7 @@ def test_client_certificates_are_described_where_an_endpoint_asks_for_them(tmp_p
     (response,) = connection.responses(["GET"])
     described = Described(json.loads(response.body))
     OpenAPIV31SpecValidator(described.document).validate()
+    assert "Strict-Transport-Security" in described.document["components"]["headers"]
     schemes = {"token", "certificate"} if asks else {"token"}
     assert set(described.document["components"]["securitySchemes"]) == schemes
     named = {name for way in described.document["paths"]["/"]["get"]["security"] for name in way}
@@ -474,12 +570,34 @@ def test_what_pages_of_other_sites_are_told_is_described_and_nothing_else_change
                 described.outcome(method, path, answer)
 
 
+@pytest.mark.parametrize(("listen", "has_hsts"), [("tcp:8080", True), ("https:8443", False)])
+def test_hsts_is_described_only_where_it_is_sent(tmp_path, listen, has_hsts):
+    files = Authority(tmp_path).server()
+    if listen.startswith("https"):
+        listen = f"{listen}:privateKey={files.key}:certKey={files.certificate}"
+    config = Config(
+        broker="memory:",
+        is_open_to_everybody=True,
+        listen=(listen,),
+        admin=listen,
+        has_hsts=has_hsts,
+        limits=Limits(kept_for_admin=9),
+    )
+    reactor = MemoryReactorClock()
+    build(config, reactor=reactor).privilegedStartService()
+    for _, factory, *_ in reactor.tcpServers:
+        connection = Connection(getattr(factory, "wrappedFactory", factory))
+        connection.send(request_bytes("GET", "/openapi.json"))
+        (response,) = connection.responses(["GET"])
+        assert "Strict-Transport-Security" not in json.loads(response.body)["components"]["headers"]
+
+
 def test_what_is_public_is_said_to_be():
     guarded = described_by(WholeService(callers=CALLERS))
     public = {
         path for path, item in guarded.document["paths"].items() if item.get("get", {}).get("security") == []
     }
-    assert public == {"/live", "/ready", "/openapi.json", "/docs", "/docs/{file}"}
+    assert public == {"/live", "/ready", "/openapi.json", "/docs", "/docs/readings", "/docs/{file}"}
 
 
 def test_what_is_answered_elsewhere_is_described_too(service, described):
@@ -556,9 +674,9 @@ def test_a_route_without_a_description_is_no_part_of_a_document():
 def test_a_description_names_the_variables_of_its_path():
     routes = Routes()
 
-    @routes.route("/topics/<topic>", "GET", description=Description(tag="t", summary="s", successes=()))
-    def topic(self, request, *, topic):
+    @routes.route("/shelves/<shelf>", "GET", description=Description(tag="t", summary="s", successes=()))
+    def shelf(self, request, *, shelf):
         raise NotImplementedError
 
-    with pytest.raises(ValueError, match="topic"):
+    with pytest.raises(ValueError, match="shelf"):
         openapi_document([routes], version="1")

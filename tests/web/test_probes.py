@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sampleapp.web import HTTPServer, Probes, RouteTable, answer_to_failure
+from sampleapp.web.problems import problem_answer
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, request_bytes
 from tests.web.http import assert_problem
@@ -89,7 +90,10 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
         may_see_reasons=lambda request: request.fields.joined(b"Authorization") is not None,
     )
     site = HTTPServer(
-        RouteTable(Probes.routes, probes).dispatch, answer_to=answer_to_failure, reactor=service.clock
+        RouteTable(Probes.routes, probes).dispatch,
+        refuse=problem_answer,
+        answer_to=answer_to_failure,
+        reactor=service.clock,
     )
 
     def ask(*headers):
@@ -98,7 +102,7 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
         (response,) = connection.responses(["GET"])
         return response
 
-    assert ask().body == b'{"ready":true}'
+    assert ask().body == b'{"ready":true}\n'
     service.reasons = REASONS
     response = ask()
     assert_problem(response, 503)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from twisted.logger import capturedLogs
 
@@ -111,3 +113,30 @@ def test_a_fault_of_the_service_is_500_and_logged(service, no_failure_is_lost):
 def test_no_server_header_tells_versions(service):
     for method, path in (("GET", "/"), ("GET", "/nothing"), ("OPTIONS", "*"), ("GET", "/%ff")):
         assert service.request(method, path).headers[b"server"] == b"sampleapp"
+
+
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [
+        ("/messages/", "/messages"),
+        ("/docs/", "/docs"),
+        ("/topics/", "/topics"),
+        ("/topics/t/", "/topics/{topic}"),
+        ("/topics/t/partitions/0/", "/topics/{topic}/partitions/{partition}"),
+        ("/%6Dessages/", "/messages"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_a_trailing_slash_is_named_with_the_right_path(service, method, path, right):
+    response = service.request(method, path, [(b"Accept", b"application/problem+json")])
+    assert_problem(response, 404)
+    assert json.loads(response.body)["detail"] == (
+        f"A trailing slash makes a different path: use {right}. /openapi.json lists all paths."
+    )
+
+
+@pytest.mark.parametrize("path", ["/nothing/", "//", "/messages//", "/messages/x/", "/docs/a/b/"])
+def test_other_unknown_paths_with_a_trailing_slash_are_not_found(service, path):
+    response = service.request("GET", path)
+    assert_problem(response, 404)
+    assert "slash" not in json.loads(response.body)["detail"]

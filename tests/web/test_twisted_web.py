@@ -1,27 +1,32 @@
 """
 The same requests through the service's own connections, and through its resource in a site of twisted.web.
 
-Statuses, header fields and bodies are the same. Only these differ, and none of them is asked for here: what
-each server's own parser refuses (framing, a missing or repeated ``Host``, ``Expect``, limits of size), what
-it makes of a target that is no path (``*``, a whole URL), and the fields in which a server speaks of itself
-and of the connection (``Date``, ``Connection``).
+Statuses, header fields and bodies are equal. Only these differ, and are not tested here: errors of each
+server's own parser (framing, a missing or repeated ``Host``, ``Expect``, limits of size), targets that are
+not paths (``*``, a whole URL), and the fields about the server and the connection (``Date``, ``Connection``).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from http import HTTPStatus
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
+from sampleapp.web.answers import Answer
+from sampleapp.web.twisted_web import render_resource
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
+from tests.support.streams import Source, body_of, unchunked
 from tests.web.http import JSON, MESSAGE, same_answer
 
 ACCEPT_2 = (b"Accept", b"application/vnd.sampleApp.v2+json")
@@ -76,7 +81,7 @@ CONTENT_TYPES = (
         [(b"Content-Type", b"text/plain")],
         [(b"Content-Type", b"")],
         [*JSON, *JSON],
-        [(b"Content-Type", b"\xe4\x01")],
+        [(b"Content-Type", b"\xe4\x80")],
     ),
     *([*JSON, (b"Content-Encoding", b"identity")], [*JSON, (b"Content-Encoding", b"gzip")]),
     *([*JSON, (b"Content-Encoding", b"br")], [*JSON, (b"Content-Encoding", b"zstd, gzip")]),
@@ -245,3 +250,103 @@ requests = st.tuples(
 def test_any_request_is_answered_alike(both, request):
     method, target, headers, body = request
     both.send(request_bytes(method, target, headers, body), method)
+
+
+@pytest.mark.parametrize("value", [b"\x01", b"text/\x1bplain", b"a\x7f"])
+def test_a_control_character_in_a_field_is_refused_there_too(value):
+    service = InMemoryService(broker=PromptBroker())
+    connection = Connection(Site(service.front_door.resource(), reactor=service.clock))
+    connection.send(request_bytes("POST", "/topics/t", [(b"Content-Type", value)], b"x"))
+    (response,) = connection.responses(["POST"])
+    assert response.status == 400
+    assert service.broker.records == []
+
+
+class StreamResource(Resource):
+    """A resource in a site of twisted.web whose answer is sent piece by piece."""
+
+    isLeaf = True
+
+    def __init__(self):
+        super().__init__()
+        self.source = Source()
+
+    def render(self, request):
+        answer = Answer(HTTPStatus.OK, ((b"Content-Type", b"text/event-stream"),), source=self.source)
+        return render_resource(request, lambda _: answer)
+
+
+@pytest.fixture
+def streaming_site():
+    resource = StreamResource()
+    connection = Connection(Site(resource, reactor=Clock()))
+    return connection, resource.source
+
+
+def test_a_site_of_twisted_web_sends_events_as_they_come(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("GET", "/stream"))
+    head, _, rest = connection.sent.partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding: chunked" in head
+    assert b"text/event-stream" in head
+    assert b"Content-Length" not in head
+    assert rest == b""
+    assert source.write(b"one")
+    assert connection.sent.endswith(b"\r\n\r\n3\r\none\r\n")
+    source.sink.finish("age")
+    assert unchunked(body_of(connection.sent)) == (b"one", b"")
+    assert source.calls == ["begin", "closed: age"]
+
+
+def test_a_site_of_twisted_web_tells_the_source_to_wait_while_the_client_does_not_read(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("GET", "/stream"))
+    connection.transport.producer.pauseProducing()
+    count = 0
+    while source.write(b"x" * 10_000):
+        count += 1
+    assert 250_000 < source.sink.unsent <= 300_000
+    assert body_of(connection.sent) == b""
+    connection.transport.producer.resumeProducing()
+    assert source.calls == ["begin", "resumed"]
+    source.sink.finish("age")
+    assert unchunked(body_of(connection.sent)) == (b"x" * 10_000 * (count + 1), b"")
+
+
+def test_a_site_of_twisted_web_sends_what_waits_after_the_source_has_ended(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("GET", "/stream"))
+    producer = connection.transport.producer
+    producer.pauseProducing()
+    source.write(b"one")
+    source.sink.finish("age")
+    assert source.is_closed
+    assert body_of(connection.sent) == b""
+    producer.resumeProducing()
+    assert unchunked(body_of(connection.sent)) == (b"one", b"")
+
+
+def test_a_source_in_a_site_of_twisted_web_is_closed_when_its_client_goes_away(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("GET", "/stream"))
+    connection.lose()
+    assert source.calls == ["begin", "closed: client"]
+    assert not source.write(b"late")
+    source.sink.finish("late")
+
+
+def test_a_source_in_a_site_of_twisted_web_is_closed_at_once_if_only_the_head_is_wanted(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("HEAD", "/stream"))
+    assert source.calls == ["closed: head"]
+    assert body_of(connection.sent) == b""
+
+
+def test_a_source_in_a_site_of_twisted_web_can_cut_the_connection(streaming_site):
+    connection, source = streaming_site
+    connection.send(request_bytes("GET", "/stream"))
+    source.write(b"one")
+    source.sink.abort("broken")
+    assert source.calls == ["begin", "closed: broken"]
+    assert connection.transport.disconnecting
+    assert unchunked(body_of(connection.sent)) == (b"one", None)

@@ -20,42 +20,43 @@ from twisted.web.server import Site
 from sampleapp.errors import TopicNotAuthorized, UnknownTopic
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import json_answer
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.routing import Routes, RouteTable
 from tests.support.in_memory import Connection, request_bytes
 from tests.web.http import assert_problem, same_answer
 
 
-def admit_topic(request, *, topic):
-    if topic == "secret":
+def admit_shelf(request, *, shelf):
+    if shelf == "secret":
         raise TopicNotAuthorized("No.")
 
 
-class Topics:
+class Shelves:
     routes = Routes()
 
     def __init__(self):
         self.waiting = []
 
-    @routes.route("/shelves/<topic>", "POST", admit=admit_topic)
-    def publish(self, request, *, topic):
-        if topic == "none":
+    @routes.route("/shelves/<shelf>", "POST", admit=admit_shelf)
+    def publish(self, request, *, shelf):
+        if shelf == "none":
             raise UnknownTopic("No.")
-        if topic == "later":
+        if shelf == "later":
             self.waiting.append(Deferred())
             return self.waiting[-1]
-        return json_answer(["publish", topic, request.query.decode(), request.body.decode()])
+        return json_answer(["publish", shelf, request.query.decode(), request.body.decode()])
 
-    @routes.route("/shelves/<topic>", "DELETE")
-    def delete(self, request, *, topic):
-        return json_answer(["delete", topic])
+    @routes.route("/shelves/<shelf>", "DELETE")
+    def delete(self, request, *, shelf):
+        return json_answer(["delete", shelf])
 
     @routes.route("/shelves/all", "GET")
     def all(self, request):
         return json_answer(["all"])
 
-    @routes.route("/shelves/<topic>/<int:partition>/<int:offset>", "GET")
-    def record(self, request, *, topic, partition, offset):
-        return json_answer(["record", topic, partition, offset])
+    @routes.route("/shelves/<shelf>/<int:partition>/<int:offset>", "GET")
+    def record(self, request, *, shelf, partition, offset):
+        return json_answer(["record", shelf, partition, offset])
 
     @routes.route("/files/<path:name>", "GET")
     def file(self, request, *, name):
@@ -69,11 +70,11 @@ class Topics:
 class BothWays:
     def __init__(self):
         clock = Clock()
-        self.topics = [Topics(), Topics()]
-        table = RouteTable(Topics.routes, self.topics[0])
+        self.shelves = [Shelves(), Shelves()]
+        table = RouteTable(Shelves.routes, self.shelves[0])
         self.servers = [
-            HTTPServer(table.dispatch, answer_to=answer_to_failure, reactor=clock),
-            Site(Topics.routes.resource(self.topics[1]), reactor=clock),
+            HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=clock),
+            Site(Shelves.routes.resource(self.shelves[1]), reactor=clock),
         ]
 
     def request(self, method, target, headers=(), body=None):
@@ -101,7 +102,7 @@ def both():
         ("POST", "/shelves/%00%0A%3F;x=1", ["publish", "\0\n?;x=1", "", "body"]),
         ("POST", "/shelves/..", ["publish", "..", "", "body"]),
         ("DELETE", "/shelves/t", ["delete", "t"]),
-        # What is most exact, of those that take the method.
+        # The most exact route of those with the method.
         ("GET", "/shelves/all", ["all"]),
         ("GET", "/shelves/al%6C", ["all"]),
         ("POST", "/shelves/all", ["publish", "all", "", "body"]),
@@ -174,10 +175,10 @@ def test_what_a_handler_raises_is_answered(both):
 
 def test_a_handler_with_variables_may_answer_later(both):
     connections = [Connection(server) for server in both.servers]
-    for connection, topics in zip(connections, both.topics, strict=True):
+    for connection, shelves in zip(connections, both.shelves, strict=True):
         connection.send(request_bytes("POST", "/shelves/later"))
         assert connection.sent == b""
-        topics.waiting.pop().callback(json_answer("late"))
+        shelves.waiting.pop().callback(json_answer("late"))
     assert json.loads(same_answer(connections, "POST").body) == "late"
 
 
@@ -208,7 +209,7 @@ def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
 )
 def test_a_resource_may_be_a_part_of_a_site(method, target, status):
     root = Resource()
-    root.putChild(b"part", Topics.routes.resource(Topics()))
+    root.putChild(b"part", Shelves.routes.resource(Shelves()))
     connection = Connection(Site(root, reactor=Clock()))
     connection.send(request_bytes(method, target))
     (answer,) = connection.responses([method])
@@ -264,8 +265,10 @@ class More:
     ],
 )
 def test_a_table_may_have_the_routes_of_several_applications(method, target, status):
-    table = RouteTable(Topics.routes, Topics(), (More.routes, More()))
-    connection = Connection(HTTPServer(table.dispatch, answer_to=answer_to_failure, reactor=Clock()))
+    table = RouteTable(Shelves.routes, Shelves(), (More.routes, More()))
+    connection = Connection(
+        HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=Clock())
+    )
     connection.send(request_bytes(method, target))
     (answer,) = connection.responses([method])
     assert answer.status == status

@@ -1,4 +1,4 @@
-"""Make ``https:`` known to Twisted as a server endpoint; nothing heavy is imported before it is used."""
+"""Register ``https:`` as a server endpoint of Twisted. Its modules are imported only when it is used."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Make ``twistd sampleapp`` known to Twisted; nothing of the service is imported for that."""
+"""Register ``twistd sampleapp``, without importing the service."""
 
 from twisted.application.service import ServiceMaker
 
 sampleapp = ServiceMaker(
     name="sampleapp",
-    module="sampleapp.tap",
+    module="sampleapp.service.tap",
     description=(
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
         "and read the latest values with GET."

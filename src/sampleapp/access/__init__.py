@@ -1,4 +1,4 @@
-"""Who may call, and what: the file of callers, credentials, rights and rates. Nothing here knows of HTTP."""
+"""Access control: the callers file, credentials, rights and rates. Independent of HTTP."""
 
 from sampleapp.access.authentication import Authenticator, Identity, TokenVerifier
 from sampleapp.access.caller import Caller
@@ -11,6 +11,7 @@ from sampleapp.access.errors import (
     NoCredentials,
     NotGranted,
     RateExceeded,
+    TooManyStreamsOfCaller,
 )
 from sampleapp.access.rights import Right
 
@@ -29,6 +30,7 @@ __all__ = [
     "RateExceeded",
     "Right",
     "TokenVerifier",
+    "TooManyStreamsOfCaller",
     "load_callers",
     "parse_callers",
 ]

@@ -1,12 +1,14 @@
-"""Who calls: from what a request, or its connection, says about that."""
+"""Authentication of callers by bearer tokens and client certificates."""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from itertools import chain
+from typing import Final, Generic, Protocol, TypeVar
 
 from cryptography.x509 import Certificate
 from msgspec import Struct
@@ -25,95 +27,115 @@ _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _SCHEME: Final = re.compile(rb"bearer(?: |$)", re.IGNORECASE)
 
 _USUAL: Final = re.compile(rb"[Bb]earer (?! )")
-"""As nearly all clients write it."""
+"""The spelling of nearly all clients."""
 
 _Key = TypeVar("_Key", bytes, Certificate)
 
-_MOST_REMEMBERED: Final = 10_000
+_MOST_CACHED: Final = 10_000
+_MOST_CACHED_BYTES: Final = 32 * 1024 * 1024
+"""Tokens of up to 3 KiB, as nearly all are, never reach it."""
 
 
 class TokenVerifier(Protocol):
-    """Knows a further kind of token, beside those in the file of callers."""
+    """Verifies a kind of token that is not in the callers file."""
 
     def verify(self, token: bytes, *, now_s: float) -> tuple[Caller, float] | None:
         """
-        Look at a token.
+        Verify a token.
 
         :param now_s: the time, in seconds since the epoch.
-        :return: whose it is, and the first moment at which it is not valid any more, in seconds since the
-            epoch; ``None`` if it is of another kind.
-        :raise AccessError: it is of this kind, and not valid, or not to be judged now.
+        :return: its caller, and the first moment at which it is no longer valid, in seconds since the epoch;
+            ``None`` if it is of another kind.
+        :raise AccessError: it is of this kind, and is not valid, or cannot be verified now.
         """
 
 
 class Identity(Struct, frozen=True):
-    """Somebody who has proved who they are."""
+    """An authenticated caller."""
 
     caller: Caller
     until_s: float
-    """The first moment at which the proof is not valid any more, in seconds since the epoch."""
+    """The first moment at which the credentials are no longer valid, in seconds since the epoch."""
     limiter: RateLimiter | None
     """Holds the caller to its rates, if it has any."""
 
 
 class Authenticator:
     """
-    Finds out who calls.
+    Identifies the caller of each request.
 
-    What was verified is remembered, so that it is looked up and no more the next time. Only what is valid is
-    remembered: nobody who has no credentials can fill the memory, or take the place of those who have.
+    Verified credentials are cached, so that the next request only looks them up. Only valid credentials are
+    cached: a client without any cannot fill the cache, or displace the credentials of callers.
 
-    Credentials are found by a hash: that of a dictionary, and SHA-256 for tokens. They are not compared byte
-    by byte, so how long it takes tells nothing of how much of a guess is right; and a guess whose hash begins
-    like that of a token is no closer to the token. So no comparison has to take constant time.
+    Credentials are looked up by a hash: that of a dictionary, and SHA-256 for tokens. They are not compared
+    byte by byte, so the time that a look-up takes does not reveal how much of a guess is right. A guess whose
+    hash begins like the hash of a token is not closer to the token. So no comparison needs constant time.
     """
 
-    def __init__(self, callers: Callers, *verifiers: TokenVerifier, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        callers: Callers,
+        *verifiers: TokenVerifier,
+        seconds: Callable[[], float],
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """
-        :param verifiers: of further kinds of tokens.
-        :param seconds: tells the time, in seconds since the epoch.
+        :param verifiers: for tokens that are not in the callers file.
+        :param seconds: the clock for rates: seconds of a clock that is never set.
+        :param now: the clock for the end of tokens and certificates: seconds since the epoch.
         """
         self._seconds = seconds
+        self._now = now
         self._limiters: dict[str, RateLimiter] = {}
+        self._claimed_limiters: dict[str, RateLimiter] = {}
+        """Of callers that are not in the file. Issuers can create any number of them."""
         self.refusals: Counter[str] = Counter(requests_per_second=0, bytes_per_second=0)
-        """How many requests were over a rate of their caller, by the name of the rate, since the start."""
-        self._tokens: dict[bytes, Identity] = {}
-        self._certificates: dict[Certificate, Identity] = {}
+        """Requests that were refused since the start, by the name of the rate that they exceeded."""
+        self.generation = 0
+        """Changes when rights or credentials may have changed, so that earlier identities must be checked."""
+        self._tokens: _IdentityCache[bytes] = _IdentityCache()
+        self._certificates: _IdentityCache[Certificate] = _IdentityCache()
         self.use(callers, *verifiers)
 
     def use(self, callers: Callers, *verifiers: TokenVerifier) -> None:
         """
-        Take these callers, and no others, from now on.
+        Replace the callers and verifiers.
 
-        What was verified before is forgotten. A caller whose rates have stayed the same has not got more room
-        by that.
+        All cached credentials are forgotten. A caller with unchanged rates keeps its present allowance.
         """
         self._callers = callers
         self._verifiers = verifiers
         self.forget()
-        before, self._limiters = self._limiters, {}
-        for name, limiter in before.items():
-            caller = callers.by_name.get(name)
-            if caller is not None and limiter.rates == (caller.requests, caller.bytes):
-                self._limiters[name] = limiter
+        for name in self._limiters.keys() - callers.by_name.keys():
+            del self._limiters[name]
 
     def forget(self) -> None:
-        """Verify everybody anew, such as after a key was withdrawn."""
+        """Forget all cached credentials, for example after a key was withdrawn."""
+        self.generation += 1
         self._tokens.clear()
         self._certificates.clear()
+
+    def is_current(self, identity: Identity, generation: int) -> bool:
+        """
+        Return whether an identity is certainly still valid, without looking at its credentials.
+
+        :param generation: `generation` at the time when the caller was identified.
+        """
+        return generation == self.generation and self._now() < identity.until_s
 
     def identify(
         self, authorization: Sequence[bytes], certificate: Callable[[], Certificate | None]
     ) -> Identity:
         """
-        Find out who makes a request.
+        Identify the caller of a request.
 
-        :param authorization: the values of its ``Authorization`` fields. If there is one it decides, whatever
-            the certificate says.
-        :param certificate: gets that of the client, which was verified when the connection was opened.
-        :raise AccessError: nobody who is known.
+        :param authorization: the values of its ``Authorization`` fields. If there is one, the certificate is
+            ignored.
+        :param certificate: returns the client's certificate, which was verified with the connection's
+            handshake.
+        :raise AccessError: there are no credentials, or they are not those of one caller.
         """
-        now_s = self._seconds()
+        now_s = self._now()
         if not authorization:
             return self._by_certificate(certificate(), now_s)
         if len(authorization) > 1:
@@ -121,21 +143,19 @@ class Authenticator:
         value = authorization[0]
         identity = self._tokens.get(value)
         if identity is None or now_s >= identity.until_s:
-            self._tokens.pop(value, None)
+            self._tokens.discard(value)
             identity = self._by_token(value, now_s)
-            # Else whoever has one token could take all places, by spelling its scheme and spaces anew.
+            # Otherwise, one token could fill the cache, with other spellings of the scheme and the spaces.
             if _USUAL.match(value):
-                _remember(self._tokens, value, identity)
+                self._tokens.add(value, identity, size=len(value) + self._size(identity.caller))
         return identity
 
     def _by_token(self, value: bytes, now_s: float) -> Identity:
         match = _BEARER.fullmatch(value)
         if match is None:
             if _SCHEME.match(value):
-                raise InvalidCredentials("After Bearer, there has to be one space and then a token.")
-            raise NoCredentials(
-                "The service knows one scheme of Authorization: Bearer, and a token after it."
-            )
+                raise InvalidCredentials("After Bearer, there must be one space and then a token.")
+            raise NoCredentials("The only scheme for Authorization here is Bearer, followed by a token.")
         token = match[1]
         known = self._callers.tokens.get(digest_of(token))
         if known is not None:
@@ -143,22 +163,24 @@ class Authenticator:
             if until_s is None:
                 return self._identity(caller, math.inf)
             if now_s >= until_s:
-                # Who reads this has the token.
+                # Only a caller with the token sees this.
                 raise InvalidCredentials("The token is not valid any more; use a newer one.")
             return self._identity(caller, until_s)
         for verifier in self._verifiers:
             verified = verifier.verify(token, now_s=now_s)
             if verified is not None:
                 return self._identity(*verified)
-        raise InvalidCredentials("The token is of no caller.")
+        raise InvalidCredentials("No caller has this token.")
 
     def _by_certificate(self, certificate: Certificate | None, now_s: float) -> Identity:
         if certificate is None:
-            raise NoCredentials("This needs credentials: a token, as Authorization: Bearer TOKEN.")
+            raise NoCredentials(
+                "This request needs credentials: send a token, as Authorization: Bearer TOKEN."
+            )
         identity = self._certificates.get(certificate)
         if identity is None:
             identity = self._of_certificate(certificate)
-            _remember(self._certificates, certificate, identity)
+            self._certificates.add(certificate, identity, size=_CERTIFICATE_BYTES)
         if now_s >= identity.until_s:
             # It was valid when the connection was opened.
             raise NoCredentials("The client's certificate is not valid any more; use a newer one.")
@@ -168,37 +190,84 @@ class Authenticator:
         by_names = self._callers.certificates
         found = {by_names[name].name: by_names[name] for name in _names(certificate) if name in by_names}
         if not found:
-            raise NoCredentials("The client's certificate is of no caller.")
+            raise NoCredentials("No caller has a name that is in the client's certificate.")
         if len(found) > 1:
             raise AmbiguousCredentials("The client's certificate has the names of several callers.")
         (caller,) = found.values()
-        # The last second is a part of it (RFC 5280, section 4.1.2.5).
+        # The certificate is valid through its last second (RFC 5280, section 4.1.2.5).
         return self._identity(caller, certificate.not_valid_after_utc.timestamp() + 1)
 
     def _identity(self, caller: Caller, until_s: float) -> Identity:
-        if caller.requests is None and caller.bytes is None:
+        rates = (caller.requests, caller.bytes)
+        if rates == (None, None):
             return Identity(caller, until_s, None)
-        limiter = self._limiters.get(caller.name)
-        if limiter is None:
+        limiters = self._limiters if caller.name in self._callers.by_name else self._claimed_limiters
+        limiter = limiters.pop(caller.name, None)
+        if limiter is None or limiter.rates != rates:
             limiter = RateLimiter(
                 requests=caller.requests,
                 bytes_=caller.bytes,
                 now_s=self._seconds(),
                 refusals=self.refusals,
             )
-            self._limiters[caller.name] = limiter
+        if limiters is self._claimed_limiters and len(limiters) >= _MOST_CACHED:
+            # The limiter of the caller that has sent no new token for the longest time.
+            del limiters[next(iter(limiters))]
+        limiters[caller.name] = limiter
         return Identity(caller, until_s, limiter)
 
+    def _size(self, caller: Caller) -> int:
+        """Estimate the memory of a caller that is not in the file, in bytes; 0 for one that is."""
+        if caller.name in self._callers.by_name:
+            return 0
+        return sum(
+            _PATTERN_BYTES + len(each) + _PART_BYTES * each.count("*")
+            for each in chain(caller.publish, caller.consume)
+        )
 
-def _remember(identities: dict[_Key, Identity], key: _Key, identity: Identity) -> None:
-    """Remember what was verified, in the place of the oldest if there are too many."""
-    if len(identities) >= _MOST_REMEMBERED:
-        del identities[next(iter(identities))]
-    identities[key] = identity
+
+_CERTIFICATE_BYTES: Final = 2048
+_PATTERN_BYTES: Final = 150
+_PART_BYTES: Final = 60
+
+
+class _IdentityCache(Generic[_Key]):
+    """A cache of verified identities, bounded in number and size. The oldest are removed first."""
+
+    def __init__(self) -> None:
+        self._identities: dict[_Key, Identity] = {}
+        self._sizes: dict[_Key, int] = {}
+        self._total = 0
+        self.get: Final[Callable[[_Key], Identity | None]] = self._identities.get
+
+    def add(self, key: _Key, identity: Identity, *, size: int) -> None:
+        """
+        Add an identity, and remove old ones if there is no room.
+
+        :param size: of the key, and of the patterns that only this identity has, in bytes.
+        """
+        self.discard(key)
+        while self._sizes and (len(self._sizes) >= _MOST_CACHED or self._total + size > _MOST_CACHED_BYTES):
+            self.discard(next(iter(self._sizes)))
+        self._identities[key] = identity
+        self._sizes[key] = size
+        self._total += size
+
+    def discard(self, key: _Key) -> None:
+        """Remove an identity, if it is there."""
+        if key in self._sizes:
+            del self._identities[key]
+            self._total -= self._sizes.pop(key)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._identities.clear()
+        self._sizes.clear()
+        self._total = 0
 
 
 def _names(certificate: Certificate) -> Iterator[CertificateName]:
     try:
         yield from names_in(certificate)
-    except Exception:  # noqa: BLE001 -- whatever is in it: what cannot be read is no name of a caller
+    except Exception:  # noqa: BLE001 -- a name that cannot be read is not the name of a caller
         return

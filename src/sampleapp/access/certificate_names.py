@@ -1,9 +1,9 @@
 """
-The names that are in client certificates, and how the file of callers writes them.
+The names in client certificates, and their form in the callers file.
 
 ``subject:CN=thermometer,O=Example`` is a whole subject (RFC 4514); ``dns:``, ``email:``, ``uri:`` and ``ip:``
-are each one subject alternative name (RFC 5280, section 4.2.1.6). They are compared as they are: a name with
-a wildcard stands for itself only, and the common name is no DNS name.
+are each one subject alternative name (RFC 5280, section 4.2.1.6). They are compared literally: a name with a
+wildcard matches only itself, and the common name is not used as a DNS name.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from cryptography.x509 import (
 __all__ = ["CertificateName", "names_in", "parse_certificate_name"]
 
 CertificateName = tuple[str, Any]
-"""What kind of name, and the name in a form that can be compared."""
+"""The kind of name, and the name in a form that can be compared."""
 
 
 def parse_certificate_name(text: str) -> CertificateName:
     """
-    Read a name as the file of callers has it.
+    Parse a name in the form of the callers file.
 
-    :raise ValueError: it is none; says what would be right.
+    :raise ValueError: it has another form; the message shows the right one.
     """
     kind, colon, value = text.partition(":")
     parse = _PARSERS.get(kind) if colon else None
     if parse is None:
         raise ValueError(
-            'begins with what it names: "subject:CN=thermometer,O=Example", "dns:thermometer.example", '
+            'must begin with the kind of name: "subject:CN=thermometer,O=Example", '
+            '"dns:thermometer.example", '
             '"email:thermometer@example.org", "uri:spiffe://example.org/thermometer" or "ip:192.0.2.1"'
         )
     return kind, parse(value)
@@ -47,7 +48,7 @@ def parse_certificate_name(text: str) -> CertificateName:
 
 def names_in(certificate: Certificate) -> Iterator[CertificateName]:
     """
-    Go through the names that a certificate has.
+    Yield the names of a certificate.
 
     :raise ValueError: it cannot be read.
     """
@@ -72,8 +73,8 @@ def _subject(text: str) -> Name:
         name = Name.from_rfc4514_string(text)
     except ValueError as error:
         raise ValueError(
-            "has a subject that is not written as RFC 4514 has it, such as CN=thermometer,O=Example; "
-            "openssl x509 -noout -subject -nameopt RFC2253 shows that of a certificate"
+            "must have a subject in the form of RFC 4514, such as CN=thermometer,O=Example; "
+            "openssl x509 -noout -subject -nameopt RFC2253 shows the subject of a certificate"
         ) from error
     if not list(name):
         raise ValueError("has an empty subject")
@@ -82,12 +83,12 @@ def _subject(text: str) -> Name:
 
 def _dns(text: str) -> str:
     if not text or not text.isascii() or any(c.isspace() for c in text):
-        raise ValueError("has to have a DNS name after dns:, such as thermometer.example, in ASCII")
+        raise ValueError("must have a DNS name after dns:, such as thermometer.example, in ASCII")
     return text.lower()
 
 
 def _email(text: str) -> str:
-    # The domain has no case; the part before it may have one (RFC 5280, section 7.5).
+    # The domain is case-insensitive, the part before it need not be (RFC 5280, section 7.5).
     local, at, domain = text.rpartition("@")
     return f"{local}{at}{domain.lower()}"
 
@@ -95,13 +96,13 @@ def _email(text: str) -> str:
 def _parsed_email(text: str) -> str:
     local, _, domain = text.rpartition("@")
     if not local or not domain or not text.isascii():
-        raise ValueError("has to have an address after email:, such as thermometer@example.org")
+        raise ValueError("must have an address after email:, such as thermometer@example.org")
     return _email(text)
 
 
 def _uri(text: str) -> str:
     if ":" not in text or not text.isascii():
-        raise ValueError("has to have a whole URI after uri:, such as spiffe://example.org/thermometer")
+        raise ValueError("must have a whole URI after uri:, such as spiffe://example.org/thermometer")
     return text
 
 
@@ -109,7 +110,7 @@ def _ip(text: str) -> Any:
     try:
         return ip_address(text)
     except ValueError as error:
-        raise ValueError("has to have an IP address after ip:, such as 192.0.2.1 or 2001:db8::1") from error
+        raise ValueError("must have an IP address after ip:, such as 192.0.2.1 or 2001:db8::1") from error
 
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {

@@ -1,4 +1,4 @@
-"""Why a request is not let in. None of these says anything of what a caller has sent as its credentials."""
+"""Errors of access control. Their messages never repeat credentials."""
 
 from __future__ import annotations
 
@@ -12,59 +12,76 @@ __all__ = [
     "NoCredentials",
     "NotGranted",
     "RateExceeded",
+    "TooManyStreamsOfCaller",
 ]
 
 
 class AccessError(SampleAppError):
-    """A request is refused because of who makes it."""
+    """A request is refused because of its caller or its credentials."""
 
     retry_after_s: float | None = None
-    """In how many seconds it may be let in; ``None`` if time changes nothing."""
+    """Seconds after which a retry can succeed; ``None`` if waiting does not help."""
 
 
 class NoCredentials(AccessError):
-    """Nobody has said who calls, or not in a way that the service knows (RFC 6750, section 3.1)."""
+    """The request has no credentials, or none of a kind that the service knows (RFC 6750, section 3.1)."""
 
 
 class InvalidCredentials(AccessError):
-    """The credentials are malformed, of nobody, or not valid now (RFC 6750, section 3.1: invalid_token)."""
+    """The credentials are malformed, unknown or not valid now (RFC 6750, section 3.1: invalid_token)."""
 
 
 class AmbiguousCredentials(AccessError):
-    """There are several where one is allowed (RFC 6750, section 3.1: invalid_request)."""
+    """The request has several credentials (RFC 6750, section 3.1: invalid_request)."""
 
 
 class IssuerKeysNotKnown(AccessError):
     """
-    The key of a token is not known yet, and its issuer is being asked for it. Nothing was done.
+    The key of a token is not known yet, and is being fetched from its issuer. Nothing was done.
 
-    To say that the token is not valid could be wrong, and would make its owner give it up; to take it would
-    be to let in whoever names a key that does not exist.
+    The token may be valid, so a 401 could make its owner discard it. Accepting it would accept any token that
+    names a key that does not exist.
     """
 
     def __init__(self, *, retry_after_s: float) -> None:
-        """:param retry_after_s: in how many seconds that may have changed."""
+        """:param retry_after_s: seconds after which the key may be known."""
         super().__init__(
-            "The key of the token is not known yet; its issuer is being asked for it. Nothing was published; "
-            "send the request again after the seconds that Retry-After says."
+            "The key of the token is not known yet, and is being fetched from its issuer. Nothing was "
+            "published; send the request again after the seconds in Retry-After."
         )
         self.retry_after_s = retry_after_s
 
 
 class NotGranted(AccessError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated, and lacks the right."""
 
 
 class RateExceeded(AccessError):
-    """The caller has asked for more than its rate allows. Nothing of the request was done."""
+    """The caller has exceeded one of its rates. Nothing of the request was done."""
 
     def __init__(self, what: str, *, retry_after_s: float) -> None:
         """
-        :param what: there was too much of: ``requests`` or ``bytes``.
-        :param retry_after_s: in how many seconds there is room.
+        :param what: the rate: ``requests`` or ``bytes``.
+        :param retry_after_s: seconds until the rate allows the request.
         """
         super().__init__(
             f"This caller has sent more {what} than its rate allows. Nothing was published; send the request "
-            "again after the seconds that Retry-After says."
+            "again after the seconds in Retry-After."
+        )
+        self.retry_after_s = retry_after_s
+
+
+class TooManyStreamsOfCaller(AccessError):
+    """The caller has its maximum of open streams, or of waiting pages (``--max-streams-per-caller``)."""
+
+    def __init__(self, limit: int, *, what: str, retry_after_s: float) -> None:
+        """
+        :param limit: of this caller.
+        :param what: ``streams`` or ``waiting pages``.
+        :param retry_after_s: seconds after which one of them may have ended.
+        """
+        super().__init__(
+            f"This caller has {limit} {what} open, its maximum. Close one of them, or send the request again "
+            "after the seconds in Retry-After."
         )
         self.retry_after_s = retry_after_s

@@ -1,4 +1,4 @@
-"""Read files that may be changed, or exchanged for something else, while the service runs."""
+"""Reading of files that may be changed or replaced while the service runs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from sampleapp.file_permissions import WRITABLE, is_writable_by_all
+
 __all__ = ["MAX_BYTES", "read_file"]
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""More than that takes so long to parse that those who call would notice."""
+"""A larger file would take so long to parse that callers would notice."""
 
 
 def read_file(path: Path) -> bytes:
     """
     Read a regular file as a whole.
 
-    :raise OSError: it cannot be read, is not regular, or has more than `MAX_BYTES`.
+    :raise OSError: it cannot be read, is not regular, has more than `MAX_BYTES`, or is writable by every user
+        of this machine, who could grant themselves rights.
     """
-    # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
+    # Without O_NONBLOCK, opening a pipe waits until a program writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -28,6 +31,8 @@ def read_file(path: Path) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+        if is_writable_by_all(mode):
+            raise OSError(errno.EPERM, f"{WRITABLE[0].upper()}{WRITABLE[1:]}", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(MAX_BYTES + 1)
     finally:

@@ -1,5 +1,5 @@
 """
-The issuers of JSON Web Tokens that the file of callers names.
+The issuers of JSON Web Tokens in the callers file.
 
 ::
 
@@ -9,6 +9,7 @@ The issuers of JSON Web Tokens that the file of callers names.
     jwks = "https://login.example/jwks.json"
     algorithms = ["RS256"]
     caller_claim = "sub"
+    names_callers = false
 
     [callers.thermometer]
     subjects = ["example:auth0|123"]
@@ -16,180 +17,228 @@ The issuers of JSON Web Tokens that the file of callers names.
     [issuers.other]
     …
     publish_claim = "kafka_topics"
+    consume_claim = "kafka_topics_to_read"
     read = true
+    requests_per_second = 50
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from sampleapp.access.caller import is_legal_name
+from sampleapp.access.callers_file_tables import IssuerTable, Mistake, convert, require_known
 from sampleapp.access.jwks import ALGORITHMS
-from sampleapp.access.members import Members
+from sampleapp.access.rates import Rate
+from sampleapp.access.toml_lines import Path
 
 __all__ = ["Issuer", "IssuersReader", "Subject"]
 
-_EXAMPLE: Final = "https://login.example/"
+_WHOLE_URL: Final = "must be a whole URL, such as https://login.example/jwks.json"
 _URL: Final = ("https://", "http://")
+_TOPIC_CLAIMS: Final = ("publish_claim", "consume_claim")
+_WITH_TOPIC_CLAIMS: Final = (
+    "read",
+    "metrics",
+    "requests_per_second",
+    "requests_burst",
+    "bytes_per_second",
+    "bytes_burst",
+    "max_streams",
+)
 
 
 class Issuer(Struct, frozen=True, kw_only=True):
-    """Who makes JSON Web Tokens, and what those that are valid say."""
+    """An issuer of JSON Web Tokens, and the meaning of its tokens' claims."""
 
     name: str
-    """In the file of callers."""
+    """Its name in the callers file."""
     issuer: str
-    """What the claim ``iss`` has to be."""
+    """The required value of the claim ``iss``."""
     audience: str
-    """What the claim ``aud`` has to be, or to have in it."""
+    """The value that the claim ``aud`` must have or contain."""
     jwks: str
-    """Where its keys are: a URL, or the path of a file."""
+    """The place of its keys: a URL, or the path of a file."""
     algorithms: tuple[str, ...] = ALGORITHMS
-    """Those with which its tokens may be signed."""
+    """The allowed signature algorithms."""
     caller_claim: str | None = None
-    """The claim that names a caller of the file: by what its ``subjects`` have, or else by its own name."""
+    """The claim that identifies a caller in the file by one of its ``subjects``."""
+    names_callers: bool = False
+    """With ``caller_claim``: true if the claim may also be the name of a caller. For at most one issuer."""
     publish_claim: str | None = None
-    """The claim that says to which topics one may publish, if there is no ``caller_claim``."""
+    """The claim with the topics that its callers may publish to, if there is no ``caller_claim``."""
+    consume_claim: str | None = None
+    """The claim with the topics that its callers may read, if there is no ``caller_claim``."""
     read: bool = False
-    """With ``publish_claim``: whether one may read the readings."""
+    """Without ``caller_claim``: the right of its callers to read the readings."""
     metrics: bool = False
-    """With ``publish_claim``: whether one may see metrics."""
+    """Without ``caller_claim``: the right of its callers to read metrics."""
+    requests: Rate | None = None
+    """Without ``caller_claim``: the rate of requests of each caller; unlimited if ``None``."""
+    bytes: Rate | None = None
+    """Without ``caller_claim``: the rate of bytes of each caller; unlimited if ``None``."""
+    max_streams: int | None = None
+    """Without ``caller_claim``: the most streams of each caller at once; see `Caller.max_streams`."""
 
     @property
     def has_url(self) -> bool:
-        """Whether its keys are at a URL, not in a file."""
+        """True if its keys are at a URL, false if they are in a file."""
         return self.jwks.startswith(_URL)
 
 
 class Subject(Struct, frozen=True):
-    """Somebody, as an issuer's tokens name them."""
+    """The identity of a caller in an issuer's tokens."""
 
     issuer: str
-    """Its name in the file of callers."""
+    """The issuer's name in the callers file."""
     value: str
-    """What is in the ``caller_claim``."""
+    """The value of the ``caller_claim``."""
 
 
 class IssuersReader:
-    """Reads one issuer after the other, and knows what the ones before have."""
+    """Reads one issuer after the other, and checks that they do not contradict."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Issuer] = {}
-        """Those that have no mistake."""
+        """The issuers that were read."""
         self._names: dict[str, str] = {}
+        self._naming: str | None = None
 
     @property
-    def name_callers(self) -> bool:
-        """Whether a token may name a caller, who then needs no other credentials."""
-        return any(issuer.caller_claim is not None for issuer in self.by_name.values())
+    def has_naming_issuer(self) -> bool:
+        """True if an issuer names callers by their own names, so that they need no other credentials."""
+        return self._naming is not None
 
     def parse_subject(self, text: str) -> Subject:
         """
-        Read whom an issuer's tokens name, as a caller in the file has it: ``login:auth0|123``.
+        Parse an entry of ``subjects``, such as ``login:auth0|123``.
 
-        :raise ValueError: there is no such issuer; says what would be right.
+        :raise ValueError: there is no such issuer; the message says what is right.
         """
         issuer, _, value = text.partition(":")
         known = [name for name, found in self.by_name.items() if found.caller_claim is not None]
         if issuer not in known or not value:
             raise ValueError(
-                "has to begin with the name of an issuer in this file that has a caller_claim, and a colon; "
+                "must begin with the name of an issuer in this file that has a caller_claim, and a colon; "
                 f"there is {', '.join(known) or 'none'}"
             )
         return Subject(issuer, value)
 
-    def read(self, name: str, members: Members) -> None:
-        """Read one, whose table this is."""
+    def read(self, name: str, value: Any) -> None:
+        """
+        Read one issuer.
+
+        :param value: its table.
+        :raise Mistake: there is one in it.
+        """
+        path: Path = ("issuers", name)
         if not is_legal_name(name):
-            members.fault("is no name for an issuer: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @")
-        issuer = members.required_string("issuer", _EXAMPLE)
-        audience = members.required_string("audience", "sampleapp")
-        jwks = members.required_string("jwks", f"{_EXAMPLE}jwks.json")
-        algorithms = _algorithms(members)
-        caller_claim, publish_claim = members.string("caller_claim"), members.string("publish_claim")
-        read, metrics = members.boolean("read"), members.boolean("metrics")
-        members.end()
-        _check_claims(members)
-        if jwks is not None:
-            _check_place(jwks, members)
-        for what, value in [("issuer", issuer), ("audience", audience)]:
-            if value == "":
-                members.fault("may not be empty", what)
-        if issuer is None or audience is None or jwks is None:
-            return
-        if issuer in self._names:
-            members.fault(f"is that of issuers.{self._names[issuer]} already; each stands once", "issuer")
-        self._names.setdefault(issuer, name)
+            raise Mistake(
+                path, "is not a name for an issuer: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @"
+            )
+        table = convert(value, IssuerTable, path)
+        _check_claims(value, path)
+        if table.names_callers:
+            self._check_naming(name, table, path)
+        _check_place(table.jwks, (*path, "jwks"))
+        for member in ("issuer", "audience"):
+            if not getattr(table, member):
+                raise Mistake((*path, member), "may not be empty")
+        other = self._names.setdefault(table.issuer, name)
+        if other != name:
+            raise Mistake(
+                (*path, "issuer"), f"is that of issuers.{other} already; each issuer may be there once"
+            )
         self.by_name[name] = Issuer(
             name=name,
-            issuer=issuer,
-            audience=audience,
-            jwks=jwks,
-            algorithms=algorithms,
-            caller_claim=caller_claim,
-            publish_claim=publish_claim,
-            read=read,
-            metrics=metrics,
+            issuer=table.issuer,
+            audience=table.audience,
+            jwks=table.jwks,
+            algorithms=_algorithms(table.algorithms, (*path, "algorithms")),
+            caller_claim=table.caller_claim,
+            publish_claim=table.publish_claim,
+            consume_claim=table.consume_claim,
+            names_callers=table.names_callers,
+            read=table.read,
+            metrics=table.metrics,
+            requests=table.requests(path),
+            bytes=table.bytes(path),
+            max_streams=table.streams(path),
         )
 
-
-def _check_claims(members: Members) -> None:
-    if members.has("caller_claim") == members.has("publish_claim"):
-        members.fault(
-            "needs one of caller_claim, the claim that names a caller of this file, and publish_claim, the "
-            "claim with the topics"
-        )
-    elif members.has("caller_claim"):
-        for what in ("read", "metrics"):
-            if members.has(what):
-                members.fault("goes with publish_claim; a caller of this file has rights of its own", what)
-
-
-def _algorithms(members: Members) -> tuple[str, ...]:
-    known = []
-    for place, name in members.strings("algorithms"):
-        if name in ALGORITHMS:
-            known.append(name)
-        elif name.startswith("HS"):
-            members.fault(
-                "is symmetric: whoever can verify such a token can make one; "
-                f"there are {', '.join(ALGORITHMS)}",
-                "algorithms",
-                place,
+    def _check_naming(self, name: str, table: IssuerTable, path: Path) -> None:
+        path = (*path, "names_callers")
+        if table.caller_claim is None:
+            raise Mistake(path, "needs a caller_claim, the claim with the name")
+        if self._naming is not None:
+            raise Mistake(
+                path,
+                f"is true for issuers.{self._naming} already; one issuer at most may name callers by their "
+                "own names, and callers of the others need subjects",
             )
-        else:
-            members.fault(f"is not known here; there are {', '.join(ALGORITHMS)}", "algorithms", place)
-    if members.has("algorithms") and not known:
-        members.fault("has to name an algorithm, or to be left out", "algorithms")
-    return tuple(known) or ALGORITHMS
+        self._naming = name
 
 
-def _check_place(jwks: str, members: Members) -> None:
-    """Look at where the keys are. Over plain HTTP, anybody on the way could give keys of their own."""
+def _check_claims(table: Mapping[str, object], path: Path) -> None:
+    topic_claims = [member for member in _TOPIC_CLAIMS if member in table]
+    if ("caller_claim" in table) == bool(topic_claims):
+        raise Mistake(
+            path,
+            "needs either caller_claim, the claim that identifies a caller of this file, or one or both of "
+            "publish_claim and consume_claim, the claims with the topics",
+        )
+    if "caller_claim" in table:
+        for member in _WITH_TOPIC_CLAIMS:
+            if member in table:
+                raise Mistake(
+                    (*path, member),
+                    "goes with publish_claim or consume_claim; a caller of this file has rights and rates of "
+                    "its own",
+                )
+
+
+def _algorithms(names: Sequence[str] | None, path: Path) -> tuple[str, ...]:
+    if names is None:
+        return ALGORITHMS
+    if not names:
+        raise Mistake(path, "must name an algorithm, or be left out")
+    for place, name in enumerate(names):
+        if name.startswith("HS"):
+            raise Mistake(
+                (*path, place),
+                "is symmetric, so that every verifier of such a token could also make one; "
+                f"use one of {', '.join(ALGORITHMS)}",
+            )
+        require_known(name, ALGORITHMS, (*path, place))
+    return tuple(names)
+
+
+def _check_place(jwks: str, path: Path) -> None:
+    """Check the place of the keys. Plain HTTP is only allowed on this machine: it can be forged elsewhere."""
     if not jwks.startswith(_URL):
         if "://" in jwks or not jwks:
-            members.fault("has to be a URL that begins with https://, or the path of a file", "jwks")
+            raise Mistake(path, "must be a URL that begins with https://, or the path of a file")
         return
     try:
         parts = urlsplit(jwks)
-        # It is only looked at when it is asked for.
+        # The port is only parsed when it is read.
         host = parts.hostname if parts.port != 0 else None
-    except ValueError:
-        members.fault(f"has to be a whole URL, such as {_EXAMPLE}jwks.json", "jwks")
-        return
-    if not host or not jwks.isascii() or any(character <= " " for character in jwks):
-        members.fault(f"has to be a whole URL, such as {_EXAMPLE}jwks.json", "jwks")
-    elif parts.username is not None or parts.fragment:
-        members.fault("may have no user, password or fragment", "jwks")
-    elif parts.scheme != "https" and not _is_loopback(host):
-        members.fault(
-            "has to begin with https://, since whoever could change the answer could make tokens; "
+    except ValueError as error:
+        raise Mistake(path, _WHOLE_URL) from error
+    if not host or not jwks.isascii() or not jwks.isprintable() or " " in jwks:
+        raise Mistake(path, _WHOLE_URL)
+    if parts.username is not None or parts.fragment:
+        raise Mistake(path, "may have no user, password or fragment")
+    if parts.scheme != "https" and not _is_loopback(host):
+        raise Mistake(
+            path,
+            "must begin with https://, since a forged answer would allow forged tokens; "
             "http:// is for this machine only",
-            "jwks",
         )
 
 

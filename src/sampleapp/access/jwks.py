@@ -1,12 +1,13 @@
 """
-JSON Web Key Sets (RFC 7517): the public keys with which an issuer's tokens are verified.
+JSON Web Key Sets (RFC 7517): the public keys that verify an issuer's tokens.
 
-What a set has besides is left out: keys of kinds that are not known here, keys for encryption, symmetric
-keys, and keys that are too weak. An issuer may have them for others.
+Other keys of a set are left out: keys of unknown kinds, keys for encryption, symmetric and private keys, and
+RSA keys of another size. They may be meant for other services.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -28,26 +29,35 @@ _EDWARDS: Final = "EdDSA"
 
 ALGORITHMS: Final = (*_RSA, *_CURVES.values(), _EDWARDS)
 """
-Those with which a token may be signed (RFC 7518, section 3.1; RFC 8037).
+The supported signature algorithms (RFC 7518, section 3.1; RFC 8037).
 
-Only asymmetric ones: with a symmetric one, whoever can verify a token can make one.
+Only asymmetric ones: with a symmetric one, every verifier of tokens could also make them.
 """
 
 _KINDS: Final[Mapping[str, type[Algorithm]]] = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}
 _MOST_KEYS: Final = 100
 _FEWEST_RSA_BITS: Final = 2048
 """RFC 7518, section 3.3."""
+_MOST_RSA_BITS: Final = 8192
+_MOST_EXPONENT_BITS: Final = 32
+"""
+Verifying one signature takes up to 0.7 ms within these two limits, and up to 4 ms beyond them.
+
+Any client can have signatures verified, since the names of keys are public.
+"""
+_MOST_OF_ONE_NAME: Final = 4
+"""Keys with one name and algorithm. A token with that name is verified with each of them."""
 
 
 class JWKSError(ValueError):
-    """This is not a set of keys, or no key in it can be used. The message is the end of a sentence."""
+    """The data is not a key set, or has no usable key. The message is the end of a sentence."""
 
 
 class VerificationKey(Struct, frozen=True):
-    """A key, and what it may verify."""
+    """A key, and the algorithms that it may verify."""
 
     kid: str | None
-    """By which tokens name it."""
+    """The key's name in tokens."""
     key: PublicKey
     algorithms: tuple[str, ...]
 
@@ -55,7 +65,9 @@ class VerificationKey(Struct, frozen=True):
 class KeySet:
     """The keys of one issuer."""
 
-    def __init__(self, keys: Iterable[VerificationKey] = ()) -> None:
+    def __init__(self, keys: Iterable[VerificationKey] = (), *, left_out: int = 0) -> None:
+        """:param left_out: the number of further keys of the issuer, which cannot be used here."""
+        self.left_out = left_out
         self._keys = tuple(keys)
         self._by_kid: dict[str, list[VerificationKey]] = {}
         for key in self._keys:
@@ -69,10 +81,10 @@ class KeySet:
         """
         Find the keys that may verify a token.
 
-        :param kid: the key that the token names. If it names none, it takes the only key that there is for
-            the algorithm: to try several would let whoever sends a token choose how much that costs.
-        :return: ``None`` if the issuer may have such a key now, and this set does not. No key, if it has the
-            key, which is for something else.
+        :param kid: the key that the token names. If it names none, the only key for the algorithm is used:
+            if several were tried, a client could choose how much the verification costs.
+        :return: ``None`` if this set does not have the key, but the issuer may have it by now. An empty list
+            if the key is there and is not for this algorithm, or is one of several.
         """
         if kid is not None:
             named = self._by_kid.get(kid)
@@ -83,7 +95,7 @@ class KeySet:
         return fitting if len(fitting) == 1 else []
 
     def has_all_of(self, other: KeySet) -> bool:
-        """Whether no key of another set is missing here."""
+        """Return whether this set has all keys of another set."""
         return {_identity(key) for key in other._keys} <= {_identity(key) for key in self._keys}
 
 
@@ -96,10 +108,10 @@ def _identity(key: VerificationKey) -> tuple[Any, ...]:
 
 def parse_jwks(data: bytes) -> KeySet:
     """
-    Read a set of keys.
+    Parse a key set.
 
     :param data: JSON, in UTF-8.
-    :raise JWKSError: it is none, or has no key that can be used.
+    :raise JWKSError: it is not a key set, or has no usable key.
     """
     try:
         document = msgspec.json.decode(data)
@@ -107,16 +119,25 @@ def parse_jwks(data: bytes) -> KeySet:
         raise JWKSError("is not JSON") from None
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
-        raise JWKSError('is no JSON Web Key Set: an object with an array "keys" (RFC 7517, section 5)')
+        raise JWKSError('is not a JSON Web Key Set: an object with an array "keys" (RFC 7517, section 5)')
     if len(keys) > _MOST_KEYS:
-        raise JWKSError(f"has {len(keys)} keys; there may be {_MOST_KEYS}")
-    usable = [key for key in map(_usable, keys) if key is not None]
-    if not usable:
+        raise JWKSError(f"has {len(keys)} keys; at most {_MOST_KEYS} are allowed")
+    found = [key for key in map(_usable, keys) if key is not None]
+    if not found:
         raise JWKSError(
-            f"has no public key for signatures among its {len(keys)}: that is RSA of at least "
-            f"{_FEWEST_RSA_BITS} bits, EC on P-256, P-384 or P-521, or OKP with Ed25519"
+            f"has no public key for signatures among its {len(keys)}: that is RSA of {_FEWEST_RSA_BITS} to "
+            f"{_MOST_RSA_BITS} bits, EC on P-256, P-384 or P-521, or OKP with Ed25519, each without its "
+            "private part"
         )
-    return KeySet(usable)
+    usable = {_identity(key): key for key in found}.values()
+    names = Counter((key.kid, name) for key in usable for name in key.algorithms if key.kid is not None)
+    for (kid, algorithm), count in names.items():
+        if count > _MOST_OF_ONE_NAME:
+            raise JWKSError(
+                f"has {count} different keys for {algorithm} with the kid {ascii(kid)[:100]}; at most "
+                f"{_MOST_OF_ONE_NAME} are allowed"
+            )
+    return KeySet(usable, left_out=len(keys) - len(found))
 
 
 def _usable(jwk: Any) -> VerificationKey | None:
@@ -129,12 +150,14 @@ def _usable(jwk: Any) -> VerificationKey | None:
         or kind not in _KINDS
         or not isinstance(kid, str | None)
         or jwk.get("use", "sig") != "sig"
+        # Loading a private key takes seconds, since the library checks that its factors are primes.
+        or "d" in jwk
         or (operations is not None and not (isinstance(operations, list) and "verify" in operations))
     ):
         return None
     try:
         key = _KINDS[kind].from_jwk(jwk)
-    except Exception:  # noqa: BLE001 -- the library has no list of what hostile members can make it raise
+    except Exception:  # noqa: BLE001 -- the library does not document its errors for hostile members
         return None
     algorithms = _algorithms(key)
     if "alg" in jwk:
@@ -143,9 +166,13 @@ def _usable(jwk: Any) -> VerificationKey | None:
 
 
 def _algorithms(key: object) -> tuple[str, ...]:
-    """Return what a key may be used for. A private key is no key to verify with, and does not belong here."""
+    """Return the algorithms of a key."""
     if isinstance(key, RSAPublicKey):
-        return _RSA if key.key_size >= _FEWEST_RSA_BITS else ()
+        is_usable = (
+            _FEWEST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS
+            and key.public_numbers().e.bit_length() <= _MOST_EXPONENT_BITS
+        )
+        return _RSA if is_usable else ()
     if isinstance(key, EllipticCurvePublicKey):
         name = _CURVES.get(key.curve.name)
         return () if name is None else (name,)

@@ -1,8 +1,8 @@
 """
-Patterns of topics: which topics a caller may publish to.
+Patterns of the topics that a caller may publish to or read.
 
-In a pattern ``*`` stands for any run of characters, dots included and none too. Nothing else is special, and
-case counts.
+In a pattern, ``*`` matches any run of characters, also an empty one and one with dots. No other character is
+special, and patterns are case-sensitive.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
 
 def is_legal_pattern(pattern: str) -> bool:
-    """Whether a topic's name could fit: it is made of what names are made of, and of ``*``."""
+    """Return whether a pattern has only characters of topic names and ``*``, so that it can match one."""
     return _PATTERN.fullmatch(pattern) is not None and pattern not in {".", ".."}
 
 
 class TopicPatterns:
-    """Names and patterns of topics, any of which may fit."""
+    """A set of names and patterns of topics."""
 
     __slots__ = ("_names", "_patterns", "_texts")
 
@@ -34,11 +34,11 @@ class TopicPatterns:
         self._patterns = tuple(tuple(text.split(_ANY)) for text in self._texts if _ANY in text)
 
     def __contains__(self, topic: str) -> bool:
-        """Whether one of them fits a topic."""
+        """Return whether one of them matches a topic."""
         return topic in self._names or any(_fits(parts, topic) for parts in self._patterns)
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is at least one."""
         return bool(self._texts)
 
     def __iter__(self) -> Iterator[str]:
@@ -56,10 +56,10 @@ class TopicPatterns:
 
 def _fits(parts: tuple[str, ...], topic: str) -> bool:
     """
-    Whether a topic is these parts with anything between them.
+    Return whether a topic consists of these parts with any text between them.
 
-    Not a regular expression: with several ``*`` one may try for minutes, and callers choose the topics. With
-    nothing but ``*`` the leftmost place of each part is as good as any.
+    Not a regular expression: with several ``*`` it can backtrack for minutes, and callers choose the topics.
+    Since ``*`` is the only wildcard, taking the leftmost match of each part is enough.
     """
     first, last = parts[0], parts[-1]
     end = len(topic) - len(last)

@@ -1,33 +1,34 @@
 """
-How much a caller may ask of the service: token buckets.
+Rate limits for callers, as token buckets.
 
-A bucket holds as much as may come at once, and is filled at the rate that is allowed on average. What comes
-is taken out of it, or has to wait. Something that is larger than a whole bucket waits until that is full, and
-leaves it in debt, so that the average holds all the same.
+A bucket holds a burst, and is filled at the average rate. Each request takes its amount out of the bucket, or
+is refused until there is enough. An amount larger than the burst needs a full bucket and leaves it in debt.
+So the average holds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from sampleapp.access.errors import RateExceeded
 
-__all__ = ["Bucket", "Rate", "RateLimiter"]
+__all__ = ["BodyCharge", "Bucket", "Rate", "RateLimiter"]
 
 
 class Rate(Struct, frozen=True):
-    """How much may come."""
+    """An average rate and a burst."""
 
     per_second: float
-    """On average."""
+    """The average."""
     burst: float
-    """At once."""
+    """The most at once."""
 
 
 class Bucket:
-    """What is left of a rate."""
+    """A token bucket."""
 
     __slots__ = ("_at_s", "_level", "rate")
 
@@ -35,22 +36,22 @@ class Bucket:
         """
         Make a full bucket.
 
-        :param now_s: the time, in seconds; of a clock that may be set back.
+        :param now_s: the time, in seconds, of a clock that may be set back.
         """
         self.rate = rate
         self._level = rate.burst
         self._at_s = now_s
 
     def wait_s(self, amount: float, *, now_s: float) -> float:
-        """Return in how many seconds so much may be taken, if nothing else is; 0 if it may be taken now."""
+        """Return the seconds until an amount may be taken, if nothing else is taken before; 0 if now."""
         self._fill(now_s)
         missing = min(amount, self.rate.burst) - self._level
         return missing / self.rate.per_second if missing > 0 else 0.0
 
     def take(self, amount: float, *, now_s: float) -> None:
-        """Take something out, even if it is more than there is."""
+        """Take an amount out, even if the level falls below zero. A negative amount is put back."""
         self._fill(now_s)
-        self._level -= amount
+        self._level = min(self._level - amount, self.rate.burst)
 
     def _fill(self, now_s: float) -> None:
         elapsed_s = now_s - self._at_s
@@ -60,7 +61,7 @@ class Bucket:
 
 
 class RateLimiter:
-    """Holds one caller to its rates."""
+    """Limits one caller to its rates."""
 
     def __init__(
         self,
@@ -71,11 +72,11 @@ class RateLimiter:
         refusals: Counter[str] | None = None,
     ) -> None:
         """
-        :param requests: of requests.
-        :param bytes_: of the bytes of their bodies.
+        :param requests: the rate of requests.
+        :param bytes_: the rate of the bytes of their bodies.
         :param now_s: the time, in seconds.
-        :param refusals: where those are counted that are refused, by the rate that they were over, as a file
-            of callers names it. Several limiters may share it.
+        :param refusals: counts refused requests by the rate that they exceeded, as the callers file names it.
+            Several limiters may share it.
         """
         self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self.rates = (requests, bytes_)
@@ -84,10 +85,10 @@ class RateLimiter:
 
     def admit(self, length: int | None, *, now_s: float) -> None:
         """
-        Count a request, or refuse it; what is refused is not counted.
+        Charge a request to the rates, or refuse it without charging it.
 
-        :param length: of its body, in bytes; ``None`` if that is not known yet: `sent` says it later.
-        :raise RateExceeded: it is one too many, or too much.
+        :param length: of its body, in bytes; ``None`` if it is not known yet, and is charged with `charge`.
+        :raise RateExceeded: one of the rates does not allow it now.
         """
         amount = 1 if length is None else length
         waits = [
@@ -105,9 +106,67 @@ class RateLimiter:
         if self._requests is not None:
             self._requests.take(1, now_s=now_s)
         if length is not None:
-            self.sent(length, now_s=now_s)
+            self.charge(length, now_s=now_s)
 
-    def sent(self, length: int, *, now_s: float) -> None:
-        """Count the bytes of a body whose length was not known before."""
+    def charge(self, length: int, *, now_s: float) -> None:
+        """Charge bytes of a body that `admit` has not charged. A negative length is refunded."""
         if self._bytes is not None:
             self._bytes.take(length, now_s=now_s)
+
+    def require_no_debt(self, *, now_s: float) -> None:
+        """
+        Check that the rate of bytes has no debt, before more of a body is read.
+
+        :raise RateExceeded: it has one. The error has the delay for a whole burst, since the length of the
+            rest is unknown.
+        """
+        if self._bytes is not None and self._bytes.wait_s(0, now_s=now_s) > 0:
+            self._refusals["bytes_per_second"] += 1
+            raise RateExceeded("bytes", retry_after_s=self._bytes.wait_s(self._bytes.rate.burst, now_s=now_s))
+
+
+class BodyCharge:
+    """
+    Charges the bytes of one body to its caller's rate as they arrive.
+
+    A declared length is charged in advance, so that bodies that arrive at the same time do not all use the
+    same allowance. Bytes that do not arrive are refunded.
+    """
+
+    __slots__ = ("_arrived", "_is_paid_in_advance", "_limiter", "_paid", "_seconds")
+
+    def __init__(self, limiter: RateLimiter, *, paid: int | None, seconds: Callable[[], float]) -> None:
+        """
+        :param paid: the length that was charged in advance, in bytes; ``None`` if it was not known.
+        :param seconds: the clock of the rate, in seconds.
+        """
+        self._limiter = limiter
+        self._is_paid_in_advance = paid is not None
+        self._paid = paid or 0
+        self._arrived = 0
+        self._seconds = seconds
+
+    def add(self, length: int) -> None:
+        """Charge bytes that have arrived now, unless they were charged in advance."""
+        self.charge_up_to(self._arrived + length)
+
+    def charge_up_to(self, length: int) -> None:
+        """Charge a body up to a length, in bytes: its present size, encoded or decoded."""
+        self._arrived = max(self._arrived, length)
+        if self._arrived > self._paid:
+            self._limiter.charge(self._arrived - self._paid, now_s=self._seconds())
+            self._paid = self._arrived
+
+    def require_room(self) -> None:
+        """
+        Check that more of a body may be read. A body that was charged in advance always may.
+
+        :raise RateExceeded: the caller has a debt of bytes.
+        """
+        if not self._is_paid_in_advance:
+            self._limiter.require_no_debt(now_s=self._seconds())
+
+    def end(self) -> None:
+        """Refund the bytes that were charged and have not arrived."""
+        self._limiter.charge(self._arrived - self._paid, now_s=self._seconds())
+        self._paid = self._arrived

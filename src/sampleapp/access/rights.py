@@ -1,4 +1,4 @@
-"""What a caller may be granted."""
+"""The rights of callers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ __all__ = ["Right"]
 
 
 class Right(Enum):
-    """What a caller has to have for a route."""
+    """The right that a route requires."""
 
     NONE = "none"
-    """Nothing: everybody may."""
+    """No right, and no credentials."""
     ANY = "any"
-    """Credentials."""
+    """Credentials, and no further right."""
     READ = "read"
-    """That to read the readings."""
+    """The right to read the readings."""
     METRICS = "metrics"
-    """That to see metrics."""
+    """The right to read metrics."""
+    CONSUME = "consume"
+    """The right to read the records of at least one topic. `Caller.may_consume` checks a topic."""
     PUBLISH = "publish"
-    """That to publish to some topic; to which one, the handler sees."""
+    """The right to publish to at least one topic. `Caller.may_publish` checks the topic of each record."""

@@ -1,8 +1,8 @@
 """
-The brokers that sampleapp can stand in front of, one file or folder each.
+The brokers behind sampleapp, one file or folder each.
 
-Which one is in use is said by a URL. A broker's module is imported only when it is asked for, so that a
-process does not load the libraries of the others.
+A URL selects the broker. Only its module is imported, so that a process does not load the libraries of the
+other brokers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _RIGHT = (
 
 
 class BrokerURLError(ValueError):
-    """A broker's URL is not one that is known. The message says what would be right."""
+    """The URL of a broker is wrong. The message says what is right."""
 
 
 def from_url(url: str, *, reactor: Any) -> IBroker:
     """
-    Make the broker that a URL names. Nothing is opened or contacted yet.
+    Create the broker of a URL, without opening files or connections.
 
     :param url: ``kafka://HOST:PORT[,HOST:PORT]…[?option=value&…]``, or ``kafka+tls://…``; ``sqlite:PATH``,
         where the path may be relative to the current directory; or ``memory:``.
-    :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, what TCP endpoints ask
-        for; there is no type for all of these at once.
-    :raise BrokerURLError: for anything else. What stands after the scheme is never repeated in the
-        message, because a password may stand there.
+    :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, the interfaces that TCP
+        endpoints need. No single type has all of them.
+    :raise BrokerURLError: for any other URL. The message does not repeat the part after the scheme, which may
+        have a password.
     """
     scheme, colon, rest = url.partition(":")
     if not colon:
@@ -48,25 +48,25 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
         return MemoryBroker(clock=reactor)
     if scheme in {"kafka", "kafka+tls"}:
         return _kafka(url, reactor=reactor)
-    raise BrokerURLError(f"The scheme of this broker's URL is not known; {_RIGHT}.")
+    raise BrokerURLError(f"The scheme of this broker's URL is not known: {_RIGHT}.")
 
 
 def check_readable(url: str) -> None:
     """
-    Refuse a URL from which nothing can be read, because what it names would only be made by using it.
+    Check that there is something to read: not a file that would be created now, or an empty memory.
 
-    :param url: as for `from_url`, which finds every other mistake.
-    :raise BrokerURLError: a file that is missing, or the memory of another process.
+    :param url: as for `from_url`, which finds all other mistakes.
+    :raise BrokerURLError: the file is missing, or the URL is ``memory:``.
     """
     scheme, _, rest = url.partition(":")
-    # A service makes its file when it starts. A reader wants the one that is there, or has mistyped its path.
+    # The service creates its file at the start. A reader needs an existing one: the path may be mistyped.
     if scheme.lower() == "sqlite" and rest and "\0" not in rest and not Path(rest).exists():
         raise BrokerURLError(
-            f"there is no file {rest!r}. It is made by the service, in the directory where that was started, "
-            "or wherever its own --broker says."
+            f"there is no file {rest!r}. The service creates it, in the directory where it is started, or at "
+            "the path in its own --broker."
         )
     if scheme.lower() == "memory":
-        raise BrokerURLError("what a memory broker keeps can be read only in the service itself.")
+        raise BrokerURLError("the records of a memory broker can be read only in the service itself.")
 
 
 def _kafka(url: str, *, reactor: Any) -> IBroker:
@@ -86,7 +86,7 @@ def _sqlite(path: str, *, reactor: Any) -> IBroker:
     if "\0" in path:
         raise BrokerURLError("The path of the file contains a NUL character: use sqlite:PATH without one.")
     if path.startswith("//"):
-        # Two readings are in use, an authority and SQLAlchemy's relative path: better not to choose.
+        # Ambiguous: an authority, or a relative path as in SQLAlchemy.
         raise BrokerURLError("After sqlite: comes the path itself, without //: use sqlite:PATH.")
     if path == ":memory:":
         raise BrokerURLError("The SQLite broker keeps a file; use memory: to keep nothing.")

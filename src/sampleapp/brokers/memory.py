@@ -1,12 +1,13 @@
 """
-The reference broker: everything `IBroker` promises, in memory, and nothing more.
+The reference broker: a minimal implementation of `IBroker`, in memory.
 
-For tests, for demonstrations, and for reading: what the interface means is easiest to see here. It
-keeps every record until the process ends, and forgets it all then.
+For tests, for demonstrations, and as an example of the interface. It keeps all records until the process
+ends.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -15,10 +16,29 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
-from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
-from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION, single_partition
-from sampleapp.brokers.shared.waiters import Waiters
-from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition
+from sampleapp.brokers.shared.observers import (
+    batch_observer,
+    deliver,
+    deliver_batch,
+    position_observer,
+    tell_begun_at,
+    tell_caught_up,
+)
+from sampleapp.brokers.shared.single_partition import (
+    NO_SUCH_PARTITION,
+    NO_SUCH_TOPIC,
+    single_partition,
+    start_of,
+)
+from sampleapp.concurrency.waiters import Waiters
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    OutcomeUnknown,
+    PublishError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
@@ -27,6 +47,8 @@ from sampleapp.model import (
     FromEnd,
     FromOffset,
     Health,
+    ReadResult,
+    ReadStart,
     Record,
     RecordMetadata,
     Start,
@@ -36,9 +58,9 @@ from sampleapp.model import (
 __all__ = ["MemoryBroker"]
 
 _PAGE_RECORDS = 500
-"""Records that are delivered in one turn of the reactor, so that a long replay holds nothing up."""
+"""Maximum records that are delivered in one turn of the reactor, so that a long replay does not block it."""
 _APPENDED_AT_ONCE = 1000
-"""Records of a batch that are appended in one turn, so that a large one holds nothing up."""
+"""Maximum records of a batch that are appended in one turn of the reactor."""
 
 
 @implementer(IBroker, IMeasured)
@@ -48,9 +70,10 @@ class MemoryBroker:
     _log = Logger()
 
     def __init__(self, *, clock: IReactorTime) -> None:
-        """:param clock: calls the observers, always later and never inside ``publish`` or ``follow``."""
+        """:param clock: for calls of observers, which never happen inside ``publish`` or ``follow``."""
         self._clock = clock
         self._topics: dict[str, list[ConsumerRecord]] = {}
+        self._topic_ids: dict[str, str] = {}
         self._followings: Followings[_Following] = Followings()
         self._batches: list[_Batch] = []
         self._finished: Waiters[None] = Waiters()
@@ -58,16 +81,16 @@ class MemoryBroker:
         self._stopped = False
 
     def check(self) -> None:
-        """There is nothing that could be wrong."""
+        """Do nothing: there is nothing to check."""
 
     def start(self) -> None:
-        """Begin to be ready."""
+        """See `IBroker.start`."""
         self._started = True
         self._followings.start()
-        self._log.info("Records are kept in memory, and lost when the service ends.")
+        self._log.info("Records are kept in memory, and are lost when the service ends.")
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
-        """See `IBroker.publish`. The record is in its topic when this returns."""
+        """See `IBroker.publish`. The record is stored when this returns."""
         if self._stopped:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         outcome = self._append(record)
@@ -77,7 +100,7 @@ class MemoryBroker:
         return succeed(outcome)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
-        """See `IBroker.publish_many`. The first records are in their topics when this returns."""
+        """See `IBroker.publish_many`. The first 1,000 records are stored when this returns."""
         if self._stopped:
             return fail(BrokerStopped("The service is stopping; the records were not published."))
         batch = _Batch(records)
@@ -85,18 +108,50 @@ class MemoryBroker:
         self._append_some(batch)
         return batch.waiting
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+    def check_topics(
+        self,
+        topics: Collection[str],
+        *,
+        create: bool = True,  # noqa: ARG002 -- the first record creates it
+    ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`. Any topic can be published to, until the broker is stopped."""
         if self._stopped:
             return succeed({each: BrokerStopped("The service is stopping.") for each in topics})
         return succeed({})
 
-    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
+    def list_topics(self) -> Deferred[Sequence[str]]:
+        """See `IBroker.list_topics`."""
+        if self._stopped:
+            return fail(BrokerUnavailable("The service is stopping."))
+        return succeed(sorted(self._topics))
+
+    def describe_topics(self, topics: Collection[str]) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
         if self._stopped:
             return fail(BrokerUnavailable("The service is stopping."))
-        names = self._topics.keys() if topics is None else self._topics.keys() & set(topics)
-        return succeed([single_partition(each) for each in sorted(names)])
+        return succeed([single_partition(each) for each in sorted(self._topics.keys() & set(topics))])
+
+    def read(
+        self,
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None = EARLIEST,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
+        """See `IBroker.read`."""
+        if self._stopped:
+            return fail(BrokerStopped("The service is stopping."))
+        records = self._topics.get(topic)
+        if records is None:
+            return fail(UnknownTopic(NO_SUCH_TOPIC))
+        try:
+            start = start_of(starts, others)
+        except UnknownPartition as error:
+            return fail(error)
+        topic_id = self._topic_ids.setdefault(topic, secrets.token_urlsafe(8))
+        return succeed(_read(topic_id, records, start, limit, max_bytes))
 
     def follow(
         self,
@@ -121,23 +176,23 @@ class MemoryBroker:
     def health(self) -> Health:
         """See `IBroker.health`."""
         if self._stopped:
-            return _not_ready("The memory broker was stopped.")
+            return _not_ready("The memory broker has been stopped.")
         if not self._started:
-            return _not_ready("The memory broker was not started yet.")
+            return _not_ready("The memory broker has not been started yet.")
         return Health(ready=True)
 
     def measures(self) -> Measures:
-        """See `IMeasured.measures`. What waits is the rest of large batches, whose bytes nobody counts."""
+        """See `IMeasured.measures`. Only the rest of large batches waits, and its bytes are not counted."""
         records = sum(len(batch.records) - len(batch.outcomes) for batch in self._batches)
         return Measures(waiting=Waiting(records=records, bytes=0, limit_bytes=None))
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:  # noqa: ARG002 -- nothing here takes time
-        """See `IBroker.stop`. What is left of large batches is in its topics a few turns later."""
+        """See `IBroker.stop`. The rest of large batches is stored first, in the next turns of the reactor."""
         self._stopped = True
         return Deferred.fromCoroutine(self._stop())
 
     def records(self, topic: str) -> list[ConsumerRecord]:
-        """Everything that is in a topic, in order; the list is the caller's own. For tests."""
+        """Return a new list of all records of a topic, in order. For tests."""
         return list(self._topics.get(topic, ()))
 
     async def _stop(self) -> None:
@@ -146,6 +201,13 @@ class MemoryBroker:
             await self._finished.wait()
 
     def _append(self, record: Record) -> Outcome:
+        try:
+            return self._appended(record)
+        except Exception:  # noqa: BLE001 -- after any error, each caller gets an answer
+            self._log.failure("Storing a record in the topic {topic} failed unexpectedly", topic=record.topic)
+            return OutcomeUnknown("It is not known whether the record was stored.")
+
+    def _appended(self, record: Record) -> Outcome:
         if record.partition:
             return UnknownPartition(NO_SUCH_PARTITION)
         records = self._topics.setdefault(record.topic, [])
@@ -188,7 +250,7 @@ class _Batch:
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
         self.outcomes: list[Outcome] = []
-        # It has no canceller: when it is cancelled, it ignores the result, and the records go their way.
+        # Without a canceller, it ignores the result after it is cancelled, and the records are stored.
         self.waiting: Deferred[list[Outcome]] = Deferred()
 
 
@@ -217,6 +279,7 @@ class _Following:
         self._is_begun = False
         self._stopped = False
         self._next: IDelayedCall | None = None
+        self._told_begun = False
 
     def begin(self) -> None:
         """Begin to read. The first records arrive later, not while `follow` is running."""
@@ -224,13 +287,17 @@ class _Following:
         self.wake()
 
     def wake(self) -> None:
-        """Have the next records delivered soon, once."""
+        """Deliver the next records in the next turn of the reactor."""
         if self._is_begun and self._next is None and not self._stopped:
-            self._next = self._clock.callLater(0, self._turn)
+            self._next = self._clock.callLater(0, self._deliver)
 
-    def _turn(self) -> None:
+    def _deliver(self) -> None:
         self._next = None
-        records = self._records() or ()
+        known = self._records()
+        records = known or ()
+        if known is not None and not self._told_begun:
+            self._told_begun = True
+            tell_begun_at(position_observer(self._observer), 0, self._position)
         some = records[self._position : self._position + _PAGE_RECORDS]
         if self._batch_observer is not None and some:
             self._position += len(some)
@@ -259,7 +326,7 @@ class _Following:
         return succeed(None)
 
     def obstacle(self) -> str | None:
-        """See `IFollowing.obstacle`: there is none to what is in memory."""
+        """See `IFollowing.obstacle`. Memory can always be read."""
         return None
 
     def is_lasting(self) -> bool:
@@ -282,6 +349,35 @@ def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:
     if isinstance(start, FromEnd):
         return max(0, end - start.count)
     return next((each.offset for each in records if each.timestamp_ms >= start.timestamp_ms), end)
+
+
+def _read(
+    topic_id: str, records: Sequence[ConsumerRecord], start: ReadStart | None, limit: int, max_bytes: int
+) -> ReadResult:
+    if start is None:
+        return ReadResult(topic_id=topic_id, records=(), positions={}, ends={}, partitions=1)
+    end = len(records)
+    position = start if isinstance(start, int) else _first_offset(records, start)
+    found: list[ConsumerRecord] = []
+    size = 0
+    for each in records[position : position + limit]:
+        size += _size(each)
+        if found and size > max_bytes:
+            break
+        found.append(each)
+    return ReadResult(
+        topic_id=topic_id,
+        records=found,
+        positions={0: position + len(found)},
+        ends={0: end},
+        beyond={0: end} if position > end else {},
+        partitions=1,
+    )
+
+
+def _size(record: ConsumerRecord) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _not_ready(reason: str) -> Health:

@@ -1,7 +1,7 @@
 """
-The ``sampleapp`` command: run the service, publish to it, look at readings, read a topic, make tokens.
+The ``sampleapp`` command: run the service, publish, delete, print readings and records, create tokens.
 
-What can be parsed is parsed before anything heavier than click is imported: ``--help`` answers at once.
+Arguments are parsed before any module heavier than click is imported, so ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Examples:
 Exit codes:
   0    success
   1    failure
-  2    a command line that makes no sense
-  3    the record was published, but the answer could not be printed
+  2    invalid command line
+  3    the record was published, but the answer could not be printed (publish, delete)
   130  interrupted
 """
 
 
 class _Main(click.Group):
-    """The command as a whole, with standard streams of any kind."""
+    """The command group, for standard streams that may be closed or full."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run it, and end the process."""
@@ -51,7 +51,7 @@ class _Main(click.Group):
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
-            # Help goes to stdout without a detour.
+            # click writes help to stdout directly.
             if error.errno not in {errno.EBADF, errno.ENOSPC, errno.EIO}:
                 raise
             discard_stdout()
@@ -65,7 +65,7 @@ def main() -> None:
     An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, and
     read the latest values with GET.
 
-    This command runs the service, talks to a running one, or looks into its broker.
+    This command runs the service, sends requests to a running one, or reads its broker.
     """
 
 

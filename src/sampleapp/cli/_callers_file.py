@@ -1,4 +1,4 @@
-"""Lines for the file of callers, and how they get into one that is in use."""
+"""Entries of the callers file, and its replacement while the service uses it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ __all__ = ["caller_lines", "replace_file", "token_lines"]
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def caller_lines(name: str, *, publish: Sequence[str], read: bool, metrics: bool) -> str:
+def caller_lines(
+    name: str, *, publish: Sequence[str], consume: Sequence[str], read: bool, metrics: bool
+) -> str:
     """
-    Write down a caller and its rights in TOML, with a line feed at the end.
+    Format a caller and its rights as TOML, with a line feed at the end.
 
-    :param publish: the topics, or patterns of topics, that it may publish to.
+    :param publish: the topics, or patterns of topics, to which it may publish.
+    :param consume: the topics, or patterns of topics, whose records it may read.
     """
     lines = [f"[callers.{_key(name)}]"]
-    if publish:
-        lines.append(f"publish = [{', '.join(map(_quoted, publish))}]")
+    for right, patterns in (("publish", publish), ("consume", consume)):
+        if patterns:
+            lines.append(f"{right} = [{', '.join(map(_quoted, patterns))}]")
     if read:
         lines.append("read = true")
     if metrics:
@@ -35,10 +39,10 @@ def caller_lines(name: str, *, publish: Sequence[str], read: bool, metrics: bool
 
 def token_lines(name: str, *, sha256: str, until: date | None) -> str:
     """
-    Write down a token of a caller in TOML, with a line feed at the end.
+    Format a token of a caller as TOML, with a line feed at the end.
 
-    :param sha256: of the token's text, in hexadecimal.
-    :param until: its last day, in UTC.
+    :param sha256: the SHA-256 of the token's text, in hexadecimal.
+    :param until: the last day on which the token is valid, in UTC.
     """
     lines = [f"[[callers.{_key(name)}.tokens]]", f"sha256 = {_quoted(sha256)}"]
     if until is not None:
@@ -51,21 +55,22 @@ def _key(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a basic string. What is legal in names and patterns needs no escape."""
+    """Format a basic string. The characters of names and patterns need no escapes."""
     return f'"{text}"'
 
 
 def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[], None]) -> None:
     """
-    Change a text file in one step, so that nobody ever reads half of it.
+    Replace a text file atomically, so that readers never see half of it.
 
-    It keeps its owner, its permissions and its extended attributes; one that does not exist is made, for its
-    owner alone. A symbolic link stays one. Other processes that use this function wait meanwhile.
+    The file keeps its owner, permissions and extended attributes. If it does not exist, it is created with
+    permissions for its owner only. A symbolic link stays a link. Processes that call this function for files
+    of one directory wait for each other.
 
-    :param change: makes the new text of the old one, or raises what is wrong with it.
-    :param before: is called when all is ready; what it raises leaves the file as it was.
+    :param change: returns the new text for the old one, or raises an exception.
+    :param before: is called just before the replacement; if it raises, the file stays unchanged.
     :raise OSError: the file cannot be read or replaced.
-    :raise UnicodeDecodeError: it is not UTF-8.
+    :raise UnicodeDecodeError: the file is not UTF-8.
     """
     target = path.resolve()
     with _locked(target.parent):
@@ -74,37 +79,37 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
         except FileNotFoundError:
             old, status = b"", None
         new = change(old.decode("utf-8")).encode("utf-8")
-        # Beside it, because only there a rename is one step. It is for its owner alone.
+        # In the same directory, since a rename is atomic only there. mkstemp grants rights only to the owner.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        beside = Path(name)
+        temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(new)
                 if status is not None:
-                    _look_like(target, status, descriptor, beside)
+                    _copy_attributes(target, status, descriptor, temporary)
                 file.flush()
                 os.fsync(descriptor)
             before()
-            beside.replace(target)
+            temporary.replace(target)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         _sync_directory(target.parent)
 
 
-def _look_like(target: Path, status: os.stat_result, descriptor: int, beside: Path) -> None:
+def _copy_attributes(target: Path, status: os.stat_result, descriptor: int, temporary: Path) -> None:
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
         os.fchown(descriptor, status.st_uid, status.st_gid)
-    # The extended attributes hold an access control list.
-    shutil.copystat(target, beside)
-    # Who looks at its time has to see that it has changed.
-    os.utime(beside)
+    # The extended attributes contain the access control list.
+    shutil.copystat(target, temporary)
+    # The new time of modification shows that the file has changed.
+    os.utime(temporary)
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep others out. It is the directory that is locked: the file itself is another one afterwards."""
+    """Lock the directory: the file itself is replaced, and a lock on it would be lost."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

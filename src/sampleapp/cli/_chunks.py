@@ -1,4 +1,4 @@
-"""Reading a file of any kind without keeping the reactor waiting."""
+"""Reading a file, pipe or terminal without blocking the reactor."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CHUNK_BYTES = 256 * 1024
 
 class ChunkReader:
     """
-    Reads one piece at a time, on a thread of its own.
+    Reads one chunk at a time, in a thread of its own.
 
-    A terminal, a pipe or a file on a network may keep a read waiting for ever. The thread is a daemon, and
-    not one of the reactor's, so that a read that never returns does not keep the process from ending; and
-    it reads from the descriptor, since a buffered file would be locked when the interpreter finalizes it.
+    A read from a terminal, a pipe or a network file may block for ever. So the thread is a daemon, and not
+    one of the reactor's: it does not keep the process from ending. It reads from the descriptor, since a
+    buffered file would be locked when the interpreter finalizes it.
     """
 
     def __init__(self, *, file: IO[bytes], reactor: Any) -> None:
         """
-        :param file: stays open until nothing is read any more.
-        :param reactor: whose thread the pieces are delivered on.
+        :param file: must stay open while it is read.
+        :param reactor: the chunks are delivered in its thread.
         """
         self._descriptor = file.fileno()
         self._reactor = reactor
@@ -36,9 +36,9 @@ class ChunkReader:
 
     def read(self) -> Deferred[bytes]:
         """
-        Read what there is, up to a limit, waiting for at least one byte.
+        Read the available bytes, up to a limit, and wait for at least one byte.
 
-        :return: fires with the bytes, none at the end of the file; fails with `OSError`.
+        :return: fires with the bytes; without any at the end of the file. Fails with `OSError`.
         """
         wanted: Deferred[bytes] = Deferred()
         self._wanted.put(wanted)

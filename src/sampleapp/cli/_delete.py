@@ -9,7 +9,7 @@ import click
 
 from sampleapp.cli._options import checked_text, url_option
 from sampleapp.cli._record import publish_record
-from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
+from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -26,7 +26,7 @@ Examples:
   sampleapp delete readings ""
   sampleapp delete readings -- -5
 
-A key that begins with a dash has to follow "--".
+A key that begins with a dash must follow "--".
 """
 
 
@@ -37,17 +37,17 @@ A key that begins with a dash has to follow "--".
 @token_option
 def delete(*, topic: str, key: str, url: str, token: str | None) -> None:
     """
-    Publish a tombstone for KEY to TOPIC: a record with that key and a null value.
+    Publish a tombstone for KEY to TOPIC: a record with KEY and a null value.
 
-    If TOPIC is the one of the readings, the reading of KEY is gone then. In Kafka, a compacted topic loses
-    the older records of that key some time later. In other topics, and in SQLite, they stay.
+    If TOPIC is the topic of the readings, this removes the reading of KEY. In Kafka, a compacted topic loses
+    the older records with KEY some time later. In other topics, and in SQLite, they stay.
 
-    The answer is one line of JSON, which says where the tombstone is.
+    The result is one line of JSON with the topic, partition and offset of the tombstone.
     """
-    warn_of_a_token_in_the_clear(url=url, token=token)
+    warn_of_unencrypted_token(url=url, token=token)
 
     def request(client: Client) -> Deferred[RecordMetadata]:
-        # The bytes that were typed, UTF-8 or not: a record may have any key.
+        # The bytes as typed, UTF-8 or not: a key may have any bytes.
         return client.delete(topic=topic, key=os.fsencode(key))
 
     publish_record(request, what="tombstone", url=url, token=token)

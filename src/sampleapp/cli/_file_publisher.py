@@ -1,4 +1,4 @@
-"""Publishing many lines in batches, a bounded number at a time, and accounting for each line."""
+"""Publishing of many lines in batches, with a bounded number of requests, and a report on each line."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sampleapp.client import (
 )
 from sampleapp.model import RecordMetadata
 
-__all__ = ["Concurrency", "publish_lines"]
+__all__ = ["publish_lines"]
 
-# A batch of these takes the service a few milliseconds; larger ones are not cheaper for a line.
+# The service handles such a batch in a few milliseconds; a larger one is not cheaper per line.
 MAX_BATCH_LINES = 1000
 MAX_BATCH_BYTES = 1024 * 1024
 
-_REFUSED_FOR_A_PART = frozenset(
+_REFUSED_FOR_A_LINE = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -45,20 +45,13 @@ _REFUSED_FOR_A_PART = frozenset(
 _COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
 
 _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", re.DOTALL)
+_LINE_IN_TEXT = re.compile(r"\bLine (?P<number>[0-9]{1,9}):")
 
 _NOT_SENT = "interrupted before it was sent."
 _NO_ANSWER = "interrupted before the answer. May have been published."
 
 _Outcome: TypeAlias = RecordMetadata | ClientError | None
-"""Of one line: where its record is, what went wrong, or nothing if the answer was not waited for."""
-
-
-class Concurrency(Struct, frozen=True, kw_only=True):
-    """How many requests may wait for their answers at one time; 1 keeps the order of the lines."""
-
-    batches: int
-    single_messages: int
-    """For a service that takes no batches."""
+"""Of one line: the place of its record, an error, or ``None`` if it was cancelled before the answer."""
 
 
 async def publish_lines(
@@ -66,21 +59,22 @@ async def publish_lines(
     client: Client,
     template: Template,
     source: LineSource,
-    in_flight: Concurrency,
+    in_flight: int,
     clock: IReactorTime,
     progress: Callable[[Report], None],
 ) -> Report:
     """
-    Publish each line as a message, in batches if the service takes them.
+    Publish each line as a message, in batches.
 
-    What was certainly not published, and may be later, is sent again: when the service refuses it because
-    the caller has sent too much (429) or because it cannot take it now (503), and when the service cannot
-    be reached any more. Nothing else is sent before. Lines whose outcome is not known are not sent again.
-    Cancelling it cancels what is in flight, and returns the report all the same.
+    Lines that were certainly not published are sent again if that may succeed: when the service refuses them
+    because the caller has exceeded its rate (429) or because it cannot publish now (503), and when the
+    service cannot be reached any more. Until then nothing else is sent. Lines whose outcome is not known are
+    not sent again. Cancelling it cancels the requests in flight, and still returns the report.
 
-    :param clock: tells when lines may be sent again.
-    :param progress: is told each time the outcome of lines is known, or that they have to wait.
-    :return: what became of the lines.
+    :param in_flight: the maximum number of requests at one time; 1 keeps the order of the lines.
+    :param clock: times the pauses before lines are sent again.
+    :param progress: is called when the outcome of lines is known, and when lines must wait.
+    :return: the outcome of the lines.
     """
     publisher = _Publisher(
         client=client, template=template, source=source, in_flight=in_flight, clock=clock, progress=progress
@@ -89,22 +83,31 @@ async def publish_lines(
 
 
 class _Parcel(Struct, frozen=True):
-    """Lines that are sent at one time."""
+    """Lines for one request."""
 
     lines: Sequence[Line]
     contents: Sequence[str]
-    """Of each line, as text."""
+    """The text of each line."""
 
-    def of(self, indices: Iterable[int]) -> _Parcel:
+    def select(self, indices: Iterable[int]) -> _Parcel:
         chosen = list(indices)
         return _Parcel([self.lines[index] for index in chosen], [self.contents[index] for index in chosen])
 
     def pieces(self, size: int) -> list[_Parcel]:
-        """Return the same lines in parcels of at most so many."""
+        """Return the lines in parcels of at most ``size`` lines."""
         return [
             _Parcel(self.lines[begin : begin + size], self.contents[begin : begin + size])
             for begin in range(0, len(self.lines), size)
         ]
+
+    def with_line_numbers(self, text: str) -> str:
+        """Replace the numbers of lines in the request by those of the file."""
+
+        def line(found: re.Match[str]) -> str:
+            number = int(found["number"])
+            return f"Line {self.lines[number - 1].number}:" if 0 < number <= len(self.lines) else found[0]
+
+        return _LINE_IN_TEXT.sub(line, text)
 
 
 class _Publisher:
@@ -114,18 +117,14 @@ class _Publisher:
         client: Client,
         template: Template,
         source: LineSource,
-        in_flight: Concurrency,
+        in_flight: int,
         clock: IReactorTime,
         progress: Callable[[Report], None],
     ) -> None:
         self._client = client
         self._template = template
         self._source = source
-        self._workers = in_flight.batches
-        self._lines_at_once = MAX_BATCH_LINES
-        # So that all workers together have as many messages in flight as they may, or a few more.
-        self._single_lines_at_once = -(-in_flight.single_messages // in_flight.batches)
-        self._takes_batches = True
+        self._workers = in_flight
         self._progress = progress
         self._report = Report()
         self._pace = Pace(clock, self._report)
@@ -139,7 +138,7 @@ class _Publisher:
         report = self._report
         while not report.stopped:
             try:
-                lines = await self._source.take(max_lines=self._lines_at_once, max_bytes=MAX_BATCH_BYTES)
+                lines = await self._source.take(max_lines=MAX_BATCH_LINES, max_bytes=MAX_BATCH_BYTES)
             except CancelledError:
                 report.interrupted = True
                 return
@@ -153,11 +152,11 @@ class _Publisher:
             self._progress(report)
 
     def _readable(self, lines: list[Line]) -> _Parcel:
-        """Return the lines that can be messages; account for the others."""
+        """Return the lines that can be messages; report the others."""
         contents = [line.content for line in lines]
         if None not in contents:
             try:
-                # All at once is many times faster, and a line feed is no part of another character.
+                # Decoding all at once is many times faster. No other character in UTF-8 has a line feed.
                 return _Parcel(lines, b"\n".join(contents).decode("utf-8").split("\n"))  # type: ignore[arg-type]  # see above
             except UnicodeDecodeError:
                 pass
@@ -169,12 +168,12 @@ class _Publisher:
             try:
                 readable.append((line, line.content.decode("utf-8")))
             except UnicodeDecodeError:
-                # Where in the line would make a reason of each line; the number of the line finds it.
+                # Without the position in the line, so that all such lines share one reason.
                 self._report.fail(line.number, "not UTF-8.")
         return _Parcel([line for line, _ in readable], [content for _, content in readable])
 
     async def _publish(self, parcel: _Parcel) -> None:
-        """Publish lines, and account for each."""
+        """Publish lines, and report the outcome of each."""
         waiting = deque([parcel] if parcel.lines else [])
         while waiting and not self._report.interrupted:
             try:
@@ -182,18 +181,14 @@ class _Publisher:
             except CancelledError:
                 self._report.interrupted = True
                 break
-            # More than one, if it was a batch, and batches turned out not to be taken.
-            first, *others = waiting.popleft().pieces(self._lines_at_once)
-            # What is sent again comes before the others, so that lines stay in order.
-            waiting.extendleft(reversed([*await self._send(first), *others]))
+            # Lines that are sent again come first, so that lines stay in order.
+            waiting.extendleft(reversed(await self._send(waiting.popleft())))
         for unsent in waiting:
             for line in unsent.lines:
                 self._report.fail(line.number, _NOT_SENT)
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
-        """Send lines; return those that have to be sent again, in their order."""
-        if not self._takes_batches:
-            return self._settle(parcel, await self._send_one_by_one(parcel))
+        """Send lines; return those to send again, in their order."""
         try:
             await self._client.publish_many(self._messages(parcel))
         except PartlyPublished as error:
@@ -206,7 +201,7 @@ class _Publisher:
         except CancelledError:
             return self._settle(parcel, [None] * len(parcel.lines))
         self._report.published += len(parcel.lines)
-        self._pace.goes_on()
+        self._pace.record_success()
         return []
 
     def _messages(self, parcel: _Parcel) -> list[Message]:
@@ -222,55 +217,28 @@ class _Publisher:
             for content in parcel.contents
         ]
 
-    async def _send_one_by_one(self, parcel: _Parcel) -> Sequence[_Outcome]:
-        return await gatherResults(
-            [Deferred.fromCoroutine(self._send_one(content)) for content in parcel.contents],
-            consumeErrors=True,
-        )
-
-    async def _send_one(self, content: str) -> _Outcome:
-        template = self._template
-        try:
-            return await self._client.publish(
-                topic=template.topic,
-                content=content,
-                key=template.key,
-                headers=template.headers,
-                timestamp_ms=template.timestamp_ms,
-            )
-        except ClientError as error:
-            return error
-        except CancelledError:
-            return None
-
     def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedAnswer) -> list[_Parcel] | None:
         """
-        Return what to send in place of a batch that was refused because of a part of it.
+        Return parcels to send instead of a batch that was refused because of some of its lines.
 
-        :return: ``None`` if it was refused, or not, as a whole.
+        :return: ``None`` if the error is about the whole batch.
         """
         status = error.problem.status if isinstance(error, ProblemError) else error.status
-        if status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
-            # A service that is older than batches.
-            self._takes_batches = False
-            self._lines_at_once = self._single_lines_at_once
-            self._pace.goes_on()
-            return [parcel]
         count = len(parcel.lines)
-        wrong = _wrong_lines(error, count=count) if isinstance(error, ProblemError) else {}
+        wrong = _faults_by_line(error, count=count) if isinstance(error, ProblemError) else {}
         if wrong:
-            self._take_note(error)
+            self._note_refusal(error)
             for index, reason in wrong.items():
                 self._report.fail(parcel.lines[index].number, reason)
             rest = [index for index in range(count) if index not in wrong]
-            return [parcel.of(rest)] if rest else []
-        if status in _REFUSED_FOR_A_PART and count > 1:
-            self._take_note(error)
+            return [parcel.select(rest)] if rest else []
+        if status in _REFUSED_FOR_A_LINE and count > 1:
+            self._note_refusal(error)
             return parcel.pieces(-(-count // 2))
         return None
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
-        """Account for the outcomes of lines; return those that have to be sent again."""
+        """Report the outcomes of lines; return the lines to send again."""
         report = self._report
         again: list[tuple[int, ClientError]] = []
         latest = -1
@@ -279,13 +247,13 @@ class _Publisher:
                 report.interrupted = True
                 report.fail(parcel.lines[index].number, _NO_ANSWER)
             elif isinstance(outcome, RecordMetadata):
-                self._pace.goes_on()
+                self._pace.record_success()
                 report.published += 1
                 latest = index
             elif outcome.retriable and not outcome.possibly_published:
                 again.append((index, outcome))
             else:
-                self._fail_for_good(parcel.lines[index], outcome)
+                self._fail_for_good(parcel, index, outcome)
                 latest = index if outcome.possibly_published else latest
         keeps_order = self._workers == 1
         allowed: list[int] = []
@@ -293,36 +261,38 @@ class _Publisher:
             if keeps_order and index < latest:
                 report.fail(
                     parcel.lines[index].number,
-                    f"{error} Not sent again, since a later line may have been published.",
+                    f"{parcel.with_line_numbers(str(error))} Not sent again, since a later line may have "
+                    "been published.",
                 )
-            elif self._pace.allows_another_try(error):
+            elif self._pace.schedule_retry(error):
                 allowed.append(index)
             else:
-                report.fail(parcel.lines[index].number, str(error))
+                report.fail(parcel.lines[index].number, parcel.with_line_numbers(str(error)))
         self._progress(report)
-        return [parcel.of(allowed)] if allowed else []
+        return [parcel.select(allowed)] if allowed else []
 
-    def _fail_for_good(self, line: Line, error: ClientError) -> None:
-        self._take_note(error)
-        reason = f"{error} May have been published." if error.possibly_published else str(error)
-        self._report.fail(line.number, reason)
+    def _fail_for_good(self, parcel: _Parcel, index: int, error: ClientError) -> None:
+        self._note_refusal(error)
+        reason = parcel.with_line_numbers(str(error))
+        doubt = " May have been published." if error.possibly_published else ""
+        self._report.fail(parcel.lines[index].number, f"{reason}{doubt}")
 
-    def _take_note(self, error: ClientError) -> None:
-        """See what an error that is not a matter of time means for the lines that follow."""
+    def _note_refusal(self, error: ClientError) -> None:
+        """Stop the lines that follow if a permanent error concerns them, too."""
         if isinstance(error, ServiceUnreachable):
             self._report.unreachable = True
             return
-        self._pace.goes_on()
-        # The other lines are of the same caller, for the same topic.
+        self._pace.record_success()
+        # The other lines have the same caller and the same topic.
         self._report.refused = self._report.refused or isinstance(error, Unauthorized | Forbidden)
 
 
-def _wrong_lines(error: ProblemError, *, count: int) -> dict[int, str]:
+def _faults_by_line(error: ProblemError, *, count: int) -> dict[int, str]:
     """
-    Return what is wrong with which of so many messages, as far as the service says which member it is.
+    Return the faults of a batch's messages, by their indices, if the service names the members.
 
-    A fault in what all lines have in common is one of each line. One of a whole message among others may be
-    any failure: the status of the problem is only that of the first.
+    A fault in a member that all lines share is a fault of each line. A fault of a whole message in a batch is
+    ignored: it may be any failure, since the status of the problem is only that of the first.
     """
     of_lines: dict[int, list[str]] = {}
     for fault in error.problem.errors:

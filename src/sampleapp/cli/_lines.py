@@ -1,4 +1,4 @@
-"""Lines out of a stream of bytes that comes in pieces, in bounded memory."""
+"""Splitting a stream of bytes into lines, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 
 __all__ = ["MAX_LINE_BYTES", "Line", "LineSource", "LineSplitter"]
 
-# Far above the limit of the service (1 MiB, unless it was raised), which is what should refuse a line.
+# Far above the service's limit (--max-body, 1 MiB by default), so that the service refuses a long line.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
@@ -26,21 +26,17 @@ class Line(Struct, frozen=True):
 
 
 class LineSplitter:
-    """
-    Splits at line feeds, and at nothing else: a carriage return may be content.
-
-    No I/O: bytes are fed in, lines come out.
-    """
+    """Splits bytes at line feeds only: a carriage return may be content. Does no I/O."""
 
     def __init__(self, *, max_bytes: int = MAX_LINE_BYTES) -> None:
-        """:param max_bytes: the longest content of a line that is kept."""
+        """:param max_bytes: the maximum content of a line; longer content is not kept."""
         self._max_bytes = max_bytes
         self._begun: list[bytes] = []
         self._begun_size = 0
         self._number = 0
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes of the file; return the lines that end in them."""
+        """Add the next bytes of the file; return the lines that end in them."""
         first, *others = data.split(b"\n")
         self._extend(first)
         if not others:
@@ -57,7 +53,7 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[Line]:
-        """Take note that the file has ended; return its last line if that has no line feed."""
+        """End the file; return its last line if it has no line feed."""
         return [self._finished(line_feed=0)] if self._begun_size else []
 
     def _extend(self, data: bytes) -> None:
@@ -77,10 +73,10 @@ class LineSplitter:
 
 
 class LineSource:
-    """Hands out lines, to as many as ask, reading on only when all are handed out."""
+    """Returns lines to several workers, and reads on only when all have been returned."""
 
     def __init__(self, read: Callable[[], Deferred[bytes]], *, splitter: LineSplitter | None = None) -> None:
-        """:param read: fires with the next bytes of the file; with none at its end."""
+        """:param read: reads the next bytes of the file; its Deferred fires with none at the end."""
         self._read = read
         self._splitter = splitter or LineSplitter()
         self._lines: list[Line] = []
@@ -90,12 +86,12 @@ class LineSource:
 
     async def take(self, *, max_lines: int, max_bytes: int) -> list[Line]:
         """
-        Return the next lines: as many as have been read, which may be waited for until there is one.
+        Return the next lines that have been read; wait until there is at least one.
 
-        :param max_bytes: of all of them together, unless the first alone is larger.
-        :return: none when there are no more.
+        :param max_bytes: the maximum of their sizes together, unless the first line alone is larger.
+        :return: an empty list at the end of the file.
         """
-        # Only one may read: two pieces of the file in the wrong order would be two wrong lines.
+        # Only one worker may read: two chunks of the file in the wrong order would be two wrong lines.
         await self._reading.acquire()
         try:
             while self._taken == len(self._lines) and not self._ended:
@@ -113,6 +109,6 @@ class LineSource:
 
 
 def _fitting(lines: list[Line], max_bytes: int) -> int:
-    """How many of the first lines fit, but at least one."""
+    """Return the number of lines at the beginning that fit, but at least one."""
     sizes = itertools.accumulate(line.size for line in lines)
     return max(1, sum(size <= max_bytes for size in sizes))

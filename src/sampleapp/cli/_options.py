@@ -1,14 +1,14 @@
-"""Options that are parsed at once into values, or refused with what would be right."""
+"""Options that several commands share, parsed at once into values."""
 
 from __future__ import annotations
 
 import click
 
-__all__ = ["broker_option", "checked_text", "url_option"]
+__all__ = ["broker_option", "checked_text", "parsed_url", "url_option"]
 
 
 def checked_text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an argument with bytes that are not UTF-8, which Python keeps as lone surrogates."""
+    """Refuse an argument that is not UTF-8; Python decodes such bytes to lone surrogates."""
     try:
         (value or "").encode("utf-8")
     except UnicodeEncodeError as error:
@@ -16,9 +16,12 @@ def checked_text(_context: click.Context, parameter: click.Parameter, value: str
     return value
 
 
-def _parsed_url(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+def parsed_url(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Parse the URL of a service; ``None`` stays ``None``."""
     from sampleapp.client import parse_base_url
 
+    if value is None:
+        return None
     try:
         return parse_base_url(value)
     except ValueError as error:
@@ -32,14 +35,17 @@ url_option = click.option(
     show_default=True,
     show_envvar=True,
     metavar="URL",
-    callback=_parsed_url,
-    help="Where the service is.",
+    callback=parsed_url,
+    help="URL of the service.",
 )
 
 
-def _readable_broker(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _readable_broker(context: click.Context, parameter: click.Parameter, value: str) -> str:
     from sampleapp.brokers import BrokerURLError, check_readable
 
+    if context.params.get("url") is not None:
+        # The command reads through the service.
+        return value
     try:
         check_readable(value)
     except BrokerURLError as error:
@@ -53,5 +59,5 @@ broker_option = click.option(
     show_default=True,
     metavar="URL",
     callback=_readable_broker,
-    help="The broker, as it was given to the service: sqlite:PATH, or kafka://HOST:PORT.",
+    help="URL of the broker, as given to the service: sqlite:PATH, or kafka://HOST:PORT.",
 )

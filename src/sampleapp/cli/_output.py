@@ -1,4 +1,4 @@
-"""What the commands print: results, one JSON document a line, on stdout; all else on stderr."""
+"""Output of the commands: results on stdout, one JSON document per line; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ INTERRUPTED = 130
 """By the shells' convention: 128 and the number of SIGINT."""
 
 GRACE_S = 1.0
-"""How long a reader of stdout has, after a signal, to take what it is being sent."""
+"""After a signal, the time for the reader of stdout to read pending output, in seconds."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class CommandFailed(click.ClickException):
-    """A command has failed. What is said of it may have come from anywhere, and is made visible."""
+    """A command has failed. Control characters in the message, which may quote anything, are escaped."""
 
     def format_message(self) -> str:
-        """Return what is shown after ``Error:``."""
+        """Return the text after ``Error:``."""
         return visible(self.message)
 
 
@@ -48,11 +48,11 @@ class OutputLost(CommandFailed):
 
 
 class _GivenUpError(Exception):
-    """Nobody takes the output, and a signal has asked for an end."""
+    """The reader of stdout does not read, and a signal has asked the command to end."""
 
 
 class _Writing:
-    """Whether stdout is just being written, which waits for whoever reads it."""
+    """True while stdout is being written, which blocks until its reader reads."""
 
     under_way = False
 
@@ -61,12 +61,11 @@ def print_result(result: object, *, flush: bool = True) -> None:
     """
     Print a value as one line of JSON, in UTF-8 whatever the locale.
 
-    On a terminal, characters that it would obey are escaped, which changes the text and not the value.
+    On a terminal, control characters are escaped, which changes the text and not the value.
 
-    :param flush: whether a reader has to see it now.
-    :raise click.exceptions.Exit: nobody reads stdout any more, as after ``| head -1`` or with ``>&-``. The
-        reader has had what it wanted, so that is a success. Or nobody reads it now, and the command was
-        interrupted.
+    :param flush: True if the reader must see it now.
+    :raise click.exceptions.Exit: stdout has no reader any more, as after ``| head -1`` or with ``>&-``: a
+        success, since the reader had enough. Or its reader does not read, and the command was interrupted.
     :raise OutputLost: stdout cannot be written.
     """
     line = _encode(result) + b"\n"
@@ -80,31 +79,31 @@ def print_result(result: object, *, flush: bool = True) -> None:
 
 
 def flush_results() -> None:
-    """Let the reader see all that was printed; raises as `print_result` does."""
+    """Flush everything that was printed; raises the same as `print_result`."""
     with _written():
         sys.stdout.buffer.flush()
 
 
 def note(sentence: str) -> None:
-    """Tell the person at the terminal something that is not a result."""
-    # If stderr goes to the disk that is full, nothing can be said.
+    """Print a sentence that is not a result to stderr."""
+    # stderr may go to a full disk as well.
     with contextlib.suppress(OSError):
         click.echo(visible(sentence), err=True)
 
 
 def interrupt_output() -> None:
     """
-    See to it that writing to stdout ends soon, even if nobody reads it. To be called in a signal handler.
+    End a blocked write to stdout soon. Call it in a signal handler.
 
-    A write that waits for its reader holds up everything, the reactor included. An exception out of a
-    signal handler is what ends such a write (PEP 475).
+    A write that waits for its reader blocks the reactor as well. Only an exception from a signal handler ends
+    such a write (PEP 475).
     """
 
-    def look(_number: int, _frame: object) -> None:
+    def give_up_if_blocked(_number: int, _frame: object) -> None:
         if _Writing.under_way and not select.select([], [sys.stdout], [], 0)[1]:
             raise _GivenUpError
 
-    signal.signal(signal.SIGALRM, look)
+    signal.signal(signal.SIGALRM, give_up_if_blocked)
     signal.setitimer(signal.ITIMER_REAL, GRACE_S, GRACE_S)
 
 

@@ -1,4 +1,4 @@
-"""When lines may be sent to a service that does not take them at the moment."""
+"""The pauses between attempts to send lines to a service that cannot accept them now."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sampleapp.client import ClientError, ProblemError, ServiceUnreachable, TooM
 
 __all__ = ["Pace"]
 
-# What to wait after a refusal that does not say it, and the longest that is believed.
+# The pause after a refusal without Retry-After, and the maximum pause that Retry-After may ask for.
 DEFAULT_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-# After so long without one published line, there is more amiss than a rate or a restart: a line may be
-# larger than any second's share.
+# Without a published line for this time, the cause is not a rate or a restart: for example, a line may exceed
+# the caller's rate by itself.
 PATIENCE_S = 300.0
 
 
 class Pace:
     """
-    When lines may be sent, and for how long to try.
+    The time of the next attempt, and the decision to give up.
 
-    A rate is one of the caller, and a service that restarts does so for everybody: what one request is told
-    counts for all.
+    A rate limit applies to the caller, and a restart to the whole service. So a refusal of one request delays
+    all of them.
     """
 
     def __init__(self, clock: IReactorTime, report: Report) -> None:
@@ -33,17 +33,18 @@ class Pace:
         self._until_s = 0.0
         self._reached = False
 
-    def goes_on(self) -> None:
-        """Take note that the service has taken something."""
+    def record_success(self) -> None:
+        """Record that the service has accepted lines, or refused them for good."""
         self._reached = True
         self._refused_since_s = None
         self._report.waiting_because = None
 
-    def allows_another_try(self, error: ClientError) -> bool:
+    def schedule_retry(self, error: ClientError) -> bool:
         """
-        Whether what failed is to be sent again, which is then not before a pause; otherwise nothing more is.
+        Schedule a retry after a pause, or give up: then no more lines are sent.
 
-        :param error: after which nothing was published, and the same may succeed later.
+        :param error: the error of a request that published nothing, and may succeed later.
+        :return: True if the lines should be sent again.
         """
         report = self._report
         now_s = self._clock.seconds()
@@ -51,7 +52,7 @@ class Pace:
             self._refused_since_s = now_s
         unreachable = isinstance(error, ServiceUnreachable)
         self._reached = self._reached or not unreachable
-        # What was never there is not restarting: more probably its address is wrong.
+        # A service that was never reached is not restarting: probably its URL is wrong.
         hopeless = now_s - self._refused_since_s > PATIENCE_S or not self._reached
         if hopeless or report.unreachable or report.refused:
             report.unreachable = report.unreachable or unreachable
@@ -68,6 +69,6 @@ class Pace:
         return True
 
     async def wait(self) -> None:
-        """Wait until it is allowed to send."""
+        """Wait until the pause has ended."""
         while (pause_s := self._until_s - self._clock.seconds()) > 0:
             await deferLater(self._clock, pause_s)

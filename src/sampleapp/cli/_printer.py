@@ -1,4 +1,4 @@
-"""Printing records as they come from a broker."""
+"""Printing of records as they arrive from a broker."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Printer", "printable"]
 
 def printable(record: ConsumerRecord) -> dict[str, object]:
     """
-    Make of a record what JSON can say without loss.
+    Convert a record to a document that JSON represents without loss.
 
-    :return: the members of the record, with ``key_base64`` or ``value_base64`` in place of what is not
-        UTF-8; ``headers`` only if it has some.
+    :return: the members of the record; ``key_base64`` or ``value_base64`` instead of a key or value that is
+        not UTF-8; ``headers`` only if there are any.
     """
     document: dict[str, object] = {
         "topic": record.topic,
@@ -31,7 +31,7 @@ def printable(record: ConsumerRecord) -> dict[str, object]:
         **_member("value", record.value),
     }
     if record.headers:
-        # Not an object: a name may be there more than once, and the order counts.
+        # A list, not an object: a name may occur more than once, and the order matters.
         document["headers"] = [{"name": name, **_member("value", value)} for name, value in record.headers]
     return document
 
@@ -42,33 +42,35 @@ def _member(name: str, data: bytes | None) -> dict[str, str | None]:
     try:
         return {name: data.decode("utf-8")}
     except UnicodeDecodeError:
-        # Replacement characters would be a value that nobody has published.
+        # Replacement characters would show a value that was never published.
         return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
 @implementer(IRecordObserver)
 class Printer:
-    """Prints each record as it comes, until there is nothing more to print, or nobody to read it."""
+    """Prints each record as it arrives, until it has printed enough, or stdout has no reader."""
 
-    def __init__(self, *, follow: bool, limit: int | None) -> None:
+    def __init__(self, *, follow: bool, limit: int | None, key: bytes | None = None) -> None:
         """
-        :param follow: whether to go on when all that was there has been printed.
-        :param limit: how many records to print at most.
+        :param follow: True to go on after all existing records have been printed.
+        :param limit: the maximum number of records to print.
+        :param key: print only records with this key; ``None`` for all records.
         """
         self.done: Deferred[None] = Deferred()
-        """Fires when nothing more is to be printed, or fails with what click shows."""
+        """Fires when nothing more will be printed; fails with an exception that click shows."""
         self.printed = 0
         self.caught_up_once = False
-        """Whether all that was there has been printed."""
+        """True if all existing records have been printed."""
         self._follow = follow
         self._limit = limit
+        self._key = key
 
     def record_received(self, record: ConsumerRecord) -> None:
-        """Print it. That this may wait for a slow reader is what keeps the broker from running ahead."""
-        if self.done.called:
+        """Print a record. A slow reader blocks this call, and so slows the broker down."""
+        if self.done.called or (self._key is not None and record.key != self._key):
             return
         try:
-            # Until all that was there is printed, the next record is not far; after that, it may be.
+            # Existing records follow each other closely; a new record may be the last for a long time.
             print_result(printable(record), flush=self.caught_up_once)
         except (click.exceptions.Exit, click.ClickException) as error:
             self.done.errback(error)
@@ -78,7 +80,7 @@ class Printer:
             self.done.callback(None)
 
     def caught_up(self) -> None:
-        """Finish, or let all that was printed be seen."""
+        """Finish, or flush the printed records."""
         self.caught_up_once = True
         if self.done.called:
             return
@@ -91,4 +93,4 @@ class Printer:
             self.done.errback(error)
 
     def reset(self) -> None:
-        """Go on with the records of the new topic: what is printed is printed."""
+        """Go on with the records of the new topic; printed records stay."""

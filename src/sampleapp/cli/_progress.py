@@ -1,4 +1,4 @@
-"""How far the publishing of a file is: a progress bar, where there is somebody to see it."""
+"""Progress of publishing a file: a progress bar on a terminal, sentences elsewhere."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sampleapp.cli._report import Report
 
 __all__ = ["progress_of"]
 
-# As often as it can be seen; drawing it for each line would cost more than publishing the line.
+# Fast enough for the eye; drawing for each line would cost more than publishing the line.
 INTERVAL_S = 0.1
-# Elsewhere, only a service that is waited for is worth a line.
+# Without a terminal, only waiting for the service is reported, at this interval.
 WAITING_INTERVAL_S = 30.0
 
 
 @contextmanager
 def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[Report], None]]:
     """
-    Show on stderr how far the publishing of a file is; if that is no terminal, only when it has to wait.
+    Show progress on stderr: a progress bar on a terminal, otherwise sentences when it must wait.
 
-    :param file: tells, unless it is a pipe or a terminal, how much there is to do.
-    :return: to be called with each new state of the report.
+    :param file: if it is a regular file, its size is the total.
+    :return: a function to call with each new state of the report.
     """
     if not sys.stderr.isatty():
         yield _Waiting(clock).show
@@ -50,7 +50,7 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
 
     bar: Any
     with click.progressbar(
-        # Without a length, click shows that something is going on, and not how much of it is left.
+        # Without a length, click shows activity, and not how much is left.
         None if size is not None else itertools.repeat(0),
         length=size,
         file=sys.stderr,
@@ -67,7 +67,7 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
             if waits or now_s - shown_at_s >= INTERVAL_S or report.finished_bytes == size:
                 bar.update(report.finished_bytes - shown_bytes)
                 if waits:
-                    # Which update() leaves alone as long as there is no progress.
+                    # Since update() draws only after progress.
                     bar.render_progress()
                 shown_bytes, shown_at_s = report.finished_bytes, now_s
 
@@ -75,29 +75,29 @@ def progress_of(file: IO[bytes], *, clock: IReactorTime) -> Iterator[Callable[[R
 
 
 class _Waiting:
-    """Says that the service is waited for, and that it is back."""
+    """Prints that publishing waits for the service, and that it goes on."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._since_s: float | None = None
-        self._said_s = 0.0
+        self._reported_at_s = 0.0
 
     def show(self, report: Report) -> None:
         now_s = self._clock.seconds()
         if report.waiting_because is None:
             if self._since_s is not None:
-                note(f"Going on after {now_s - self._since_s:.0f} seconds.")
+                note(f"Sending lines again after {now_s - self._since_s:.0f} seconds.")
             self._since_s = None
         elif self._since_s is None:
             note(f"{report.waiting_because} Waiting; {report.published} lines are published so far.")
-            self._since_s = self._said_s = now_s
-        elif now_s - self._said_s >= WAITING_INTERVAL_S:
+            self._since_s = self._reported_at_s = now_s
+        elif now_s - self._reported_at_s >= WAITING_INTERVAL_S:
             note(f"Still waiting after {now_s - self._since_s:.0f} seconds: {report.waiting_because}")
-            self._said_s = now_s
+            self._reported_at_s = now_s
 
 
 def _remaining_bytes(file: IO[bytes]) -> int | None:
-    """Return what is left to read, or ``None`` for what is not a regular file."""
+    """Return the number of bytes left to read, or ``None`` if it is not a regular file."""
     descriptor = file.fileno()
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):

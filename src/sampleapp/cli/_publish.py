@@ -16,7 +16,7 @@ from sampleapp.cli._record import publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import milliseconds
-from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
+from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["publish"]
 
-# Enough that the service always has the next batch; more would only wait there.
+# Enough for the service to have the next batch always; more batches would only wait there.
 BATCHES_IN_FLIGHT = 4
-SINGLE_MESSAGES_IN_FLIGHT = 64
-# Longer than the service waits for its broker by default: its own answer says of each line what is known.
+# Longer than the service waits for its broker by default: its answer has the outcome of each line.
 LINES_TIMEOUT_S = 60.0
-NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 EPILOG = """
 \b
@@ -45,18 +44,18 @@ Examples:
   tail -f /var/log/syslog | sampleapp publish logs --lines -
   sampleapp publish photos --key door --raw door.jpg
 
-Content that begins with a dash, and is not a number, has to follow "--".
+Content that begins with a dash, and is not a number, must follow "--".
 """
 
 
 class _TakesNegativeNumbers(click.Command):
-    """A command to which -5.5 is no option: readings are often below zero."""
+    """A command that takes -5.5 for an argument, not for an option: readings are often below zero."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """
-        Take unknown options for arguments if one of them is a number.
+        Parse the arguments; if one is a negative number, unknown options are arguments.
 
-        :raise click.NoSuchOption: there is one; the message says what to do if it is meant to be content.
+        :raise click.NoSuchOption: an option is unknown; the message says how to publish it as content.
         """
         if any(NEGATIVE_NUMBER.fullmatch(argument) for argument in args):
             ctx.ignore_unknown_options = True
@@ -65,9 +64,7 @@ class _TakesNegativeNumbers(click.Command):
         except click.NoSuchOption as error:
             if error.possibilities:
                 raise
-            message = (
-                f'{error.message} Content that begins with a dash has to follow "--", after all options.'
-            )
+            message = f'{error.message} Content that begins with a dash must follow "--", after all options.'
             raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
@@ -80,7 +77,7 @@ def _headers(
         if not separator:
             raise click.BadParameter(f"{value!r} is not NAME=VALUE.", param=parameter)
         if name in headers:
-            raise click.BadParameter(f"{name!r} is there twice.", param=parameter)
+            raise click.BadParameter(f"{name!r} is given twice.", param=parameter)
         headers[name] = text
         checked_text(context, parameter, value)
     return headers or None
@@ -104,30 +101,30 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
 @click.argument("content", required=False, callback=checked_text)
 @click.option(
     "--key",
-    help="The key of the record, or of every record. Without this option there is none, which is not the "
-    'same as the empty key, --key "".',
+    help="Key of the record, or of every record. Without this option a record has no key, which differs from "
+    'the empty key, --key "".',
 )
 @click.option(
     "--lines",
     "path",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
     metavar="FILE",
-    help="Publish each line of FILE (- for stdin) as a message of its own. A line ends with a line feed, "
-    "which is not part of the message.",
+    help="Publish each line of FILE (- for stdin) as a message. A line ends with a line feed, which is not "
+    "part of the message.",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 1024),
-    help="With --lines: how many requests, each with up to 1,000 lines, may wait for their answers at one "
-    f"time. Only with 1 are the lines sure to be published in their order.  [default: {BATCHES_IN_FLIGHT}; "
-    "with --key 1, because the order of records with one key matters]",
+    help="With --lines: maximum number of requests, each with up to 1,000 lines, that wait for their answers "
+    f"at one time. Only 1 guarantees the order of the lines.  [default: {BATCHES_IN_FLIGHT}; 1 with --key, "
+    "because the order of records with one key matters]",
 )
 @click.option(
     "--raw",
     "raw_path",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
     metavar="FILE",
-    help="Publish FILE (- for stdin) as one record, byte for byte, whatever it contains.",
+    help="Publish FILE (- for stdin), with any bytes, as one record.",
 )
 @click.option(
     "--header",
@@ -135,14 +132,14 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
     multiple=True,
     callback=_headers,
     metavar="NAME=VALUE",
-    help="A header of the record, or of every record. May be given more than once, for other names.",
+    help="Header of the record, or of every record. May be given more than once, for other names.",
 )
 @click.option(
     "--timestamp",
     "timestamp_ms",
     callback=_timestamp_ms,
     metavar="TIME",
-    help="When the record, or every record, was made: a time such as 2026-11-21T08:00:00Z, or @MILLISECONDS "
+    help="Timestamp of the record, or of every record: a time such as 2026-11-21T08:00:00Z, or @MILLISECONDS "
     "since 1970.  [default: now]",
 )
 @url_option
@@ -163,23 +160,23 @@ def publish(
     """
     Publish to TOPIC: one message with CONTENT, each line of a file, or a file as it is.
 
-    CONTENT may be - for all of stdin as one message, unchanged. The answer is one line of JSON, which says
-    where the record is.
+    CONTENT may be - for all of stdin as one message, unchanged. The result is one line of JSON with the
+    topic, partition and offset of the record.
 
-    With --lines, the numbers of the lines that could not be published, and why, are on stderr. While the
-    service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines that
-    may have been published, although there was no answer, are named and not sent again. Should the service
-    not be there at all, or not let the caller in, what is left of the file is not sent.
+    With --lines, stderr has the numbers of the lines that could not be published, and the reasons. While the
+    service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines
+    without an answer, which may have been published, are reported and not sent again. If the service cannot
+    be reached at all, or refuses the caller, the rest of the file is not sent.
     """
     if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one
         raise click.UsageError(
-            "Say what to publish: either CONTENT (- for stdin), or --lines FILE, or --raw FILE."
+            "Give the message to publish: either CONTENT (- for stdin), or --lines FILE, or --raw FILE."
         )
-    warn_of_a_token_in_the_clear(url=url, token=token)
+    warn_of_unencrypted_token(url=url, token=token)
     if raw_path is not None:
         if headers is not None or timestamp_ms is not None:
             raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
-        # The bytes that were typed, UTF-8 or not: such a record may have any key.
+        # The bytes as typed, UTF-8 or not: a key may have any bytes.
         raw_key = None if key is None else os.fsencode(key)
         _publish_raw(topic=topic, key=raw_key, body=_read(raw_path), url=url, token=token)
         return
@@ -211,7 +208,7 @@ def _stdin() -> str:
         return _stdin_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandFailed(
-            "What stdin contains is not UTF-8; nothing was published. To publish it as it is: --raw -"
+            "Stdin is not UTF-8. Nothing was published. To publish any bytes, use --raw -"
         ) from error
 
 
@@ -250,29 +247,25 @@ def _publish_lines(
 ) -> None:
     async def command(reactor: Any) -> None:
         from sampleapp.cli._chunks import ChunkReader
-        from sampleapp.cli._file_publisher import Concurrency, publish_lines
+        from sampleapp.cli._file_publisher import publish_lines
         from sampleapp.cli._lines import LineSource
         from sampleapp.cli._progress import progress_of
         from sampleapp.client import Client
 
-        in_order = template.key is not None
-        concurrency = Concurrency(
-            batches=in_flight or (1 if in_order else BATCHES_IN_FLIGHT),
-            single_messages=in_flight or (1 if in_order else SINGLE_MESSAGES_IN_FLIGHT),
-        )
+        requests = in_flight or (BATCHES_IN_FLIGHT if template.key is None else 1)
         client = Client(
             base_url=url,
             reactor=reactor,
             token=token,
             timeout_s=LINES_TIMEOUT_S,
-            max_idle_connections=max(concurrency.batches, concurrency.single_messages),
+            max_idle_connections=requests,
         )
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
             report = await publish_lines(
                 client=client,
                 template=template,
                 source=LineSource(ChunkReader(file=file, reactor=reactor).read),
-                in_flight=concurrency,
+                in_flight=requests,
                 clock=reactor,
                 progress=progress,
             )

@@ -1,4 +1,4 @@
-"""``sampleapp readings``: print the readings, once or whenever they change."""
+"""``sampleapp readings``: print the readings, once or each time they change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 from sampleapp.cli._options import url_option
 from sampleapp.cli._output import note, print_result
-from sampleapp.cli._run import explained, run
-from sampleapp.cli._tokens import token_option, warn_of_a_token_in_the_clear
+from sampleapp.cli._run import command_failure, run
+from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
     from sampleapp.client import Client, Snapshot, Version
@@ -36,20 +36,20 @@ Examples:
     type=click.Choice(["1", "2"]),
     default="1",
     show_default=True,
-    help="Of the representation: 1 for the values, 2 for values with their ids.",
+    help="Version of the representation: 1 for the values, 2 for values with their ids.",
 )
 @click.option(
     "--watch",
     "watching",
     is_flag=True,
-    help="Go on, and print them again whenever they change, until Ctrl-C. A service that is away for a "
-    "while is asked again until it is back.",
+    help="Print the readings again each time they change, until Ctrl-C. If the service does not answer, ask "
+    "again until it does.",
 )
 @url_option
 @token_option
 def readings(*, version_name: str, watching: bool, url: str, token: str | None) -> None:
     """Print the readings as one line of JSON."""
-    warn_of_a_token_in_the_clear(url=url, token=token)
+    warn_of_unencrypted_token(url=url, token=token)
     version: Version = 2 if version_name == "2" else 1
 
     async def command(reactor: Any) -> None:
@@ -63,16 +63,16 @@ def readings(*, version_name: str, watching: bool, url: str, token: str | None) 
                 snapshot: Snapshot[Any] = await client.poll(version=version)
                 print_result(snapshot.readings)
         except ClientError as error:
-            raise explained(error) from error
+            raise command_failure(error) from error
 
     run(command)
 
 
 async def watch(*, client: Client, version: Version, reactor: Any) -> None:
     """
-    Print the readings, and then again each time they have changed, until cancelled.
+    Print the readings, and again each time they have changed, until cancelled.
 
-    :raise sampleapp.client.ClientError: the service will not answer otherwise later either.
+    :raise sampleapp.client.ClientError: a later request would fail in the same way.
     """
     from twisted.internet.defer import CancelledError
     from twisted.internet.task import deferLater
@@ -98,11 +98,11 @@ async def watch(*, client: Client, version: Version, reactor: Any) -> None:
                 if away:
                     note("The service answers again.")
                 away = False
-                # Not only by the snapshot: a server without entity tags sends a new one each time.
+                # Not by the snapshot alone: without entity tags, each snapshot is new.
                 if snapshot.readings != printed:
                     printed = snapshot.readings
                     print_result(printed)
             await deferLater(reactor, pause_s)
     except CancelledError:
-        # Ctrl-C is how a watch ends, not how it fails.
+        # Ctrl-C is the regular end of --watch.
         return

@@ -1,4 +1,4 @@
-"""Publishing one record, and saying where it is."""
+"""Publishing of one record, and printing of its place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sampleapp.cli._output import CommandFailed, OutputLost, note, print_result
-from sampleapp.cli._run import explained, run
+from sampleapp.cli._run import command_failure, run
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -18,7 +18,7 @@ __all__ = ["publish_record"]
 
 
 class _AnswerLost(CommandFailed):
-    """Published, but the answer could not be printed: who takes that for a failure publishes it twice."""
+    """Published, but the answer could not be printed. Publishing again would make a duplicate."""
 
     exit_code = 3
 
@@ -27,10 +27,10 @@ def publish_record(
     request: Callable[[Client], Deferred[RecordMetadata]], *, what: str, url: str, token: str | None
 ) -> None:
     """
-    Publish a record, and print where it is.
+    Publish a record, and print its topic, partition and offset.
 
-    :param request: is given a client to publish it with.
-    :param what: is published, for errors: ``"message"``.
+    :param request: publishes it with the client.
+    :param what: names the record in error messages: ``"message"``.
     """
 
     async def command(reactor: Any) -> None:
@@ -44,7 +44,7 @@ def publish_record(
             metadata = await request(client)
         except ClientError as error:
             outcome = f"The {what} may have been published." if error.possibly_published else ""
-            raise explained(error, outcome=outcome) from error
+            raise command_failure(error, outcome=outcome) from error
         except InvalidMessage as error:
             raise CommandFailed(str(error)) from error
         except CancelledError:

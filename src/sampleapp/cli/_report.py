@@ -1,4 +1,4 @@
-"""What became of the lines of a file, told to a person."""
+"""The report on the lines of a file, for a person."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ __all__ = ["Report"]
 
 
 class Report:
-    """What became of the lines so far."""
+    """The outcome of the lines so far."""
 
     def __init__(self) -> None:
         self.published = 0
         self.failed = 0
         self.finished_bytes = 0
-        """Of the file, in lines whose outcome is known."""
+        """Bytes of the file in lines whose outcome is known."""
         self.unreachable = False
-        """Whether the service could not be reached, so that no more lines are begun."""
+        """True if the service could not be reached, so that no more lines are sent."""
         self.refused = False
-        """Whether the service takes nothing of the caller, so that no more lines are begun."""
+        """True if the service refuses the caller, so that no more lines are sent."""
         self.held_back_s = 0.0
-        """How long nothing was sent because the caller's rate did not allow it, in seconds."""
+        """Time for which nothing was sent because of the caller's rate, in seconds."""
         self.waited_s = 0.0
-        """How long nothing was sent because the service could not take it, or was not there, in seconds."""
+        """Time for which nothing was sent because the service was busy or away, in seconds."""
         self.waiting_because: str | None = None
-        """Why nothing is sent at the moment, if the service cannot take it; ``None`` if it can."""
+        """Why nothing is sent now, if the service is busy or away; ``None`` otherwise."""
         self.unreadable: str | None = None
-        """Why the file could not be read to its end; ``None`` if it could."""
+        """Why the file could not be read to its end; ``None`` if there was no such error."""
         self.interrupted = False
-        """Whether the publishing was cancelled, so that no more lines are begun."""
-        # Reasons are few, lines many: eight bytes each, where a str or even an int would be dozens.
+        """True if the publishing was cancelled, so that no more lines are sent."""
+        # There are few reasons and many lines: an array takes 8 bytes per line, a list several times as much.
         self._failures: dict[str, array[int]] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether every line has been published."""
+        """True if every line has been published."""
         return not (self.failed or self.stopped)
 
     @property
     def stopped(self) -> bool:
-        """Whether no more lines are begun, although there may be some."""
+        """True if no more lines are sent, although there may be some."""
         return bool(self.unreachable or self.refused or self.unreadable or self.interrupted)
 
     def fail(self, number: int, reason: str) -> None:
         """
-        Account for a line that could not be published.
+        Add a line that could not be published.
 
         :param number: of the line, from 1.
         """
@@ -55,23 +55,23 @@ class Report:
         self._failures.setdefault(reason, array("Q")).append(number)
 
     def sentences(self) -> Iterator[str]:
-        """All there is to say, for a person: why lines failed, and how many did not."""
+        """Return the report in sentences: the failed lines with reasons, why it stopped, and the numbers."""
         for reason, numbers in self._failures.items():
             word = "Line" if len(numbers) == 1 else "Lines"
             yield f"{word} {', '.join(_ranges(numbers))}: {reason}"
         after = f"after line {self.published + self.failed}"
         if self.unreachable:
-            yield f"Stopped {after}: what follows was not sent. Is the service running? {START_IT}"
+            yield f"Stopped {after}: the lines that follow were not sent. Is the service running? {START_IT}"
         elif self.refused:
-            yield f"Stopped {after}: what follows was not sent, since the service would refuse it as well."
+            yield f"Stopped {after}: the lines that follow were not sent; they would be refused as well."
         elif self.unreadable is not None:
             yield f"Stopped {after}: reading failed ({self.unreadable})."
         elif self.interrupted:
-            yield f"Interrupted {after}: what follows was not sent."
+            yield f"Interrupted {after}: the lines that follow were not sent."
         if self.held_back_s:
-            yield f"Nothing was sent for {_seconds(self.held_back_s)} in all: the service allows no more."
+            yield f"Nothing was sent for {_seconds(self.held_back_s)} in all: the caller's rate was used up."
         if self.waited_s:
-            yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service could not take it."
+            yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service was busy or away."
         lines = "line" if self.published == 1 else "lines"
         yield f"Published {self.published} {lines}, {self.failed} failed."
 
@@ -82,7 +82,7 @@ def _seconds(duration_s: float) -> str:
 
 
 def _ranges(numbers: array[int]) -> Iterator[str]:
-    """Write numbers, of which each occurs once, as a person would: 1-3, 7."""
+    """Write distinct numbers as ranges: 1-3, 7."""
     first = last = None
     for number in sorted(numbers):
         if last is not None and number == last + 1:

@@ -1,4 +1,4 @@
-"""From click's world to Twisted's, and back with an exit code."""
+"""Running a coroutine in the reactor from a click command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from sampleapp.cli._output import INTERRUPTED, CommandFailed, interrupt_output
 if TYPE_CHECKING:
     from sampleapp.client import ClientError
 
-__all__ = ["START_IT", "explained", "run"]
+__all__ = ["START_IT", "command_failure", "run"]
 
-START_IT = "Start it with: sampleapp serve"
-GIVE_A_TOKEN = "Put one into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token
-OTHER_TOKEN = (
-    "It may be over, or replaced, or for another service: ask whoever runs the service for another one."  # noqa: S105 -- no token
-)
-ASK_FOR_RIGHTS = "Whoever runs the service can grant it."
+START_IT = "Start it with: sampleapp serve. Or give its URL with --url or SAMPLEAPP_URL."
+GIVE_A_TOKEN = "Put a token into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token
+OTHER_TOKEN = "It may have expired, been replaced, or be for another service: ask the operator for another."  # noqa: S105 -- no token
+ASK_FOR_RIGHTS = "The operator of the service can grant the right."
 
 
 def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
@@ -28,20 +26,22 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     Run the reactor until a command is done, and return or raise as the command did.
 
     Ctrl-C and SIGTERM cancel the command, which then ends the process with `INTERRUPTED`, unless it
-    handles the `twisted.internet.defer.CancelledError`; a second one cancels what it does about that.
-    Connections that a command leaves open end with the process: to wait for them would only be one more
-    moment at which a signal can come.
+    handles the `twisted.internet.defer.CancelledError`; a second signal cancels its handling of the first.
+    Connections that a command leaves open end with the process. Waiting for them would only give signals one
+    more moment to arrive.
 
     :param command: is called with the reactor.
     """
-    from twisted.internet import task
+    from twisted.internet import reactor, task
     from twisted.internet.defer import CancelledError, Deferred
     from twisted.python.failure import Failure
+
+    from sampleapp.concurrency.monotonic_time import use_monotonic_time
 
     failures: list[Failure] = []
 
     def main(reactor: Any) -> Deferred[None]:
-        # react() would log a traceback for a failure. What click knows how to show is for click.
+        # For a failure, react() would log a traceback. click shows it as a sentence.
         running = Deferred.fromCoroutine(command(reactor)).addErrback(failures.append)
         ended: Deferred[None] = Deferred()
         running.addBoth(lambda _: ended.callback(None))
@@ -50,20 +50,21 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
             reactor.callFromThread(running.cancel)
             interrupt_output()
 
-        # Twisted leaves SIGINT alone if somebody else handles it. Its own handler stops the reactor, and
-        # complains in the log if that happens to be stopping already.
+        # Twisted does not replace another handler of SIGINT. Its own stops the reactor, and logs an error if
+        # the reactor is stopping already.
         signal.signal(signal.SIGINT, interrupted)
-        # It takes SIGTERM in any case, when the reactor starts.
+        # Twisted replaces the handler of SIGTERM when the reactor starts.
         reactor.callWhenRunning(signal.signal, signal.SIGTERM, interrupted)
 
         def terminated() -> Deferred[None]:
             running.cancel()
             return ended
 
-        # Waited for, since a command may have something to put away first.
+        # The shutdown waits, since a command may have to clean up.
         reactor.addSystemEventTrigger("before", "shutdown", terminated)
         return running
 
+    use_monotonic_time(reactor)
     previous = signal.getsignal(signal.SIGINT)
     try:
         task.react(main)
@@ -77,11 +78,11 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     failures[0].raiseException()
 
 
-def explained(error: ClientError, *, outcome: str = "") -> CommandFailed:
+def command_failure(error: ClientError, *, outcome: str = "") -> CommandFailed:
     """
-    Make of a client's error the sentences that tell a person what to do.
+    Convert a client's error to sentences that tell a person what to do.
 
-    :param outcome: a sentence about what the request may have done in spite of the error.
+    :param outcome: a sentence about the possible effect of the request in spite of the error.
     """
     from sampleapp.client import Forbidden, ServiceUnreachable, TLSFailed, Unauthorized
 

@@ -8,10 +8,10 @@ __all__ = ["serve"]
 
 
 class _PassedOn(click.Command):
-    """A command whose arguments are another's to understand, ``--help`` and ``--`` included."""
+    """A command that passes on all its arguments, ``--help`` and ``--`` included."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take all of them as they are."""
+        """Accept all arguments unparsed."""
         ctx.params["options"] = tuple(args)
         return []
 
@@ -19,6 +19,6 @@ class _PassedOn(click.Command):
 @click.command(cls=_PassedOn, add_help_option=False, short_help="Run the service.")
 def serve(*, options: tuple[str, ...]) -> None:
     """Run the service until Ctrl-C or SIGTERM."""
-    from sampleapp.serve import serve
+    from sampleapp.service.serve import serve
 
     serve(options)

@@ -1,4 +1,4 @@
-"""The three standard streams, which whoever starts the command may have closed."""
+"""Standard streams that may be closed at the start of the command."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["discard_stdout", "open_standard_streams"]
 
 def open_standard_streams() -> None:
     """
-    Put something in the place of each standard stream that is closed.
+    Replace each closed standard stream.
 
-    Otherwise the next file or socket to be opened would get its number, and be written to or read from
-    by mistake. What replaces stdin cannot be read, and what replaces stdout cannot be written, so that
-    their use fails as it should (EBADF); what is said on stderr goes nowhere.
+    Otherwise the next file or socket would get its descriptor, and be written or read by mistake. The
+    replacement of stdin cannot be read, and that of stdout cannot be written, so that their use fails as
+    expected (EBADF). Output to the replacement of stderr is discarded.
     """
     for descriptor, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         if not _is_open(descriptor):
-            # The lowest free number is what a file gets, and those below are in use.
+            # A new file gets the lowest free descriptor: this one, since the lower ones are open.
             os.open(os.devnull, flags)
-    # For good, as are those that they replace.
+    # Never closed, like the streams that they replace.
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 -- see above
@@ -36,9 +36,9 @@ def _is_open(descriptor: int) -> bool:
 
 def discard_stdout() -> None:
     """
-    Let what is still to be written to stdout go nowhere.
+    Discard pending output to stdout.
 
-    The interpreter writes it once more when it ends, and would complain, or wait, once more.
+    Otherwise the interpreter would write it again when it ends, and fail or block again.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

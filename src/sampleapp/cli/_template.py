@@ -1,4 +1,4 @@
-"""What messages that are published together have in common."""
+"""A message without its content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Template"]
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """A message without its content; see `sampleapp.client.Message`."""
+    """The members that the messages of one command share; see `sampleapp.client.Message`."""
 
     topic: str
     key: str | None = None

@@ -1,4 +1,4 @@
-"""Times, as they are written on a command line."""
+"""Parsing of times on the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from datetime import datetime
 
-from sampleapp.timestamps import InvalidTimestamp, parse_timestamp
+from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
 __all__ = ["MAX_INT64", "milliseconds"]
 
@@ -16,10 +16,10 @@ _MILLISECONDS = re.compile(r"@(?P<digits>[0-9]{1,19})")
 
 def milliseconds(text: str) -> int | None:
     """
-    Read a time.
+    Parse a time.
 
     :param text: such as ``2026-11-21T08:00:00Z``, or ``@1795248000000``, in milliseconds since the epoch.
-    :return: milliseconds since the epoch; ``None`` if it is not a time, or lacks its offset from UTC.
+    :return: milliseconds since the epoch; ``None`` if it is not a time, or has no offset from UTC.
     """
     number = _MILLISECONDS.fullmatch(text)
     if number is not None:
@@ -27,7 +27,7 @@ def milliseconds(text: str) -> int | None:
         return value if value <= MAX_INT64 else None
     with suppress(InvalidTimestamp):
         return parse_timestamp(text)
-    # Without seconds, for example, or with a space between day and time.
+    # For example without seconds, or with a space between day and time.
     try:
         # Python 3.10 does not know Z.
         time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))

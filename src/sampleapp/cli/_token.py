@@ -1,4 +1,4 @@
-"""``sampleapp token``: make a token for a caller of the service."""
+"""``sampleapp token``: create a token for a caller of the service."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ EPILOG = """
 Examples:
   sampleapp token thermometer --publish readings --publish "sensors.*"
   sampleapp token display --read --until 2027-01-31
+  sampleapp token archive --consume "sensors.*"
   sampleapp token thermometer --append /etc/sampleapp/callers.toml
 
-The service knows the token only by its SHA-256, so nobody can show it again: put it at once where the
-caller reads it.
+The service stores only the SHA-256 of the token, so the token cannot be shown again: store it at once where
+the caller reads it.
 """
 
 
@@ -32,8 +33,8 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
     if not is_legal_name(value):
         raise click.BadParameter(
-            f"{value!r} is no name of a caller: 1 to 100 characters out of A-Z, a-z, 0-9, '.', '_', '-' "
-            "and '@'.",
+            f"{value!r} is not the name of a caller: 1 to 100 characters out of A-Z, a-z, 0-9, '.', '_', "
+            "'-' and '@'.",
             param=parameter,
         )
     return value
@@ -45,11 +46,11 @@ def _patterns(_context: click.Context, parameter: click.Parameter, value: tuple[
     for pattern in value:
         if not is_legal_pattern(pattern):
             raise click.BadParameter(
-                f"{pattern!r} is no topic, and no pattern of topics: 1 to 249 characters out of A-Z, a-z, "
-                "0-9, '.', '_', '-' and '*', which stands for any run of characters.",
+                f"{pattern!r} is neither a topic nor a pattern of topics: 1 to 249 characters out of A-Z, "
+                "a-z, 0-9, '.', '_', '-' and '*', which matches any characters.",
                 param=parameter,
             )
-    # One that is given twice says nothing more.
+    # Without duplicates.
     return tuple(dict.fromkeys(value))
 
 
@@ -62,10 +63,10 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     except ValueError:
         day = None
     if day is None:
-        raise click.BadParameter(f"{value!r} is no date such as 2027-01-31.", param=parameter)
+        raise click.BadParameter(f"{value!r} is not a date such as 2027-01-31.", param=parameter)
     if day < datetime.now(timezone.utc).date():
         raise click.BadParameter(
-            f"{value} is over (in UTC); the token would never be valid.", param=parameter
+            f"{value} is in the past (in UTC): the token would never be valid.", param=parameter
         )
     return day
 
@@ -77,8 +78,16 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     multiple=True,
     metavar="PATTERN",
     callback=_patterns,
-    help="A topic that the caller may publish to, or a pattern: in it, * is any run of characters. May be "
-    "given more than once. Quote a *, which the shell takes for names of files.",
+    help="Topic that the caller may publish to, or a pattern with * for any characters. May be "
+    "given more than once. Quote a *, since the shell expands it to names of files.",
+)
+@click.option(
+    "--consume",
+    multiple=True,
+    metavar="PATTERN",
+    callback=_patterns,
+    help="Topic whose records the caller may read, or a pattern as for --publish. May be given more than "
+    "once.",
 )
 @click.option("--read", is_flag=True, help="The caller may read the readings.")
 @click.option("--metrics", is_flag=True, help="The caller may see metrics.")
@@ -86,99 +95,109 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     "--until",
     metavar="YYYY-MM-DD",
     callback=_day,
-    help="The last day, in UTC, on which the token is valid. Without it, the token has no end.",
+    help="Last day, in UTC, on which the token is valid. Without this option, it does not expire.",
 )
 @click.option(
     "--append",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Add the lines to this file of callers, which is made if it does not exist. A caller that is in it "
-    "already keeps its rights, and its other tokens.",
+    help="Add the lines to this callers file, which is created if it does not exist. A caller that is "
+    "already in it keeps its rights and its other tokens.",
 )
 def token(
-    *, name: str, publish: tuple[str, ...], read: bool, metrics: bool, until: date | None, path: Path | None
+    *,
+    name: str,
+    publish: tuple[str, ...],
+    consume: tuple[str, ...],
+    read: bool,
+    metrics: bool,
+    until: date | None,
+    path: Path | None,
 ) -> None:
     """
-    Make a token for the caller NAME, and print it.
+    Create a token for the caller NAME, and print it.
 
-    The token is on stdout, alone, once. What the service has to know of it is on stderr: the lines for the
-    file that its option --callers names. --append FILE adds them there instead.
+    Only the token is on stdout, and only this once. The lines for the service's callers file (its option
+    --callers) are on stderr. --append FILE adds them to that file instead.
     """
     from sampleapp.access.tokens import digest_of, new_token
+    from sampleapp.file_permissions import WRITABLE, is_writable_by_all
 
     made = new_token()
-    caller = caller_lines(name, publish=publish, read=read, metrics=metrics)
+    caller = caller_lines(name, publish=publish, consume=consume, read=read, metrics=metrics)
     new = token_lines(name, sha256=digest_of(made.encode("ascii")).hex(), until=until)
-    has_rights = bool(publish or read or metrics)
+    has_rights = bool(publish or consume or read or metrics)
     if path is None:
         note(_for_the_file(name, caller, new, has_rights=has_rights))
         _print_once(made, "Remove the lines above if you have them already.")
         return
 
+    if path.is_file() and is_writable_by_all(path.stat().st_mode):
+        raise CommandFailed(f"{path} cannot be used, since {WRITABLE}.")
     known = False
 
     def added_to(old: str) -> str:
         nonlocal known
-        known = _names(name, old, path)
+        known = _has_caller(name, old, path)
         if known and has_rights:
             raise CommandFailed(
-                f"The caller {name} is in {path} already, with rights of its own. Change those there; leave "
-                "out --publish, --read and --metrics to add a token."
+                f"The caller {name} is already in {path}, with its rights. Change its rights there; to add a "
+                "token, leave out --publish, --consume, --read and --metrics."
             )
         result = f"{_ended(old)}{new}" if known else f"{_ended(old)}{caller}\n{new}"
         _check(result, path)
         return result
 
     try:
-        replace_file(path, added_to, before=lambda: _print_once(made, f"{path} is as it was."))
+        replace_file(path, added_to, before=lambda: _print_once(made, f"{path} is unchanged."))
     except UnicodeDecodeError as error:
-        raise CommandFailed(f"{path} is not UTF-8, which TOML has to be.") from error
+        raise CommandFailed(f"{path} is not UTF-8, which TOML requires.") from error
     except OSError as error:
         raise CommandFailed(
-            f"{path} cannot be changed, so the token is of no use: {error.strerror}."
+            f"{path} cannot be changed, so the token is useless: {error.strerror}."
         ) from error
-    what = "a further token of the caller" if known else "the caller"
+    what = "another token of the caller" if known else "the caller"
     note(f"Added to {path}: {what} {name}.{_advice(known=known, has_rights=has_rights)}")
 
 
 def _for_the_file(name: str, caller: str, new: str, *, has_rights: bool) -> str:
-    """Say it in TOML as a whole, so that all of stderr can go into the file."""
-    hint = "" if has_rights else "# No rights are given: a new caller may do nothing yet.\n"
+    """Format the lines and hints as TOML, so that all of stderr can go into the file."""
+    hint = "" if has_rights else "# Without rights: a new caller may do nothing yet.\n"
     return (
-        f"# For the file of callers. If {name} is in it already, add only what follows from [[ on.\n"
+        f"# For the callers file. If {name} is already in it, add only the lines from [[ on.\n"
         f"{hint}\n{caller}\n{new}"
     ).rstrip("\n")
 
 
 def _advice(*, known: bool, has_rights: bool) -> str:
-    return "" if known or has_rights else " It has no rights yet: give it some there."
+    return "" if known or has_rights else " It has no rights yet: add them there."
 
 
 def _ended(old: str) -> str:
-    """End the last line, and leave one empty."""
+    """Return the text with its last line ended and one empty line after it."""
     if not old:
         return ""
     return f"{old}\n" if old.endswith("\n") else f"{old}\n\n"
 
 
-def _names(name: str, text: str, path: Path) -> bool:
+def _has_caller(name: str, text: str, path: Path) -> bool:
     """
-    Whether a file of callers has this one.
+    Return whether a callers file has this caller.
 
-    :raise CommandFailed: it cannot be read.
+    :raise CommandFailed: the file is not TOML.
     """
     from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
 
     try:
         callers = TOMLDocument(text.encode("utf-8")).value.get("callers", {})
     except TOMLMistake as mistake:
-        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is as it was.") from mistake
+        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is unchanged.") from mistake
     return isinstance(callers, dict) and name in callers
 
 
 def _check(text: str, path: Path) -> None:
-    """:raise CommandFailed: the service would not take this for a file of callers."""
+    """:raise CommandFailed: the service would refuse this callers file."""
     from sampleapp.access import CallersFileError, parse_callers
 
     try:
@@ -186,9 +205,9 @@ def _check(text: str, path: Path) -> None:
     except CallersFileError as error:
         mistakes = str(error).replace("--callers: ", "")
         raise CommandFailed(
-            f"With the token, the file would not be one of callers:\n{mistakes}\n"
-            f"{path} is as it was. Correct it first, or add the token by hand: without --append, its lines "
-            "are shown."
+            f"With the token, the callers file would be invalid:\n{mistakes}\n"
+            f"{path} is unchanged. Correct it first, or add the token by hand: without --append, this "
+            "command prints its lines."
         ) from error
 
 
@@ -196,7 +215,7 @@ def _print_once(token: str, otherwise: str) -> None:
     """
     Print the token.
 
-    :param otherwise: a sentence for when nobody takes it.
+    :param otherwise: a sentence for the case that it cannot be printed.
     """
     try:
         sys.stdout.write(f"{token}\n")

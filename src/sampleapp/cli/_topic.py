@@ -1,4 +1,4 @@
-"""Reading a topic from a broker until all that was asked for is printed, or cannot be had."""
+"""Reading of a topic from a broker, until the selected records are printed, or reading has failed."""
 
 from __future__ import annotations
 
@@ -20,41 +20,48 @@ from sampleapp.model import EARLIEST, Start
 
 __all__ = ["Selection", "print_topic", "print_topic_of"]
 
-LOOK_INTERVAL_S = 0.25
-COMPLAIN_AFTER_S = 2.0
+CHECK_INTERVAL_S = 0.25
+REPORT_AFTER_S = 2.0
 STOP_DEADLINE_S = 5.0
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Which records of a topic to print, and for how long to wait for them."""
+    """The records of a topic to print, and the time to wait for them."""
 
     topic: str
     start: Start = EARLIEST
     partition: int | None = None
-    """The only one; ``None`` for all."""
+    """The only partition to print; ``None`` for all."""
+    key: bytes | None = None
+    """Print only records with this key; ``None`` for all records."""
     limit: int | None = None
-    """How many at most; ``None`` for all."""
+    """The maximum number of records; ``None`` for all."""
     follow: bool = False
-    """Whether to go on, until cancelled, when all that was there has been printed."""
+    """True to go on with new records, until cancelled."""
     timeout_s: float | None = None
-    """For how many seconds without a record to wait; ``None`` to wait for ever."""
+    """The maximum time without a record, in seconds; ``None`` to wait for ever."""
 
     def describe(self) -> str:
-        """Name what is read, for a person."""
+        """Return the topic, and the partition if there is only one, for a person."""
         where = "" if self.partition is None else f"partition {self.partition} of "
         return f"{where}{self.topic!r}"
+
+    def describe_missing(self) -> str:
+        """Return the topic or partition that does not exist, for a person."""
+        return f"topic {self.topic!r}" if self.partition is None else self.describe()
 
 
 async def print_topic(selection: Selection, *, broker_url: str, reactor: Any) -> int:
     """
     Print the records of a topic.
 
-    :return: how many there were.
-    :raise click.ClickException: the broker is not one, or is not usable, or there is no such topic; says why.
+    :return: the number of records.
+    :raise click.ClickException: the broker's URL is invalid, the broker is not usable, or the topic does not
+        exist; the message says why.
     """
     try:
         broker = from_url(broker_url, reactor=reactor)
-        # Before the reactor runs, as it wants to be: commands are called before that.
+        # It must be called before the reactor runs, and so are commands.
         broker.check()
     except BrokerURLError as error:
         raise click.UsageError(f"--broker: {error}") from error
@@ -72,42 +79,40 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
     """
     Print the records of a topic of a started broker; see `print_topic`.
 
-    :raise click.exceptions.Exit: nobody reads stdout any more.
+    :raise click.exceptions.Exit: stdout has no reader any more.
     :raise click.ClickException: stdout cannot be written, the topic does not exist, or reading it has failed
         for good.
     """
-    printer = Printer(follow=selection.follow, limit=selection.limit)
+    printer = Printer(follow=selection.follow, limit=selection.limit, key=selection.key)
     following = broker.follow(
         topic=selection.topic, observer=printer, start=selection.start, partition=selection.partition
     )
     supervisor = _Supervisor(
         broker=broker, following=following, printer=printer, selection=selection, clock=clock
     )
-    watching = LoopingCall(supervisor.look)
+    watching = LoopingCall(supervisor.check)
     watching.clock = clock
-    watching.start(LOOK_INTERVAL_S, now=False)
+    # An exception in it ends the loop.
+    watching.start(CHECK_INTERVAL_S, now=False).addErrback(printer.done.errback)
     try:
         await printer.done
     except CancelledError:
-        # With --follow, Ctrl-C is how it ends; without, it has kept something from being printed.
+        # The regular end of --follow; otherwise, some records have not been printed.
         if not selection.follow:
             raise
         return printer.printed
     finally:
-        watching.stop()
+        if watching.running:
+            watching.stop()
         await following.stop()
         flush_results()
     if not printer.printed and printer.caught_up_once and following.exists() is False:
-        raise CommandFailed(f"There is no {_missing(selection)}. Is its name right?")
+        raise CommandFailed(f"There is no {selection.describe_missing()}. Is its name right?")
     return printer.printed
 
 
-def _missing(selection: Selection) -> str:
-    return f"topic {selection.topic!r}" if selection.partition is None else selection.describe()
-
-
 class _Supervisor:
-    """Looks now and then how the reading goes: says what holds it up, and ends what is of no use."""
+    """Checks the progress of reading: prints obstacles, and ends it after a time-out or for good."""
 
     def __init__(
         self,
@@ -125,13 +130,13 @@ class _Supervisor:
         self._clock = clock
         self._printed = 0
         self._since_s = clock.seconds()
-        # A broker that has only just been started has not failed yet.
-        self._complain_at_s = self._since_s + COMPLAIN_AFTER_S
-        self._said: tuple[str, ...] = ()
-        self._said_missing = False
+        # A broker that was just started needs a moment.
+        self._report_at_s = self._since_s + REPORT_AFTER_S
+        self._reported: tuple[str, ...] = ()
+        self._reported_missing = False
 
-    def look(self) -> None:
-        """Look once."""
+    def check(self) -> None:
+        """Check once."""
         if self._printer.done.called:
             return
         if self._following.is_lasting() and not self._selection.follow:
@@ -143,9 +148,9 @@ class _Supervisor:
         timeout_s = self._selection.timeout_s
         if timeout_s is not None and now_s - self._since_s >= timeout_s:
             self._time_out(timeout_s)
-        elif now_s >= self._complain_at_s:
-            self._complain_at_s = now_s + COMPLAIN_AFTER_S
-            self._complain()
+        elif now_s >= self._report_at_s:
+            self._report_at_s = now_s + REPORT_AFTER_S
+            self._report_obstacles()
 
     def _time_out(self, timeout_s: float) -> None:
         if self._printer.caught_up_once:
@@ -154,19 +159,19 @@ class _Supervisor:
             sentence = f"Gave up after {timeout_s:g} seconds without a record. {self._reasons()}"
             self._printer.done.errback(CommandFailed(sentence.rstrip()))
 
-    def _complain(self) -> None:
-        """Say, once for each cause, what it waits for."""
+    def _report_obstacles(self) -> None:
+        """Print obstacles to reading, once for each."""
         reasons = self._broker.health().reasons
-        if reasons and reasons != self._said:
+        if reasons and reasons != self._reported:
             note(f"{self._reasons()} Trying again.")
-        self._said = reasons
-        if self._printer.caught_up_once and self._following.exists() is False and not self._said_missing:
-            self._said_missing = True
-            note(f"There is no {_missing(self._selection)} yet. Waiting for it.")
+        self._reported = reasons
+        if self._printer.caught_up_once and self._following.exists() is False and not self._reported_missing:
+            self._reported_missing = True
+            note(f"There is no {self._selection.describe_missing()} yet. Waiting for it.")
 
     def _reasons(self) -> str:
         reasons = self._broker.health().reasons
-        # Why a broker cannot be reached is part of why a topic cannot be read.
+        # The reason why a broker cannot be reached is a part of the reason why a topic cannot be read.
         return " ".join(
             each for each in reasons if not any(each != other and each in other for other in reasons)
         )

@@ -1,4 +1,4 @@
-"""What a broker warns of while it reads a topic, shown to the person at the terminal."""
+"""Warnings from reading a topic, shown on stderr."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KAFKA = "sampleapp.brokers.kafka.consumer"
 _NAMESPACES: Final = frozenset(
     {f"{_KAFKA}.delivery.Delivery", f"{_KAFKA}.fetching.Fetching", f"{_KAFKA}.following.Following"}
 )
-"""Those who log what is missing in, or wrong with, what is read. The state of the broker is its health."""
+"""Loggers of warnings about records. The state of the broker is in its health instead."""
 
 
 @contextmanager
 def warnings_on_stderr() -> Iterator[None]:
-    """Show warnings about records that are skipped, or a topic that is read anew."""
+    """Show warnings about skipped records, and about a topic that is read again from its start."""
     from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 
     @provider(ILogObserver)

@@ -4,9 +4,12 @@ A typed client of the HTTP interface, on treq::
     client = Client(base_url="http://127.0.0.1:8080/", reactor=reactor)
     metadata = await client.publish(topic="readings", key="kitchen", content="21.5")
     values = await client.readings()
+    page = await client.read(topic="orders")
+    async for item in client.stream(topic="orders", start=page.position):
+        ...
 
-Every error is a `ClientError`, and says whether the same request is worth another try, and whether a
-message may have been published in spite of it.
+Every error is a `ClientError`, which says whether the same request may succeed later, and whether a message
+may have been published in spite of it.
 """
 
 from sampleapp.client._client import Client, Snapshot
@@ -15,34 +18,49 @@ from sampleapp.client._errors import (
     ClientError,
     Forbidden,
     PartlyPublished,
+    PositionError,
+    PositionExpired,
+    PositionUnknown,
     Problem,
     ProblemError,
     RequestTimedOut,
     ServiceUnreachable,
     TLSFailed,
     TooManyRequests,
+    TopicReplaced,
     Unauthorized,
     UnexpectedAnswer,
 )
 from sampleapp.client._messages import Message
+from sampleapp.client._records import Page
+from sampleapp.client._stream import Gap, Reset, Stream, StreamItem
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
-from sampleapp.negotiation import Version
+from sampleapp.model import Version
 
 __all__ = [
     "AnswerLost",
     "Client",
     "ClientError",
     "Forbidden",
+    "Gap",
     "Message",
+    "Page",
     "PartlyPublished",
+    "PositionError",
+    "PositionExpired",
+    "PositionUnknown",
     "Problem",
     "ProblemError",
     "RequestTimedOut",
+    "Reset",
     "ServiceUnreachable",
     "Snapshot",
+    "Stream",
+    "StreamItem",
     "TLSFailed",
     "TooManyRequests",
+    "TopicReplaced",
     "Unauthorized",
     "UnexpectedAnswer",
     "Version",

@@ -1,4 +1,4 @@
-"""What the answers of the service mean."""
+"""Decoding the answers of the service into values and errors."""
 
 from __future__ import annotations
 
@@ -12,64 +12,99 @@ from twisted.web.http_headers import Headers
 from sampleapp.client._errors import (
     Forbidden,
     PartlyPublished,
+    PositionError,
+    PositionExpired,
+    PositionUnknown,
     Problem,
     ProblemError,
     TooManyRequests,
+    TopicReplaced,
     Unauthorized,
     UnexpectedAnswer,
 )
 from sampleapp.client._exchange import Answer
-from sampleapp.model import RecordMetadata
+from sampleapp.client._records import Page, decode_records
+from sampleapp.model import GoneRecords, RecordMetadata
 
-__all__ = ["OK", "AnswerReader", "decode"]
+__all__ = ["OK", "RECORDS_MEDIA_TYPE", "AnswerReader", "decode"]
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+RECORDS_MEDIA_TYPE = "application/x-ndjson"
 OK = 200
+NO_CONTENT = 204
 UNAUTHORIZED = 401
 FORBIDDEN = 403
 TOO_MANY_REQUESTS = 429
 
 SHORTEST_SECRET = 16
 
+_POSITION_ERRORS: dict[str, type[PositionError]] = {
+    "position-expired": PositionExpired,
+    "topic-replaced": TopicReplaced,
+    "position-unknown": PositionUnknown,
+}
+"""By the last part of the problem's type."""
+
 _T = TypeVar("_T")
 
 
 class AnswerReader:
-    """Makes of each answer what it says, or an error."""
+    """Decodes answers into values or errors."""
 
     def __init__(self, *, token: str | None) -> None:
-        """:param token: what was sent; it is in none of the errors."""
+        """:param token: the token that was sent; no error shows it."""
         self._token = token
 
     def metadata(self, answer: Answer) -> RecordMetadata:
-        """Read where the one record is; raises what `refusal` makes of another answer."""
+        """Return the place of the one record; raises the error of `refusal` for another answer."""
         if answer.status != OK:
             raise self.refusal(answer)
         return decode(answer, RecordMetadata)
 
     def metadata_of_many(self, answer: Answer, *, count: int) -> list[RecordMetadata]:
-        """Read where each of so many records is; raises what `refusal` makes of another answer."""
+        """Return the places of ``count`` records; raises the error of `refusal` for another answer."""
         if answer.status != OK:
             raise self.refusal(answer, count=count)
         return _decode_lines(answer, count=count)
 
+    def page(self, answer: Answer) -> Page:
+        """Return the records of a page; raises the error of `refusal` for another answer."""
+        if answer.status not in {OK, NO_CONTENT}:
+            raise self.refusal(answer)
+        positions = answer.headers.getRawHeaders(b"position") or []
+        if not positions or (answer.status == OK and answer.media_type != RECORDS_MEDIA_TYPE):
+            raise self.refusal(answer)
+        try:
+            records = decode_records(answer.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _misunderstood(answer, error) from error
+        up_to_date = answer.headers.getRawHeaders(b"up-to-date") or [b""]
+        return Page(
+            records=records,
+            position=positions[-1].decode("ascii", "backslashreplace"),
+            up_to_date=up_to_date[-1].strip().lower() == b"true",
+        )
+
     def refusal(self, answer: Answer, *, count: int | None = None) -> ProblemError | UnexpectedAnswer:
         """
-        Make an error of an answer that is none of the expected ones.
+        Convert an answer that is not a success into an error.
 
-        :param count: how many messages the request had, if it may have had many.
+        :param count: the number of messages in a batch; ``None`` for a request that is not a batch.
         """
         if answer.media_type == PROBLEM_MEDIA_TYPE:
             try:
                 problem = decode(
-                    msgspec.structs.replace(answer, body=self._without_token(answer.body)), _ProblemOfMany
+                    msgspec.structs.replace(answer, body=self._without_token(answer.body)), _AnyProblem
                 )
             except UnexpectedAnswer as error:
-                # Whatever the status is: it may be that of a part of many.
+                # Whatever the status: it may be the status of a part of the batch.
                 error.possibly_published |= count is not None
                 return error
             if problem.status == answer.status:
                 retry_after_s = _retry_after_s(answer.headers)
+                position_error = _POSITION_ERRORS.get(problem.type.rpartition(":")[2])
+                if position_error is not None:
+                    return position_error(problem.problem(), gone=problem.gone, resume=problem.resume)
                 if count is None or not problem.is_partly_published:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
                 return self._partly_published(answer, problem, count=count, retry_after_s=retry_after_s)
@@ -78,12 +113,12 @@ class AnswerReader:
         elsewhere = f" and refers to {place}" if locations else ""
         return UnexpectedAnswer(
             f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}){elsewhere}, "
-            "which is not an answer of the service: is there a proxy in between, or something else there?",
+            "which is not an answer of the service: is there a proxy in between, or another program there?",
             status=answer.status,
         )
 
     def _partly_published(
-        self, answer: Answer, problem: _ProblemOfMany, *, count: int, retry_after_s: int | None
+        self, answer: Answer, problem: _AnyProblem, *, count: int, retry_after_s: int | None
     ) -> PartlyPublished | UnexpectedAnswer:
         try:
             results = [
@@ -103,15 +138,15 @@ class AnswerReader:
         return kind(problem, retry_after_s=retry_after_s)
 
     def _without_token(self, text: bytes) -> bytes:
-        """Take the token out of what is to be shown: some servers, not this one, repeat what they refuse."""
-        # What is shorter is no secret, and may be a part of any word.
+        """Remove the token from a text for an error: some servers, not this one, echo refused tokens."""
+        # A shorter token is not a secret, and may be part of any word.
         if self._token is None or len(self._token) < SHORTEST_SECRET:
             return text
         return text.replace(self._token.encode("ascii"), b"[token]")
 
 
 class _Result(Struct, frozen=True):
-    """What became of one of many messages: either the members of a record's metadata, or of a problem."""
+    """The result for one message of a batch: the members of a record's metadata, or those of a problem."""
 
     topic: str | None = None
     partition: int | None = None
@@ -122,7 +157,7 @@ class _Result(Struct, frozen=True):
     detail: str = ""
 
     def metadata(self) -> RecordMetadata:
-        """:raise msgspec.ValidationError: it is not that of a record."""
+        """:raise msgspec.ValidationError: the result is not the metadata of a record."""
         if self.topic is None or self.partition is None or self.offset is None:
             raise msgspec.ValidationError("a result has neither a status nor the place of a record")
         return RecordMetadata(topic=self.topic, partition=self.partition, offset=self.offset)
@@ -135,10 +170,12 @@ class _Result(Struct, frozen=True):
         return Problem(type=self.type, title=title, status=status, detail=self.detail)
 
 
-class _ProblemOfMany(Problem, frozen=True, kw_only=True):
-    """A problem document that may be about many messages."""
+class _AnyProblem(Problem, frozen=True, kw_only=True):
+    """A problem document that may be about a batch, or a position."""
 
     results: list[_Result] | None = None
+    gone: tuple[GoneRecords, ...] = ()
+    resume: str | None = None
 
     @property
     def is_partly_published(self) -> bool:
@@ -156,7 +193,7 @@ _decode_metadata_lines = msgspec.json.Decoder(RecordMetadata).decode_lines
 
 
 def _decode_lines(answer: Answer, *, count: int) -> list[RecordMetadata]:
-    """Read where each of the records is."""
+    """Return the places of the records."""
     try:
         lines = _decode_metadata_lines(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -174,30 +211,29 @@ def _without_the_results(answer: Answer, why: str) -> UnexpectedAnswer:
         f"{answer.url} answered {answer.status} that some messages were published, but not which: {why}.",
         status=answer.status,
     )
-    # Whatever the status is: some were.
+    # Whatever the status: some messages were published.
     error.possibly_published = True
     return error
 
 
 def decode(answer: Answer, shape: type[_T]) -> _T:
-    """Read a body by what it has to be. What Content-Type says of it proves nothing, and is not asked."""
+    """Decode a body as a type, whatever its Content-Type: that proves nothing about the body."""
     try:
         return msgspec.json.decode(answer.body, type=shape)
-    # Not JSON, or of another shape; not UTF-8; or brackets without end.
+    # Not JSON, or of another type; not UTF-8; or nested too deeply.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _misunderstood(answer, error) from error
 
 
 def _misunderstood(answer: Answer, error: Exception) -> UnexpectedAnswer:
     return UnexpectedAnswer(
-        f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}), but not with what "
-        f"the service sends: {error}. Is it the address of the service, in a version that knows this "
-        "request?",
+        f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}), but not as the "
+        f"service does: {error}. Is this the URL of the service, and does its version support this request?",
         status=answer.status,
     )
 
 
 def _retry_after_s(headers: Headers) -> int | None:
-    """The seconds of a Retry-After; the service does not use its other form, a date."""
+    """Return the seconds in Retry-After; the service does not send its other form, a date."""
     values = headers.getRawHeaders(b"retry-after") or [b""]
     return int(values[-1]) if values[-1].isdigit() else None

@@ -8,54 +8,56 @@ from typing import Generic, Literal, TypeVar, cast, overload
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.client import HTTPConnectionPool
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent
+from twisted.web.iweb import IAgent, IResponse
 
-from sampleapp.client._answers import OK, AnswerReader, decode
-from sampleapp.client._exchange import Exchanger
+from sampleapp.client._answers import OK, RECORDS_MEDIA_TYPE, AnswerReader, decode
+from sampleapp.client._exchange import Answer, Exchanger, OpenAnswer
 from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
-from sampleapp.client._tls import TLSPolicy
+from sampleapp.client._records import Page, records_path
+from sampleapp.client._stream import Stream
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
-from sampleapp.model import Reading, RecordMetadata
-from sampleapp.negotiation import MEDIA_TYPES, Version
+from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
+from sampleapp.outgoing.https import make_agent
 
 __all__ = ["Client", "Snapshot"]
 
 NOT_MODIFIED = 304
 
-# Shorter than servers keep idle connections, ours (60 s) included: a message written to a connection
-# that is just being closed would be neither published nor known not to be.
+EVENT_STREAM = b"text/event-stream"
+
+# Shorter than servers, ours (75 s) included, keep idle connections: if a message is written to a connection
+# that is just being closed, it is not known whether it was published.
 IDLE_CONNECTION_S = 30
-# A host that does not answer at all, or not in TLS, is reported while it is still certain that nothing was
-# sent.
+# A host that does not answer at all, or not in TLS, is reported while it is certain that nothing was sent.
 CONNECT_TIMEOUT_S = 10.0
 
 _Readings = TypeVar("_Readings")
 
 
 class Snapshot(Struct, Generic[_Readings], frozen=True):
-    """The readings as they were at one time, and what is needed to ask whether they have changed."""
+    """The readings at one time, with their entity tag."""
 
     readings: _Readings
     etag: bytes | None
-    """The entity tag, as the service sent it; ``None`` if it sent none."""
+    """As the service sent it, to ask whether the readings have changed; ``None`` if it sent none."""
 
 
 class Client:
     """
-    Talks to one service, over connections that stay open between requests until `close`.
+    A client of one service. Its connections stay open between requests, until `close`.
 
     Unless a method says otherwise, its Deferred fails with
 
-    - `sampleapp.client.ServiceUnreachable`, when nothing was sent,
-    - `sampleapp.client.RequestTimedOut` or `sampleapp.client.AnswerLost`, when the service may have done
-      what it was asked to,
-    - `sampleapp.client.ProblemError`, when the service says what is wrong,
-    - `sampleapp.client.UnexpectedAnswer`, when the answer is not one of this service,
+    - `sampleapp.client.ServiceUnreachable` if nothing was sent, or the server cannot have understood it,
+    - `sampleapp.client.RequestTimedOut` or `sampleapp.client.AnswerLost` if the service may have carried out
+      the request,
+    - `sampleapp.client.ProblemError` if the service answers with a problem,
+    - `sampleapp.client.UnexpectedAnswer` if the answer is not one of this service.
 
-    and may be cancelled, which closes its connection.
+    Cancelling the Deferred closes its connection.
     """
 
     def __init__(
@@ -71,16 +73,16 @@ class Client:
         """
         Connects only when the first request is made.
 
-        :param base_url: where the service is, such as ``http://127.0.0.1:8080/``.
-        :param reactor: for the time and, without an agent, for connections.
-        :param token: says who calls: a token of the service's own, or a JSON Web Token. It goes with each
-            request (RFC 6750), to nobody but the service, and is in no error and no ``repr()``. Over plain
-            HTTP everybody on the way can read it.
-        :param agent: makes the requests in place of an agent of the client's own.
+        :param base_url: the URL of the service, such as ``http://127.0.0.1:8080/``.
+        :param reactor: provides the time and, without an agent, connections.
+        :param token: the caller's credentials: a token of the service's own, or a JSON Web Token. It is sent
+            with each request (RFC 6750), only to the service, and is in no error and no ``repr()``. Plain
+            HTTP shows it to every machine between the client and the service.
+        :param agent: makes the requests, instead of the client's own agent.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
-        :param max_idle_connections: how many connections to keep for later requests. There is no bound on
-            the requests, and so on the connections, at one time.
-        :raise ValueError: the base URL is not one, or the token cannot be one.
+        :param max_idle_connections: the number of connections to keep for later requests. The number of
+            concurrent requests, and so of connections, is not limited.
+        :raise ValueError: the base URL or the token is invalid.
         """
         self._base_url = parse_base_url(base_url)
         if token is not None:
@@ -90,14 +92,9 @@ class Client:
             pool = HTTPConnectionPool(reactor)
             pool.maxPersistentPerHost = max_idle_connections
             pool.cachedConnectionTimeout = IDLE_CONNECTION_S
-            connect_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
-            agent = Agent(
-                reactor,
-                contextFactory=TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s),
-                connectTimeout=connect_timeout_s,
-                pool=pool,
-            )
+            agent = make_agent(reactor, connect_timeout_s=min(CONNECT_TIMEOUT_S, timeout_s), pool=pool)
             self._pool = pool
+        self._reactor = reactor
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)
         self._answers = AnswerReader(token=token)
 
@@ -113,16 +110,16 @@ class Client:
         """
         Publish one message.
 
-        When it fails with a `sampleapp.client.ClientError`, that error's ``possibly_published`` tells
-        whether there may be a record all the same. A message is never sent twice by itself.
+        When it fails with a `sampleapp.client.ClientError`, the error's ``possibly_published`` says whether
+        the record may exist all the same. The client never sends a message twice by itself.
 
         :param topic: the name of the topic.
         :param content: the record's value; stored as UTF-8.
-        :param key: the record's key, stored as UTF-8; ``None`` for none, which the empty key is not.
+        :param key: the record's key, stored as UTF-8; ``None`` for no key, which differs from the empty key.
         :param headers: the record's headers, in this order; values are stored as UTF-8.
-        :param timestamp_ms: when the record was made, in milliseconds since the epoch; ``None`` for when the
-            service gets it.
-        :return: fires, once the broker has acknowledged the record, with where it is. Fails also with
+        :param timestamp_ms: the time of the record, in milliseconds since the epoch; ``None`` for the time at
+            which the service receives it.
+        :return: fires with the place of the record, once the broker has acknowledged it. Fails also with
             `sampleapp.errors.InvalidMessage`, before anything is sent, for text with lone surrogates.
         """
         message = Message(
@@ -136,22 +133,21 @@ class Client:
 
     def publish_many(self, messages: Iterable[Message]) -> Deferred[list[RecordMetadata]]:
         """
-        Publish many messages in one request, at a small part of what each would cost alone.
+        Publish many messages in one request, at a small part of the cost of single requests.
 
-        The service looks at all of them before it publishes any. Records of one topic and key keep the order
-        of the messages. How many there may be, the service decides: by default 16 MiB of JSON. The whole
-        request is made at once, in a few milliseconds for a megabyte.
+        The service checks all messages before it publishes any. Records of one topic and key keep the order
+        of the messages. The service limits the size: by default to 16 MiB of JSON. The whole request is
+        encoded at once, in a few milliseconds per megabyte.
 
-        When it fails with `sampleapp.client.PartlyPublished`, that error's ``results`` tell for each message
-        where its record is, or what went wrong. Any other `sampleapp.client.ClientError` is about all of
-        them: unless it is ``possibly_published``, none was published. Of a
-        `sampleapp.client.ProblemError`, the pointers in ``problem.errors`` begin with the number of the
-        message, from 0: ``/17/content``.
+        When it fails with `sampleapp.client.PartlyPublished`, the error's ``results`` have, for each message,
+        the place of its record or an error. Any other `sampleapp.client.ClientError` is about all messages:
+        unless it is ``possibly_published``, none was published. In a `sampleapp.client.ProblemError`, the
+        pointers in ``problem.errors`` begin with the number of the message, from 0: ``/17/content``.
 
-        :param messages: without any, no request is made.
-        :return: fires, once the broker has acknowledged all records, with where each is, in the order of the
-            messages. Fails also with `sampleapp.errors.InvalidMessage`, before anything is sent, for text
-            with lone surrogates.
+        :param messages: if there are none, no request is made.
+        :return: fires with the places of the records, in the order of the messages, once the broker has
+            acknowledged all of them. Fails also with `sampleapp.errors.InvalidMessage`, before anything is
+            sent, for text with lone surrogates.
         """
         return Deferred.fromCoroutine(self._publish_many(list(messages)))
 
@@ -163,12 +159,12 @@ class Client:
 
         :param topic: the name of the topic.
         :param body: the record's value, byte for byte.
-        :param key: the record's key, which may be any bytes as well; text is stored as UTF-8. ``None`` for
-            none, which the empty key is not.
-        :param content_type: of the body. It changes nothing, except that those of Confluent's REST Proxy
-            (``application/vnd.kafka.…``) are not for this method: they ask for another answer.
-        :return: fires and fails as that of `publish`; with `sampleapp.errors.InvalidMessage` also for a topic
-            that there cannot be.
+        :param key: the record's key, which may be any bytes as well; text is stored as UTF-8. ``None`` for no
+            key, which differs from the empty key.
+        :param content_type: the media type of the body. It has no effect. Those of Confluent's REST Proxy
+            (``application/vnd.kafka.…``) are not for this method: they have other answers.
+        :return: fires and fails as the result of `publish`; also with `sampleapp.errors.InvalidMessage` for
+            an illegal name of a topic.
         """
         return Deferred.fromCoroutine(
             self._publish_raw(topic=topic, body=body, key=key, content_type=content_type)
@@ -178,11 +174,11 @@ class Client:
         """
         Publish a tombstone: a record with a key and a null value, which removes the reading of that key.
 
-        What was published with that key before stays in the topic, unless its broker compacts it.
+        Earlier records with that key stay in the topic, unless its broker compacts it.
 
         :param topic: the name of the topic.
-        :param key: as for `publish_raw`, but there has to be one.
-        :return: fires and fails as that of `publish_raw`, with where the tombstone is.
+        :param key: as for `publish_raw`, but required.
+        :return: fires with the place of the tombstone; fails as the result of `publish_raw`.
         """
         return Deferred.fromCoroutine(self._delete(topic=topic, key=key))
 
@@ -196,7 +192,7 @@ class Client:
         """
         Fetch the readings.
 
-        :param version: of the representation: 1 for the values alone, 2 for values with their ids.
+        :param version: the version of the representation: 1 for the values, 2 for values with their ids.
         :return: fires with the readings, in the order in which each id was first seen.
         """
         return cast(
@@ -218,34 +214,105 @@ class Client:
         self, *, version: Version, after: Snapshot[list[float]] | Snapshot[list[Reading]] | None = None
     ) -> Deferred[Snapshot[list[float]]] | Deferred[Snapshot[list[Reading]]]:
         """
-        Fetch the readings if they have changed, at the price of a few headers if they have not.
+        Fetch the readings if they have changed; if not, only a few headers are transferred.
 
         :param version: as for `readings`.
-        :param after: what an earlier call, of the same version, fired with.
-        :return: fires with ``after`` itself if nothing has changed since, else with a new snapshot.
+        :param after: the result of an earlier call for the same version.
+        :return: fires with ``after`` itself if nothing has changed since, otherwise with a new snapshot.
         """
         if version == 1:
             values = cast("Snapshot[list[float]] | None", after)
-            # Without an Accept: the one form of the request that every server ever took.
+            # Without Accept: servers of every version accept this request.
             return Deferred.fromCoroutine(self._poll(Headers(), list[float], values))
         if version == 2:  # noqa: PLR2004 -- the name of the representation
             entries = cast("Snapshot[list[Reading]] | None", after)
             return Deferred.fromCoroutine(
                 self._poll(Headers({"Accept": [MEDIA_TYPES[2]]}), list[Reading], entries)
             )
-        raise ValueError(f"There are versions 1 and 2 of the readings, and no {version!r}.")
+        raise ValueError(f"The readings have versions 1 and 2, not {version!r}.")
+
+    def read(
+        self,
+        *,
+        topic: str,
+        start: str = "earliest",
+        partitions: Iterable[int] | None = None,
+        key: str | bytes | None = None,
+        limit: int | None = None,
+        wait_s: int = 0,
+    ) -> Deferred[Page]:
+        """
+        Fetch a page: some records of a topic.
+
+        Read on with the ``position`` of the page as the next ``start``, until the page is ``up_to_date``. A
+        page may be empty without being up to date: go on.
+
+        :param topic: the name of the topic.
+        :param start: the position after an earlier page; or ``"earliest"``, ``"latest"``, or a time, for the
+            first record of each partition that is not earlier: in milliseconds since the epoch, or as in RFC
+            3339, such as ``"2026-11-21T08:00:00Z"``.
+        :param partitions: the partitions to read; ``None`` for all.
+        :param key: reads only records with this key; text is encoded as UTF-8. ``None`` for all records.
+        :param limit: the maximum number of records, from 1 to 10,000; ``None`` for 500. A page has about 1
+            MiB at most.
+        :param wait_s: the seconds to wait for a record if there is none, from 0 to 60.
+        :return: fires with the page. Fails also with `sampleapp.client.PositionExpired`,
+            `sampleapp.client.TopicReplaced` or `sampleapp.client.PositionUnknown` if the service cannot read
+            on at a position, and with `sampleapp.errors.InvalidMessage` for an illegal name of a topic.
+        """
+        return Deferred.fromCoroutine(
+            self._read(topic=topic, start=start, partitions=partitions, key=key, limit=limit, wait_s=wait_s)
+        )
+
+    def stream(
+        self,
+        *,
+        topic: str,
+        start: str = "latest",
+        partitions: Iterable[int] | None = None,
+        key: str | bytes | None = None,
+    ) -> Stream:
+        """
+        Read a topic, and the records that are added to it, for as long as you like.
+
+        :param topic: the name of the topic.
+        :param start: as for `read`. If the service cannot read on at a position, that is not an error: the
+            stream returns a `sampleapp.client.Gap` or a `sampleapp.client.Reset`, and goes on.
+        :param partitions: the partitions to read; ``None`` for all.
+        :param key: as for `read`.
+        :return: an asynchronous iterator; it makes the first request when it is asked for the first item.
+        :raise sampleapp.errors.InvalidMessage: the name of the topic is illegal.
+        """
+        # Only a position has this character.
+        position = start if "~" in start else None
+        chosen = None if partitions is None else list(partitions)
+        path, first = records_path(topic, start=start, partitions=chosen, key=key)
+        _, later = records_path(topic, partitions=chosen, key=key)
+
+        def open_stream(position: str | None) -> Deferred[OpenAnswer]:
+            headers = Headers({b"Accept": [EVENT_STREAM]})
+            if position is not None:
+                headers.setRawHeaders(b"Last-Event-ID", [position.encode("utf-8")])
+            return self._exchanger.open(
+                url=f"{self._base_url}{path}",
+                query=first if position is None else later,
+                headers=headers,
+                is_open=_is_event_stream,
+            ).addCallback(self._opened)
+
+        return Stream(open_stream=open_stream, reactor=self._reactor, position=position)
 
     def close(self) -> Deferred[None]:
         """
-        Close the connections that are kept open; to be called when no request is in flight.
+        Close idle connections. Call it when no request is in flight.
 
-        :return: fires with ``None`` when they are closed. Never fails; cancelling it stops the waiting only.
+        :return: fires with ``None`` when they are closed. Never fails; cancelling it only stops the waiting.
         """
         closed: Deferred[None] = Deferred()
         if self._pool is None:
             closed.callback(None)
         else:
-            # A Deferred of its own: the pool's, cancelled, would leave the failure of each connection behind.
+            # Not the pool's own Deferred: after a cancel, it would log the failure of each connection.
             self._pool.closeCachedConnections().addCallback(lambda _: closed.callback(None))
         return closed
 
@@ -286,6 +353,33 @@ class Client:
         )
         return self._answers.metadata(answer)
 
+    async def _read(
+        self,
+        *,
+        topic: str,
+        start: str,
+        partitions: Iterable[int] | None,
+        key: str | bytes | None,
+        limit: int | None,
+        wait_s: int,
+    ) -> Page:
+        path, query = records_path(
+            topic, start=start, partitions=partitions, key=key, limit=limit, wait_s=wait_s
+        )
+        answer = await self._exchanger.request(
+            method="GET",
+            url=f"{self._base_url}{path}",
+            query=query,
+            headers=Headers({b"Accept": [RECORDS_MEDIA_TYPE.encode("ascii")]}),
+            extra_s=wait_s,
+        )
+        return self._answers.page(answer)
+
+    def _opened(self, answer: OpenAnswer | Answer) -> OpenAnswer:
+        if isinstance(answer, Answer):
+            raise self._answers.refusal(answer)
+        return answer
+
     async def _poll(
         self, headers: Headers, shape: type[_Readings], after: Snapshot[_Readings] | None
     ) -> Snapshot[_Readings]:
@@ -298,3 +392,8 @@ class Client:
             raise self._answers.refusal(answer)
         etags = answer.headers.getRawHeaders(b"etag")
         return Snapshot(decode(answer, shape), etags[0] if etags else None)
+
+
+def _is_event_stream(response: IResponse) -> bool:
+    media_type = (response.headers.getRawHeaders(b"content-type") or [b""])[-1].partition(b";")[0]
+    return bool(response.code == OK and media_type.strip().lower() == EVENT_STREAM)

@@ -1,4 +1,4 @@
-"""What a caller of the service can be told, apart from what was asked for."""
+"""The errors of the client."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from sampleapp.errors import Fault, SampleAppError
-from sampleapp.model import RecordMetadata
+from sampleapp.model import GoneRecords, RecordMetadata
 
 __all__ = [
     "AnswerLost",
     "ClientError",
     "Forbidden",
     "PartlyPublished",
+    "PositionError",
+    "PositionExpired",
+    "PositionUnknown",
     "Problem",
     "ProblemError",
     "RequestTimedOut",
     "ServiceUnreachable",
     "TLSFailed",
     "TooManyRequests",
+    "TopicReplaced",
     "Unauthorized",
     "UnexpectedAnswer",
 ]
@@ -28,24 +32,24 @@ MULTIPLE_CHOICES = 300
 INTERNAL_SERVER_ERROR = 500
 SERVICE_UNAVAILABLE = 503
 
-# What RFC 9110 and RFC 6585 define as an answer to this attempt rather than to this request.
+# By RFC 9110 and RFC 6585, answers to this attempt rather than to this request.
 RETRIABLE = frozenset({408, 429, 500, 502, 503, 504})
 
-_MOST_TOLD = 10
-"""So many faults are told in the message of a `ProblemError`; all of them are in its ``problem``."""
+_MOST_SHOWN = 10
+"""Maximum faults in the message of a `ProblemError`; all of them are in its ``problem``."""
 
 
 class ClientError(SampleAppError):
     """
-    A request was not answered with what was asked for.
+    A request has failed.
 
-    Its message is one or more whole sentences for the person who made the request.
+    The message is one or more whole sentences for the person who made the request.
     """
 
     retriable: bool
-    """Whether the same request, unchanged, may succeed later."""
+    """True if the same request, unchanged, may succeed later."""
     possibly_published: bool
-    """Whether the message may have been published all the same; ``False`` is a promise that it was not."""
+    """True if the message may have been published all the same; ``False`` promises that it was not."""
 
 
 class ServiceUnreachable(ClientError):
@@ -56,16 +60,20 @@ class ServiceUnreachable(ClientError):
 
 
 class TLSFailed(ServiceUnreachable):
-    """There is something, but no secure connection to it: it is not trusted, or does not speak TLS."""
+    """
+    A server answers, but is not trusted, or does not speak TLS for ``https:``, or speaks it for ``http:``.
+
+    In the last case the request was sent, but the server cannot have understood it.
+    """
 
     def __init__(self, message: str, *, retriable: bool) -> None:
-        """:param retriable: whether it may be only a matter of time."""
+        """:param retriable: True if the same request may succeed later."""
         super().__init__(message)
         self.retriable = retriable
 
 
 class RequestTimedOut(ClientError):
-    """The whole answer was not there in time."""
+    """The whole answer did not arrive in time."""
 
     retriable = True
     possibly_published = True
@@ -79,15 +87,15 @@ class AnswerLost(ClientError):
 
 
 class UnexpectedAnswer(ClientError):
-    """What answered is not this service, or not as it is described: perhaps a proxy in between."""
+    """The answer is not one that this service sends: perhaps it comes from a proxy in between."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
-        """:param status: the status of the answer; ``None`` if there was not even that."""
+        """:param status: the status of the answer; ``None`` if the answer has no status."""
         super().__init__(message)
         self.status = status
         self.retriable = status in RETRIABLE
-        # By 3xx and 4xx a request is refused, whoever says so. A 5xx of a proxy can hide anything, and so
-        # can a success that does not say which record it is about.
+        # 3xx and 4xx refuse a request, even from another server. A 5xx from a proxy can hide any outcome, and
+        # so can a success that does not name the record.
         self.possibly_published = status is None or not MULTIPLE_CHOICES <= status < INTERNAL_SERVER_ERROR
 
 
@@ -99,64 +107,64 @@ class Problem(Struct, frozen=True, kw_only=True):
     status: int
     detail: str
     errors: tuple[Fault, ...] = ()
-    """All that was wrong with the fields of the request."""
+    """The faults in the fields of the request."""
 
 
 def _first(texts: list[str], others: str) -> list[str]:
-    """Return the first few, and a word about the others: many messages may have many faults."""
-    rest = len(texts) - _MOST_TOLD
-    return texts if rest <= 0 else [*texts[:_MOST_TOLD], others.format(rest)]
+    """Return the first `_MOST_SHOWN` texts, and the number of the others: a batch may have many faults."""
+    rest = len(texts) - _MOST_SHOWN
+    return texts if rest <= 0 else [*texts[:_MOST_SHOWN], others.format(rest)]
 
 
 class ProblemError(ClientError):
-    """The service says what kept it from doing what was asked."""
+    """The service answered with a problem document."""
 
     def __init__(self, problem: Problem, *, retry_after_s: int | None = None) -> None:
-        """:param retry_after_s: the seconds after which the service would like to be asked again."""
-        # The service repeats the faults in its detail, for those who read no further; others need not.
+        """:param retry_after_s: the seconds after which the client may try again."""
+        # This service repeats the faults in the detail, for people who read no further; others may not.
         faults = [fault.detail for fault in problem.errors if fault.detail not in problem.detail]
         told = _first(list(dict.fromkeys(faults)), "{} more are in the problem.")
         text = " ".join([f"{problem.title} ({problem.status}): {problem.detail}", *told])
-        # A pointer ends with the name of a member, which what is said of it may have or not.
+        # A pointer ends with the name of a member, which the text may have or not.
         where = [fault.pointer for fault in problem.errors if fault.pointer.rpartition("/")[2] not in text]
         super().__init__(f"{text} (At {', '.join(_first(where, '{} more'))}.)" if where else text)
         self.problem = problem
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
-        # The service promises it for 503 and for what it refuses; of a fault of its own it knows nothing.
+        # With 503 and 4xx the service promises that nothing was published; with other 5xx it does not know.
         self.possibly_published = (
             problem.status >= INTERNAL_SERVER_ERROR and problem.status != SERVICE_UNAVAILABLE
         )
 
 
 class Unauthorized(ProblemError):
-    """The service does not know who calls, or not any more (401). Nothing was done."""
+    """The service does not accept the credentials, or needs some (401). Nothing was done."""
 
     def __init__(self, problem: Problem, *, has_token: bool, retry_after_s: int | None = None) -> None:
-        """:param has_token: whether the client has sent one."""
+        """:param has_token: True if the client has sent a token."""
         super().__init__(problem, retry_after_s=retry_after_s)
-        said = "The token that was sent is not valid there." if has_token else "No token was sent."
+        said = "The service does not accept the token." if has_token else "No token was sent."
         self.args = (f"{self} {said}",)
         self.has_token = has_token
 
 
 class Forbidden(ProblemError):
-    """The service knows who calls, and does not grant it (403). Nothing was done."""
+    """The caller does not have the right for the request (403). Nothing was done."""
 
 
 class TooManyRequests(ProblemError):
-    """The caller has asked for more than its rate allows (429). Nothing was done."""
+    """The caller has exceeded its rate (429). Nothing was done."""
 
     def __init__(self, problem: Problem, *, retry_after_s: int | None = None) -> None:
-        """:param retry_after_s: the seconds after which there is room again."""
+        """:param retry_after_s: the seconds after which the rate allows the request."""
         super().__init__(problem, retry_after_s=retry_after_s)
         if retry_after_s is not None:
             seconds = "second" if retry_after_s == 1 else "seconds"
-            self.args = (f"{self} There is room again in {retry_after_s} {seconds}.",)
+            self.args = (f"{self} Try again in {retry_after_s} {seconds}.",)
 
 
 class PartlyPublished(ProblemError):
-    """Some of many messages were published, and not all."""
+    """Some messages of a batch were published, and others not."""
 
     def __init__(
         self,
@@ -168,5 +176,39 @@ class PartlyPublished(ProblemError):
         """:param results: one for each message, in their order."""
         super().__init__(problem, retry_after_s=retry_after_s)
         self.results = tuple(results)
-        """For each message where its record is, or the error that it would have got alone."""
+        """For each message the place of its record, or the error that it would have got alone."""
         self.possibly_published = True
+
+
+class PositionError(ProblemError):
+    """Reading cannot go on at a position (410). A request without that position would succeed."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        gone: Sequence[GoneRecords] = (),
+        resume: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        """
+        :param gone: the records that are missing.
+        :param resume: a position that leaves the missing records out; ``None`` if there is none.
+        """
+        super().__init__(problem, retry_after_s=retry_after_s)
+        self.gone = tuple(gone)
+        """The records that are missing, for each partition in which some are."""
+        self.resume = resume
+        """A position that leaves the missing records out, if there is one."""
+
+
+class PositionExpired(PositionError):
+    """Records after the position are gone. ``gone`` names them, and ``resume`` leaves them out."""
+
+
+class TopicReplaced(PositionError):
+    """The topic was deleted and made again after the position, or the position is another topic's."""
+
+
+class PositionUnknown(PositionError):
+    """The position is beyond the end: it is another cluster's, or the broker has lost records."""

@@ -1,16 +1,15 @@
-"""One HTTP request and the whole of its answer, within a deadline, with every failure translated."""
+"""One HTTP request and its whole answer, within a deadline, with every failure translated."""
 
 # ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, cast
 
 from hyperlink import URL
 from msgspec import Struct
-from OpenSSL.SSL import Error as SSLError
-from service_identity import VerificationError
 from treq.client import HTTPClient
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
@@ -18,7 +17,7 @@ from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.client import RequestTransmissionFailed, ResponseFailed
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer
+from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from sampleapp.client._errors import (
@@ -28,33 +27,43 @@ from sampleapp.client._errors import (
     TLSFailed,
     UnexpectedAnswer,
 )
-from sampleapp.client._tls import HandshakeTimedOut
-from sampleapp.response_bodies import BodyTooLong, read_body
+from sampleapp.outgoing.bodies import BodyTooLong, read_body
+from sampleapp.outgoing.https import HandshakeTimedOut
+from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 
-__all__ = ["Answer", "Exchanger"]
+__all__ = ["Answer", "Exchanger", "OpenAnswer"]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _NOT_TLS = ("wrong version number", "packet length too long")
-"""What OpenSSL says of bytes that are no TLS."""
+"""OpenSSL's reasons for bytes that are not TLS."""
+_TRUST = "to trust one more, name the file of its certificate in the environment variable SSL_CERT_FILE"
 
 _Result = TypeVar("_Result")
+_Outcome = TypeVar("_Outcome")
 
 
 class Answer(Struct, frozen=True, kw_only=True):
     """A whole answer."""
 
     url: str
-    """What was asked, for messages."""
+    """The URL of the request, for messages."""
     status: int
     headers: Headers
     body: bytes
 
     @property
     def media_type(self) -> str:
-        """Of which type it says that its body is, in lower case without parameters; or the empty string."""
+        """The media type in Content-Type, in lower case and without parameters; empty if there is none."""
         values = self.headers.getRawHeaders(b"content-type") or [b""]
         return values[-1].partition(b";")[0].strip().lower().decode("ascii", "backslashreplace")
+
+
+class OpenAnswer(Struct, frozen=True, kw_only=True):
+    """The beginning of an answer whose body has not been read."""
+
+    url: str
+    response: IResponse
 
 
 class Exchanger:
@@ -65,33 +74,64 @@ class Exchanger:
     ) -> None:
         """
         :param agent: makes the connections.
-        :param reactor: tells the time for the deadline.
+        :param reactor: provides the time for the deadline.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
-        :param token: goes with each request.
+        :param token: is sent with each request.
         """
         self._authorization = None if token is None else b"Bearer " + token.encode("ascii")
         # FileBodyProducer, the default for bytes, is driven by the global reactor.
         self._http = HTTPClient(agent, data_to_body_producer=lambda producer: producer)
         self._reactor = reactor
         self._timeout_s = timeout_s
+        self._has_answered = False
 
     def request(
-        self, *, method: str, url: str, headers: Headers, query: str = "", body: bytes | None = None
+        self,
+        *,
+        method: str,
+        url: str,
+        headers: Headers,
+        query: str = "",
+        body: bytes | None = None,
+        extra_s: float = 0.0,
     ) -> Deferred[Answer]:
         """
         Send a request; cancelling it closes its connection.
 
-        :param query: what follows the URL, with its question mark. It is in no error: it may be long.
-        :param body: what to send, if only the empty body. A request without one may be sent a second time by
-            Twisted, unless it is a ``POST``, when its connection turns out to be closed.
+        :param query: the query, with its question mark. No error shows it: it may be long.
+        :param body: may be empty. If it is ``None`` and the connection turns out to be closed, Twisted may
+            send the request a second time, unless it is a ``POST``.
+        :param extra_s: seconds for which the service was asked to wait, in addition to the deadline.
         :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
-            `RequestTimedOut`, `AnswerLost`, or, for what is not HTTP, `UnexpectedAnswer`.
+            `RequestTimedOut`, `AnswerLost`, or, for an answer that is not HTTP, `UnexpectedAnswer`.
         """
-        if self._authorization is not None:
-            headers.setRawHeaders(b"Authorization", [self._authorization])
-        exchange = Deferred.fromCoroutine(
-            self._exchange(method=method, url=url, query=query, headers=headers, body=body)
+        exchange = self._exchange(
+            method=method, url=url, query=query, headers=headers, body=body, is_open=lambda _: False
         )
+        return cast("Deferred[Answer]", self._within(self._timeout_s + extra_s, url, exchange))
+
+    def open(
+        self, *, url: str, headers: Headers, query: str = "", is_open: Callable[[IResponse], bool]
+    ) -> Deferred[OpenAnswer | Answer]:
+        """
+        Send a ``GET`` whose answer may have a body without an end; cancelling it closes its connection.
+
+        :param is_open: returns, by its head, true for an answer whose body the caller reads. Its connection
+            is paused until then.
+        :return: fires with the beginning of such an answer, or with another answer as a whole. Fails as
+            `request` does.
+        """
+        return self._within(
+            self._timeout_s,
+            url,
+            self._exchange(method="GET", url=url, query=query, headers=headers, body=None, is_open=is_open),
+        )
+
+    def _within(
+        self, timeout_s: float, url: str, coroutine: Coroutine[Any, Any, _Result]
+    ) -> Deferred[_Result]:
+        """Run an exchange with a deadline."""
+        exchange = Deferred.fromCoroutine(coroutine)
         given_up = False
 
         def give_up(_: object) -> None:
@@ -99,57 +139,99 @@ class Exchanger:
             given_up = True
             exchange.cancel()
 
-        # Depending on how far it was, what is cancelled fails as a lost connection, or a name that was not
-        # found. Only here is it known that it was neither.
-        answer: Deferred[Answer] = Deferred(give_up)
+        # A cancelled exchange fails with a lost connection, or a name that was not found, depending on its
+        # progress. Only here is it known that it was cancelled.
+        answer: Deferred[_Result] = Deferred(give_up)
         exchange.addCallbacks(
             lambda result: None if given_up else answer.callback(result),
             lambda failure: None if given_up else answer.errback(failure),
         )
 
-        def timed_out(result: _Result, timeout_s: float) -> _Result:
+        def timed_out(result: _Outcome, timeout_s: float) -> _Outcome:
             if isinstance(result, Failure):
                 message = f"{url} did not answer within {timeout_s:g} seconds."
                 raise RequestTimedOut(message) from result.value
             return result
 
-        # Not treq's own timeout: that one ends with the headers, and a body can take for ever as well.
-        return answer.addTimeout(self._timeout_s, self._reactor, onTimeoutCancel=timed_out)
+        # Not treq's own timeout, which ends with the headers: a body can take for ever as well.
+        return answer.addTimeout(timeout_s, self._reactor, onTimeoutCancel=timed_out)
 
     async def _exchange(
-        self, *, method: str, url: str, query: str, headers: Headers, body: bytes | None
-    ) -> Answer:
+        self,
+        *,
+        method: str,
+        url: str,
+        query: str,
+        headers: Headers,
+        body: bytes | None,
+        is_open: Callable[[IResponse], bool],
+    ) -> OpenAnswer | Answer:
+        if self._authorization is not None:
+            headers.setRawHeaders(b"Authorization", [self._authorization])
         try:
             response = await self._http.request(
                 method,
                 _ASCIIURL.from_text(url + query),
                 headers=headers,
-                # Bytes that are empty would be no body to treq.
+                # treq takes empty bytes for no body.
                 data=None if body is None else cast("Any", _Bytes(body)),
-                # The interface has no redirects: to follow one would be to publish, and to send the token,
-                # somewhere else.
+                # The interface has no redirects. Following one would publish, and send the token, elsewhere.
                 allow_redirects=False,
                 unbuffered=True,
-                # Given no reactor, treq imports the global one, although it has no use for it here.
+                # Without a reactor, treq imports the global one, although it does not use it here.
                 reactor=cast("Any", self._reactor),
             )
-            # That a body without a length is whole shows in its JSON, which no array or object is without its
-            # last byte.
+            if is_open(response):
+                self._has_answered = True
+                return OpenAnswer(url=url, response=response)
+            # A body without a length is whole if its JSON is: arrays and objects need their last byte.
             content = await read_body(response, max_bytes=MAX_BODY_BYTES)
         except (ConnectError, DNSLookupError) as error:
             raise ServiceUnreachable(f"Nothing answers at {url}: {_sentence(error)}") from error
         except (ResponseFailed, RequestTransmissionFailed) as error:
+            if isinstance(error, ResponseFailed) and error.response is None and await self._speaks_tls(url):
+                raise TLSFailed(
+                    f"The server at {url} speaks TLS: use https:// instead. Nothing was published.",
+                    retriable=False,
+                ) from error
             _raise_lost(url, error)
         except BodyTooLong as error:
             message = f"{url} answered with more than {MAX_BODY_BYTES} bytes."
             raise UnexpectedAnswer(message, status=response.code) from error
         except ConnectionClosed as error:
             raise AnswerLost(f"{url} closed the connection before it had answered.") from error
+        self._has_answered = True
         return Answer(url=url, status=response.code, headers=response.headers, body=content)
+
+    async def _speaks_tls(self, url: str) -> bool:
+        """
+        Return whether a server has closed a plain HTTP connection because it speaks TLS.
+
+        A port for TLS closes such a connection without a word (OpenSSL: ``http request``), as a server that
+        crashes does. So this makes a TLS connection to the same port; it sends no token. A server that has
+        answered over plain HTTP before is not asked.
+        """
+        if self._has_answered or not url.startswith("http://"):
+            return False
+        try:
+            # Hyperlink keeps the port, 80 by default.
+            secure_url = _ASCIIURL.from_text(url).replace(scheme="https")
+            await self._http.request(
+                "HEAD", secure_url, allow_redirects=False, unbuffered=True, reactor=cast("Any", self._reactor)
+            )
+        except (ResponseFailed, RequestTransmissionFailed) as error:
+            return any(
+                isinstance(reason.value, CertificateNotTrusted)
+                or any("alert" in each for each in openssl_reasons(reason.value))
+                for reason in error.reasons
+            )
+        except (ConnectError, ConnectionClosed, DNSLookupError):
+            return False
+        return True
 
 
 def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> NoReturn:
-    """Say what is behind the list of failures that Twisted makes of a connection that ended."""
+    """Translate the list of failures that Twisted collects for a connection that ended."""
     causes = [reason.value for reason in error.reasons]
     if any(isinstance(cause, ConnectionClosed) for cause in causes):
         raise AnswerLost(f"{url} closed the connection before it had answered.") from error
@@ -158,27 +240,17 @@ def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> 
         if failed is not None:
             raise failed from error
     lost = ", ".join(_words(cause) for cause in causes)
-    raise UnexpectedAnswer(f"What answers at {url} cannot be understood as HTTP ({lost}).") from error
+    raise UnexpectedAnswer(f"The server at {url} does not speak HTTP ({lost}).") from error
 
 
 def _tls_failed(url: str, cause: BaseException | None) -> TLSFailed | None:
-    """Make an error of what ended a TLS handshake, which is before anything is sent."""
-    if isinstance(cause, VerificationError):
+    """Translate a failure of a TLS handshake, before which nothing is sent; ``None`` for another failure."""
+    if isinstance(cause, CertificateNotTrusted):
+        reason = cause.reason(of=f"of {url}", authority=_TRUST)
+        return TLSFailed(f"{reason[0].upper()}{reason[1:]}. Nothing was sent.", retriable=False)
+    if isinstance(cause, HandshakeTimedOut) or any(each in _NOT_TLS for each in openssl_reasons(cause)):
         return TLSFailed(
-            f"The certificate of {url} is not one to trust: it is for another host name. Nothing was sent.",
-            retriable=False,
-        )
-    words = _words(cause)
-    if "certificate verify failed" in words:
-        return TLSFailed(
-            f"The certificate of {url} is not one to trust: it has expired, or no authority that this "
-            "machine trusts has signed it. Nothing was sent. To trust one more authority, name the file of "
-            "its certificate in the environment variable SSL_CERT_FILE.",
-            retriable=False,
-        )
-    if isinstance(cause, HandshakeTimedOut) or any(reason in words for reason in _NOT_TLS):
-        return TLSFailed(
-            f"What answers at {url} does not speak TLS: if it is a port for plain HTTP, use http:// instead. "
+            f"The server at {url} does not speak TLS: if it is a port for plain HTTP, use http:// instead. "
             "Nothing was sent.",
             retriable=True,
         )
@@ -186,14 +258,11 @@ def _tls_failed(url: str, cause: BaseException | None) -> TLSFailed | None:
 
 
 def _words(cause: BaseException | None) -> str:
-    """Say what an exception says; OpenSSL's has a list of (library, function, reason)."""
-    if isinstance(cause, SSLError) and cause.args and isinstance(cause.args[0], list):
-        return ", ".join(str(reason) for _, _, reason in cause.args[0])
-    return f"{type(cause).__name__}: {cause}"
+    return ", ".join(openssl_reasons(cause)) or f"{type(cause).__name__}: {cause}"
 
 
 def _sentence(error: ConnectError | DNSLookupError) -> str:
-    """Say why there is no connection, in the system's words where it was the system that refused."""
+    """Return why a connection failed, in the words of the operating system if it has refused."""
     number = getattr(error, "osError", None)
     return f"{os.strerror(number) if isinstance(number, int) else str(error).rstrip('.')}."
 
@@ -202,7 +271,7 @@ class _ASCIIURL(URL):
     """
     A URL that is in ASCII already (`sampleapp.client.parse_base_url`).
 
-    Hyperlink's own conversion takes the colons of an IPv6 address for characters of a host name.
+    Hyperlink's own conversion mistakes the colons of an IPv6 address for characters of a host name.
     """
 
     def to_uri(self) -> URL:
@@ -211,7 +280,7 @@ class _ASCIIURL(URL):
 
 @implementer(IBodyProducer)
 class _Bytes:
-    """A request body that is at hand, written at once."""
+    """A request body in memory, written at once."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""What is to be published, and the bodies that it makes."""
+"""Messages to publish, and their encoding as request bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from sampleapp.errors import Fault, InvalidMessage
-from sampleapp.messages import is_legal_topic
+from sampleapp.model import is_legal_topic
 
 __all__ = ["Message", "encode_message", "encode_messages", "topic_path"]
 
@@ -24,11 +24,11 @@ class Message(
     content: str
     """The record's value; stored as UTF-8."""
     key: str | None = None
-    """The record's key, stored as UTF-8; ``None`` for none, which the empty key is not."""
+    """The record's key, stored as UTF-8; ``None`` for no key, which differs from the empty key."""
     headers: dict[str, str] | None = None
     """The record's headers, in this order; values are stored as UTF-8."""
     timestamp_ms: int | None = None
-    """When the record was made, in milliseconds since the epoch; ``None`` for when the service gets it."""
+    """The time of the record, in milliseconds since the epoch; ``None`` for the time of its arrival."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -36,7 +36,7 @@ _encoder = msgspec.json.Encoder()
 
 def encode_message(message: Message) -> bytes:
     """
-    Write a message as JSON.
+    Encode a message as JSON.
 
     :raise InvalidMessage: a text in it has a lone surrogate.
     """
@@ -48,9 +48,10 @@ def encode_message(message: Message) -> bytes:
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
     """
-    Write messages as NDJSON, one a line.
+    Encode messages as NDJSON, one per line.
 
-    :raise InvalidMessage: a text in one has a lone surrogate. Pointers begin with the number of the message.
+    :raise InvalidMessage: a text in one has a lone surrogate. Pointers begin with the number of the message,
+        from 0.
     """
     try:
         return _encoder.encode_lines(messages)
@@ -66,14 +67,14 @@ def encode_messages(messages: Sequence[Message]) -> bytes:
 
 def topic_path(topic: str, *, key: str | bytes | None) -> tuple[str, str]:
     """
-    Return the path of a topic, without a slash before it, and the query with the key.
+    Return the path of a topic, without a leading slash, and the query with the key.
 
-    :raise InvalidMessage: there can be no such topic, and so no such path; or the key has a lone surrogate.
+    :raise InvalidMessage: the name of the topic is illegal, or the key has a lone surrogate.
     """
     faults = []
     if not is_legal_topic(topic):
         faults.append(
-            Fault("/topic", 'The topic has to be 1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-".')
+            Fault("/topic", 'The topic must be 1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-".')
         )
     if isinstance(key, str) and _has_surrogate(key):
         faults.append(_surrogate_fault("key"))

@@ -14,7 +14,7 @@ def check_token(text: str) -> str:
     """
     Return a token as it is.
 
-    :raise ValueError: it can be none. It is not repeated: most of it may be one.
+    :raise ValueError: it is not a token. The message does not repeat it: most of it may be a secret.
     """
     if _TOKEN.fullmatch(text) is None:
         raise ValueError(

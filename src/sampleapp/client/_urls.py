@@ -1,4 +1,4 @@
-"""Where the service is."""
+"""The URL of the service."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from urllib.parse import quote, urlsplit
 
 __all__ = ["parse_base_url"]
 
-# What a path may contain as it is (RFC 3986, section 3.3); the percent sign, because it may be encoded.
+# Legal in a path (RFC 3986, section 3.3), and the percent sign, since the path may be encoded already.
 PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 HOST = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 def parse_base_url(text: str) -> str:
     """
-    Read the address of a service, as a person writes it.
+    Parse the URL of a service, as a person writes it.
 
     :param text: such as ``http://127.0.0.1:8080``; a path, for a service behind a proxy, is kept.
-    :return: the same in ASCII, with a slash at the end, so that names can be appended.
-    :raise ValueError: it is not an address that requests can be made from; says what would be right.
+    :return: the URL in ASCII, with a slash at the end, so that names can be appended.
+    :raise ValueError: the URL is invalid; the message says what would be valid.
     """
     try:
         parts = urlsplit(text)
@@ -31,7 +31,7 @@ def parse_base_url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not HOST.fullmatch(host):
         raise ValueError(f"{text!r} is not a URL such as http://127.0.0.1:8080/")
     if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} has to end with its path: no user, query or fragment")
+        raise ValueError(f"{text!r} must end with its path: no user, query or fragment")
     if ":" in host:
         host = f"[{host}]"
     return f"{parts.scheme}://{host}{port}{path.rstrip('/')}/"

@@ -1,18 +1,21 @@
-"""What the service writes for operators: its own log, and a line for each request."""
+"""The log of the process, and the access log with a line for each request."""
 
 from sampleapp.logs.access_log import AccessLog, require_writable
+from sampleapp.logs.background_writer import BackgroundWriter
 from sampleapp.logs.json_lines import json_line
-from sampleapp.logs.observer import log_observer, require_possible
+from sampleapp.logs.observer import ProcessLog, process_log, require_possible
 from sampleapp.logs.settings import LEVELS, AccessLogFormat, LogFormat, LogSettings
 
 __all__ = [
     "LEVELS",
     "AccessLog",
     "AccessLogFormat",
+    "BackgroundWriter",
     "LogFormat",
     "LogSettings",
+    "ProcessLog",
     "json_line",
-    "log_observer",
+    "process_log",
     "require_possible",
     "require_writable",
 ]

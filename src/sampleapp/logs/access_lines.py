@@ -1,8 +1,8 @@
 """
-A line for each request: who asked for what, and what came of it.
+The formats of a line of the access log: caller, request and answer.
 
-Whatever a client has sent is escaped, so that it cannot end a field or a line. Queries are left out, since
-the keys of records stand there.
+Text from clients is escaped, so that it cannot end a field or a line. Queries are left out, since they hold
+the keys of records.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from sampleapp.web import Answer, Batch, Exchange
+from sampleapp.web import Answer, Batch, Exchange, StreamEnd
 
 __all__ = ["combined_line", "json_access_line"]
 
-# What Apache escapes: what is not printable ASCII, and what ends or begins an escape.
+# As Apache escapes: anything but printable ASCII, quotation marks, and the backslash itself.
 _SPECIAL: Final = re.compile(r'[^ -~]|["\\]')
 _SPECIAL_OR_BLANK: Final = re.compile(r'[^!-~]|["\\]')
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def combined_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
+def combined_line(
+    exchange: Exchange, answer: Answer, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
+) -> str:
     """
     Write a line in Apache's format "combined", with more fields after it.
 
-    :param ended_s: when the answer was decided, in seconds since the epoch.
+    :param elapsed_s: seconds from the head of the request to the answer, or to the end of a stream.
+    :param ended_s: the time of the answer or the end, in seconds since the epoch.
+    :param end: of an answer that was sent piece by piece.
     """
     head, record = exchange.head, answer.record
-    started_s = exchange.started_s
-    length = answer.length
+    started_s = ended_s - elapsed_s
+    length = answer.length if end is None else end.bytes_sent
     if head is None:
         request, referer, agent = "-", "-", "-"
     else:
@@ -49,15 +53,16 @@ def combined_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
     else:
         topic, records = _of_batch(answer.batch)
         where = f"{topic or '-'} - - {'-' if records is None else records}"
+    ended_by = "-" if end is None else end.reason
     return (
         f"{exchange.peer.host or '-'} - {caller} {_apache_time(int(started_s))} "
         f'"{request}" {int(answer.status)} {length or "-"} "{referer}" "{agent}" '
-        f"{_word(exchange.request_id)} {ended_s - started_s:.6f} {exchange.route or '-'} {where}\n"
+        f"{_word(exchange.request_id)} {elapsed_s:.6f} {exchange.route or '-'} {where} {ended_by}\n"
     )
 
 
 class _Line(Struct, omit_defaults=True, gc=False):
-    """One request, as JSON; what it has not is left out."""
+    """One request as JSON; missing values are left out."""
 
     time: str
     status: int
@@ -76,30 +81,37 @@ class _Line(Struct, omit_defaults=True, gc=False):
     records: int | None = None
     referer: str = ""
     user_agent: str = ""
+    ended_by: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def json_access_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
+def json_access_line(
+    exchange: Exchange, answer: Answer, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
+) -> str:
     """
     Write a line of JSON.
 
-    :param ended_s: when the answer was decided, in seconds since the epoch.
+    :param elapsed_s: seconds from the head of the request to the answer, or to the end of a stream.
+    :param ended_s: the time of the answer or the end, in seconds since the epoch.
+    :param end: of an answer that was sent piece by piece.
     """
     head, record = exchange.head, answer.record
-    started_s = exchange.started_s
+    started_s = ended_s - elapsed_s
     whole_s = int(started_s)
     line = _Line(
         f"{_rfc3339_time(whole_s)}.{int((started_s - whole_s) * 1000):03d}Z",
         int(answer.status),
         answer.length,
-        round(ended_s - started_s, 6),
+        round(elapsed_s, 6),
         exchange.request_id.decode("latin-1"),
         exchange.peer.host,
         _with_utf8_form(exchange.caller),
     )
     line.route = exchange.route
+    if end is not None:
+        line.bytes, line.ended_by = end.bytes_sent, end.reason
     if head is not None:
         line.method = head.method.decode("latin-1")
         line.path = head.path.decode("latin-1")
@@ -120,14 +132,14 @@ def json_access_line(exchange: Exchange, answer: Answer, ended_s: float) -> str:
 
 
 def _of_batch(batch: Batch | None) -> tuple[str, int | None]:
-    """The topic, if there is only one, and how many records were published."""
+    """Return the topic, if there is only one, and the number of published records."""
     if batch is None:
         return "", None
     return batch.published[0].topic if len(batch.published) == 1 else "", batch.records
 
 
 def _quoted(value: bytes | None) -> str:
-    """Make what may stand between quotation marks."""
+    """Escape a value for use between quotation marks."""
     if value is None:
         return "-"
     text = value.decode("latin-1")
@@ -139,7 +151,7 @@ def _without_query(url: bytes | None) -> str:
 
 
 def _word(value: bytes) -> str:
-    """Make what may stand without quotation marks."""
+    """Escape a value for use without quotation marks."""
     if not value:
         return "-"
     text = value.decode("latin-1")

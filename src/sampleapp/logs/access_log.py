@@ -1,10 +1,15 @@
-"""The file with a line for each request."""
+"""The access log: a file with a line for each request."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,21 +18,21 @@ from twisted.logger import Logger
 
 from sampleapp.errors import StartUpError
 from sampleapp.logs.access_lines import combined_line, json_access_line
+from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
 from sampleapp.logs.settings import STANDARD_OUTPUT, AccessLogFormat
-from sampleapp.web import Answer, Exchange
+from sampleapp.web import Answer, Exchange, StreamEnd
 
 __all__ = ["AccessLog", "require_writable"]
 
 _INTERVAL_S: Final = 1.0
-_MOST_GATHERED: Final = 64 * 1024
-"""How much text waits for the next write at most, in characters; more is written at once."""
-_MOST_KEPT: Final = 1024 * 1024
-"""How much is kept when it cannot be written, in bytes. What comes then is lost."""
-# Others of the machine have no business with who calls.
+_MAX_GATHERED: Final = 64 * 1024
+"""The number of gathered characters that are handed over to the writer at once."""
+_LAST_LINES_S: Final = 1.0
+"""Seconds for writing the last lines."""
+# Other users of the machine must not see the callers.
 _MODE: Final = 0o640
-_STANDARD_OUTPUT: Final = 1
 
-_WRITERS: Final[dict[AccessLogFormat, Callable[[Exchange, Answer, float], str]]] = {
+_WRITERS: Final[dict[AccessLogFormat, Callable[[Exchange, Answer, float, float, StreamEnd | None], str]]] = {
     AccessLogFormat.COMBINED: combined_line,
     AccessLogFormat.JSON: json_access_line,
 }
@@ -37,138 +42,141 @@ class AccessLog:
     """
     Writes a line for each answer.
 
-    Lines are gathered for up to a second. A file that cannot be written to costs no request anything: some
-    lines are kept until it can be, and the log of the service tells once how many were lost.
+    Lines are gathered for up to a second, and written by a thread. A file that cannot be written to does not
+    delay requests, see `BackgroundWriter`.
     """
 
     _log = Logger()
 
-    def __init__(self, *, path: str, line_format: AccessLogFormat, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        *,
+        path: str,
+        line_format: AccessLogFormat,
+        clock: IReactorTime,
+        now: Callable[[], float] = time.time,
+        lost_lines: Counter[str] | None = None,
+    ) -> None:
         """
-        :param path: of the file, or `STANDARD_OUTPUT`.
-        :param clock: says when to write; it shows seconds since the epoch.
+        :param path: the path of the file, or `STANDARD_OUTPUT`.
+        :param clock: schedules writes, and measures exchanges: the clock of their start times.
+        :param now: the time of day, in seconds since the epoch.
+        :param lost_lines: counts lost lines under ``access``.
         """
         self._path = path if path == STANDARD_OUTPUT else str(Path(path).absolute())
         self._line = _WRITERS[line_format]
         self._clock = clock
+        self._now = now
         self._file: int | None = None
         self._lines: list[str] = []
         self._gathered = 0
-        self._unwritten = b""
-        self._lost = 0
-        self._is_failing = False
         self._writing: IDelayedCall | None = None
+        self._writer = BackgroundWriter(
+            f"The access log {self._path}",
+            write_to_standard_output if path == STANDARD_OUTPUT else self._write,
+            lost=Counter() if lost_lines is None else lost_lines,
+            label="access",
+        )
 
     def answered(self, exchange: Exchange, answer: Answer) -> None:
-        """Write down an answer, which was decided now."""
-        line = self._line(exchange, answer, self._clock.seconds())
+        """Add a line for an answer that is given now, unless it only begins: see `stream_ended`."""
+        if answer.source is None or (exchange.head is not None and exchange.head.method == b"HEAD"):
+            self._add(exchange, answer, None)
+
+    def stream_ended(self, exchange: Exchange, answer: Answer, end: StreamEnd) -> None:
+        """Add a line for an answer that was sent piece by piece, and that has ended."""
+        self._add(exchange, answer, end)
+
+    def _add(self, exchange: Exchange, answer: Answer, end: StreamEnd | None) -> None:
+        line = self._line(exchange, answer, self._clock.seconds() - exchange.started_s, self._now(), end)
         self._lines.append(line)
         self._gathered += len(line)
-        if self._gathered >= _MOST_GATHERED:
+        if self._gathered >= _MAX_GATHERED:
             self.flush()
         elif self._writing is None:
             self._writing = self._clock.callLater(_INTERVAL_S, self.flush)
 
     def open(self) -> None:
         """
-        Open the file, and make it if there is none.
+        Open the file, and create it if it is missing.
 
         :raise StartUpError: it cannot be opened.
         """
-        self._file = self._opened()
+        if self._path != STANDARD_OUTPUT:
+            self._file = self._opened()
+        self._writer.start()
 
     def reopen(self) -> None:
         """
-        Open the file again by its name, after another one has got it.
+        Open the file again by its name, after it was moved away.
 
-        :raise StartUpError: it cannot be opened. The lines go on to the file that is open.
+        :raise StartUpError: it cannot be opened. Lines still go to the open file.
         """
-        if self._path == STANDARD_OUTPUT:
-            return
-        self.flush()
-        new, old = self._opened(), self._file
-        self._file = new
-        if old is not None:
-            os.close(old)
+        if self._path != STANDARD_OUTPUT:
+            new = self._opened()
+            self.flush()
+            self._writer.call(partial(self._use, new))
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write the waiting lines, for up to a second, and close the file."""
         self.flush()
-        # Nothing is tried any more.
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.cancel()
-        if self._unwritten or self._lost:
+        self._writer.call(partial(self._use, None))
+        self._writer.finish(_LAST_LINES_S)
+        self._writer.stop()
+        if self._writer.unreported:
             self._log.error(
-                "{count} line(s) of the access log {path} are lost.",
-                count=self._lost + self._unwritten.count(b"\n"),
+                "{count} line(s) of the access log {path} could not be written at shutdown, and are lost.",
+                count=self._writer.unreported,
                 path=self._path,
             )
-        self._unwritten, self._lost = b"", 0
-        file, self._file = self._file, None
-        if file is not None and file != _STANDARD_OUTPUT:
-            os.close(file)
 
     def flush(self) -> None:
-        """Write what waits, as far as it can be written."""
+        """Hand the gathered lines to the writer."""
         writing, self._writing = self._writing, None
         if writing is not None and writing.active():
             writing.cancel()
-        lines, self._lines, self._gathered = self._lines, [], 0
-        if len(self._unwritten) < _MOST_KEPT:
-            self._unwritten += "".join(lines).encode("utf-8")
-        else:
-            self._lost += len(lines)
-        if self._file is None or not self._unwritten:
-            return
+        if self._lines:
+            lines, self._lines, self._gathered = self._lines, [], 0
+            self._writer.write("".join(lines).encode("utf-8"))
+
+    def _write(self, data: bytes) -> int:
+        """Write to the file; in the thread."""
+        if self._file is None:
+            raise OSError(errno.EBADF, "The file is closed")
         try:
-            while self._unwritten:
-                written = os.write(self._file, self._unwritten)
-                self._unwritten = self._unwritten[written:]
-        except OSError as error:
-            self._failed(error)
-        else:
-            self._succeeded()
+            return os.write(self._file, data)
+        except OSError:
+            # A new file may have the name by now.
+            with suppress(StartUpError):
+                self._use(self._opened())
+            raise
 
-    def _failed(self, error: OSError) -> None:
-        # Also where no request comes meanwhile.
-        self._writing = self._clock.callLater(_INTERVAL_S, self.flush)
-        if not self._is_failing:
-            self._is_failing = True
-            self._log.error(
-                "The access log {path} cannot be written to: {reason}. Requests are answered all the same.",
-                path=self._path,
-                reason=error.strerror or str(error),
-            )
-
-    def _succeeded(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
-            self._log.info(
-                "The access log {path} is written to again; {count} line(s) are lost.",
-                path=self._path,
-                count=self._lost,
-            )
-            self._lost = 0
+    def _use(self, file: int | None) -> None:
+        before, self._file = self._file, file
+        if before is not None:
+            # Some file systems report a full disk only now.
+            with suppress(OSError):
+                os.close(before)
 
     def _opened(self) -> int:
-        if self._path == STANDARD_OUTPUT:
-            return _STANDARD_OUTPUT
         try:
-            # Not blocking, or a pipe without a reader would be waited for.
-            return os.open(
+            # Not blocking: opening a pipe without a reader would wait.
+            file = os.open(
                 self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE
             )
         except OSError as error:
             raise StartUpError(_refusal(self._path, error)) from error
+        # Writes may block, since a thread makes them.
+        os.set_blocking(file, True)
+        return file
 
 
 def require_writable(path: str) -> None:
     """
-    See whether a file could be opened for lines, without making it.
+    Check that a file could be opened for writing, without creating it.
 
-    :param path: of the file, or `STANDARD_OUTPUT`.
-    :raise StartUpError: it could not.
+    :param path: the path of the file, or `STANDARD_OUTPUT`.
+    :raise StartUpError: it could not be opened.
     """
     if path == STANDARD_OUTPUT:
         return
@@ -184,6 +192,6 @@ def require_writable(path: str) -> None:
 
 def _refusal(path: str, error: OSError) -> str:
     return (
-        f"--access-log: cannot open {path}: {error.strerror}. Give a file in a directory that is there, and "
-        "that the service's user may write to; or - for standard output."
+        f"--access-log: cannot open {path}: {error.strerror}. Give a file in an existing directory that the "
+        "service's user may write to, or - for standard output."
     )

@@ -1,4 +1,4 @@
-"""Events of the log, each as one line of JSON."""
+"""Log events as lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from twisted.logger import LogEvent, formatEvent
 
 __all__ = ["json_line"]
 
-_OF_EACH: Final = ("time", "level", "logger", "event", "traceback")
-"""What each event may have of its own. Fields of these names are told apart by an underscore."""
-_OF_TWISTED: Final = frozenset(
+_RESERVED: Final = ("time", "level", "logger", "event", "traceback")
+"""The members of every event. Fields with these names get an underscore."""
+_LEGACY_FIELDS: Final = frozenset(
     {
-        # What twisted.python.log puts into each event, beside the new names, which begin with "log_".
+        # twisted.python.log adds these to each event, besides the new names that begin with "log_".
         *("format", "isError", "message", "system", "time", "failure", "why", "debugInfo", "printed"),
     }
 )
@@ -28,22 +28,22 @@ _FORMATTER: Final = Formatter()
 
 def json_line(event: LogEvent) -> str:
     """
-    Write an event as one JSON object, in ASCII, with the end of the line.
+    Format an event as one JSON object, in ASCII, with the end of the line.
 
-    ``event`` in it is the constant text with the names of its fields in braces, as the program has it, so
-    that lines of one kind can be found and counted. What cannot be written as JSON is written as its text.
+    Its ``event`` is the constant text with the names of the fields in braces, so that lines of one kind can
+    be found and counted. A value that JSON does not have is written as its text.
 
-    :return: a line for every event whatsoever; nothing is raised.
+    :return: a line for every event; never raises.
     """
     try:
         return _line(_members(event))
-    except Exception as error:  # noqa: BLE001 -- a log has to tell of what it cannot tell, too
+    except Exception as error:  # noqa: BLE001 -- an event that cannot be formatted must be logged, too
         return _line(
             [
                 ("time", _time(None)),
                 ("level", "error"),
                 ("logger", __name__),
-                ("event", "An event cannot be shown: {reason}"),
+                ("event", "An event of the log cannot be formatted: {reason}"),
                 ("reason", type(error).__name__),
                 ("shown", _text(event)),
             ]
@@ -54,7 +54,7 @@ def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
     yield "time", _time(event.get("log_time"))
     yield "level", getattr(event.get("log_level"), "name", "info")
     yield "logger", _text(event.get("log_namespace") or "-")
-    # From twisted.python.log, or meant for it. Its names are not told apart from those of fields.
+    # From twisted.python.log, or meant for it: its own fields do not begin with "log_".
     is_legacy = event.get("log_namespace") == "log_legacy" or "log_legacy" in event
     log_format: object = event.get("log_format")
     failure = event.get("log_failure")
@@ -62,20 +62,20 @@ def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
         failure = event.get("failure")
         log_format = event.get("why") or "Unhandled error"
     names = [name for name in _names_in(log_format) if not name.startswith("log_")]
-    # What Twisted itself has rendered, such as what was printed, has no constant text.
+    # Text that Twisted has formatted, such as printed output, has no constant part.
     has_constant_text = isinstance(log_format, str) and (bool(names) or "{" not in log_format)
     yield "event", log_format if has_constant_text else formatEvent(event)
     fields: list[tuple[Any, object]] = [*event.items(), *_inner_fields(names, event)]
     for name, value in fields:
-        if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _OF_TWISTED):
+        if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _LEGACY_FIELDS):
             continue
-        yield (f"{name}_" if name in _OF_EACH else name), value
+        yield (f"{name}_" if name in _RESERVED else name), value
     if failure is not None:
         yield "traceback", _traceback(failure)
 
 
 def _inner_fields(names: list[str], event: LogEvent) -> Iterator[tuple[str, object]]:
-    """What a format has besides whole fields: ``{address.host}``, ``{count()}``."""
+    """Yield the parts of fields that a format names: ``{address.host}``, ``{count()}``."""
     for name in names:
         if name not in event:
             path = name.removesuffix("()")
@@ -96,9 +96,9 @@ def _names_in(log_format: object) -> list[str]:
 
 
 def _time(seconds: object) -> str:
-    """In the form of RFC 3339, in UTC."""
+    """Format a time as in RFC 3339, in UTC."""
     try:
-        when = datetime.fromtimestamp(float(seconds), timezone.utc)  # type: ignore[arg-type] # tried out
+        when = datetime.fromtimestamp(float(seconds), timezone.utc)  # type: ignore[arg-type] # errors are caught
     except (TypeError, ValueError, OverflowError, OSError):
         when = datetime.fromtimestamp(time.time(), timezone.utc)
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -107,7 +107,7 @@ def _time(seconds: object) -> str:
 def _traceback(failure: Any) -> str:
     try:
         text: str = failure.getTraceback()
-    except Exception as error:  # noqa: BLE001 -- it runs code of whatever has failed
+    except Exception as error:  # noqa: BLE001 -- it runs code of the failed objects
         return f"{_text(failure)} (its traceback cannot be shown: {type(error).__name__})"
     return text
 
@@ -119,12 +119,12 @@ def _line(members: Iterator[tuple[str, object]] | list[tuple[str, object]]) -> s
 
 def _encoded(value: object) -> str:
     try:
-        # ASCII, since what is at the other end of a log need not take UTF-8.
+        # ASCII, since the reader of a log may not accept UTF-8.
         encoded = json.dumps(value, allow_nan=False, default=_text)
         if _SURROGATE in encoded:
-            # Half of a pair is no character, and many refuse it (RFC 8259, section 8.2).
+            # A single surrogate is not a character, and many parsers reject it (RFC 8259, section 8.2).
             msgspec.json.decode(encoded)
-    except Exception:  # noqa: BLE001 -- circles, infinite numbers, keys that are no text, code of the value
+    except Exception:  # noqa: BLE001 -- cycles, infinite numbers, keys that are not text, code of the value
         return json.dumps(_text(value).encode("utf-8", "backslashreplace").decode("utf-8"))
     return encoded
 

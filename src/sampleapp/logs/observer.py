@@ -1,9 +1,11 @@
-"""Where twistd's log goes, and in which form."""
+"""The observer of the process log: twistd's destination, with our format and level."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NamedTuple, cast
 
 from twisted.logger import (
     FileLogObserver,
@@ -18,65 +20,109 @@ from twisted.logger import (
 from zope.interface import implementer
 
 from sampleapp.errors import StartUpError
+from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
 from sampleapp.logs.json_lines import json_line
 from sampleapp.logs.settings import STANDARD_OUTPUT, LogFormat, LogSettings
 
-__all__ = ["log_observer", "require_possible"]
+__all__ = ["ProcessLog", "process_log", "require_possible"]
 
 
 def require_possible(twistd_options: Mapping[str, Any], settings: LogSettings) -> None:
     """
-    See whether twistd's options leave the log to be written as it is wanted.
+    Check that twistd's options allow the log settings.
 
-    :param twistd_options: of twistd's own command line.
-    :raise StartUpError: they do not.
+    :param twistd_options: the options of twistd's own command line.
+    :raise StartUpError: they contradict each other.
     """
     is_changed = settings.format is not LogFormat.TEXT or settings.level != LogSettings().level
     if twistd_options.get("logger") and is_changed:
         raise StartUpError(
-            "--log-format and --log-level do not go with twistd's --logger, which does as it likes. Leave "
-            "out the one or the other."
+            "--log-format and --log-level have no effect with twistd's --logger, which brings its own log "
+            "observer. Leave out one of them."
         )
     if twistd_options.get("syslog") and settings.format is LogFormat.JSON:
         raise StartUpError(
-            "--log-format json does not go with --syslog, which has a form of its own. Leave out one of them."
+            "--log-format json cannot be used with --syslog, which has its own format. Leave out one of them."
         )
     if settings.access_log == STANDARD_OUTPUT and not twistd_options.get("nodaemon"):
         raise StartUpError(
-            "--access-log - is for standard output, which a daemon does not have. Give a file, or run twistd "
+            "--access-log - means standard output, which a daemon does not have. Give a file, or run twistd "
             "with --nodaemon."
         )
 
 
-def log_observer(twistd_options: Mapping[str, Any], settings: LogSettings) -> ILogObserver | None:
-    """
-    Make what writes the log where twistd would have written it.
+class ProcessLog(NamedTuple):
+    """The log of the process."""
 
-    :param twistd_options: those that are possible, see `require_possible`.
-    :return: ``None`` if an observer was brought with ``--logger``.
+    observer: ILogObserver
+    writer: BackgroundWriter | None
+    """Its thread must be started once the reactor runs; ``None`` for syslog, which has no thread."""
+
+
+def process_log(
+    twistd_options: Mapping[str, Any], settings: LogSettings, *, lost_lines: Counter[str]
+) -> ProcessLog | None:
+    """
+    Make the observer that writes the log to twistd's destination.
+
+    :param twistd_options: twistd's options, checked by `require_possible`.
+    :param lost_lines: counts lost lines under ``service``.
+    :return: ``None`` if ``--logger`` brings an observer.
     """
     if twistd_options.get("logger"):
         return None
     # Loaded only where there is a twistd.
     from twisted.scripts import twistd
 
-    # Twisted has no public way to ask for it: a program may only bring a whole observer of its own.
+    # Twisted has no public way to get its observer: a program can only replace it.
     runner: Any = twistd._SomeApplicationRunner  # type: ignore[attr-defined]  # noqa: SLF001
     observer: Any = runner.loggerFactory(twistd_options)._getLogObserver()  # noqa: SLF001
-    if settings.format is LogFormat.JSON:
-        observer = FileLogObserver(observer._outFile, json_line)  # noqa: SLF001 -- as above
+    writer = None
+    if isinstance(observer, FileLogObserver):
+        file: Any = observer._outFile  # noqa: SLF001 -- as above
+        writer = BackgroundWriter("The log", _write_to(file), lost=lost_lines, label="service")
+        form = json_line if settings.format is LogFormat.JSON else observer.formatEvent
+        observer = FileLogObserver(cast("IO[str]", _TextFile(writer, file)), form)
     elif not ILogObserver.providedBy(observer):
-        # That of syslog is one from before there were levels.
+        # The observer of syslog is an old one, without levels.
         observer = LegacyLogObserverWrapper(observer)
-    return FilteringLogObserver(observer, [_AtLeast(settings.level)])
+    return ProcessLog(FilteringLogObserver(observer, [_AtLeast(settings.level)]), writer)
+
+
+def _write_to(file: Any) -> Callable[[bytes], int]:
+    if file is sys.stdout:
+        file.flush()
+        return write_to_standard_output
+
+    # A file of twistd, which rotates it by size.
+    def write(data: bytes) -> int:
+        file.write(data)
+        file.flush()
+        return len(data)
+
+    return write
+
+
+class _TextFile:
+    """A file as `FileLogObserver` writes to it."""
+
+    def __init__(self, writer: BackgroundWriter, file: Any) -> None:
+        self._writer = writer
+        self._encoding = getattr(file, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> None:
+        self._writer.write(text.encode(self._encoding, "backslashreplace"))
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered here."""
 
 
 @implementer(ILogFilterPredicate)
 class _AtLeast:
     """
-    Lets events of a level and above pass, and those without any.
+    Passes events of a level and above, those without a level, and everything printed to standard error.
 
-    And what was printed to standard error, where Python says by what the process ends.
+    Python prints the exception that ends the process to standard error.
     """
 
     def __init__(self, level: str) -> None:

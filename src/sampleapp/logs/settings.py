@@ -1,4 +1,4 @@
-"""What an operator may decide about the logs."""
+"""The operator's settings of the logs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from msgspec import Struct
 __all__ = ["LEVELS", "STANDARD_OUTPUT", "AccessLogFormat", "LogFormat", "LogSettings"]
 
 STANDARD_OUTPUT: Final = "-"
-"""In place of the name of a file."""
+"""Given instead of a file name."""
 LEVELS: Final = ("debug", "info", "warn", "error", "critical")
-"""The names of the levels, the least important one first."""
+"""The names of the levels, the least important first."""
 
 
 class LogFormat(Enum):
-    """How an event of the log is written."""
+    """The format of the process log."""
 
     TEXT = "text"
     """As twistd writes it."""
@@ -24,19 +24,19 @@ class LogFormat(Enum):
 
 
 class AccessLogFormat(Enum):
-    """How a line for a request is written."""
+    """The format of the access log."""
 
     COMBINED = "combined"
-    """As Apache does, with more fields after it."""
+    """Apache's combined format with more fields after it."""
     JSON = "json"
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):
-    """What is to be logged, and where."""
+    """The format and level of the process log, and the file and format of the access log."""
 
     format: LogFormat = LogFormat.TEXT
     level: str = "info"
     """One of `LEVELS`. Less important events are left out."""
     access_log: str = ""
-    """The file for a line for each request; ``-`` for standard output; empty for none."""
+    """The path of the access log; ``-`` for standard output; empty for none."""
     access_log_format: AccessLogFormat = AccessLogFormat.COMBINED

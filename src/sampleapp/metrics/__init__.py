@@ -1,9 +1,8 @@
 """
-What an operator's monitoring reads, in the formats of Prometheus.
+Metrics in the formats of Prometheus.
 
-Whatever happens is counted where it happens, in plain numbers. Here they get their names (`families`), and
-are written down when somebody asks for them (`page`). Only what happens to requests is counted here, too
-(`requests`).
+Each component counts its own events, in plain numbers. Here the numbers get their names (`families`) and are
+written when a Prometheus server asks for them (`page`). Only requests are counted here (`requests`).
 """
 
 from sampleapp.metrics.families import Families

@@ -1,8 +1,8 @@
 """
-The names of all metrics, and where their values are.
+The names and HELP texts of all metrics.
 
-They follow https://prometheus.io/docs/practices/naming/: base units, which a name ends with, and ``_total``
-for what only grows.
+The names follow https://prometheus.io/docs/practices/naming/: they end with their base unit, and counters
+with ``_total``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sampleapp import __version__
-from sampleapp.follower import ReadingsFollower
 from sampleapp.interfaces import IBroker, IMeasured
 from sampleapp.measures import SECONDS, Distribution, KafkaMeasures, Measures, SQLiteMeasures
 from sampleapp.metrics.requests import RequestCounts
-from sampleapp.web import HTTPServer
+from sampleapp.readings.follower import ReadingsFollower
+from sampleapp.web import HTTPServer, OpenStreams, StreamKind, TopicReads
 
 __all__ = ["Families"]
 
 _BOOTSTRAP: Final = "bootstrap"
-"""In place of a node id: an address of the configuration, before it was known whose it is."""
+"""The label for an address of the configuration while the node id there is not known."""
 
 
 class Families(Collector):
-    """Everything that the service itself counts, as it is when asked for."""
+    """A collector of all metrics of the service itself."""
 
     def __init__(
         self,
@@ -45,20 +45,29 @@ class Families(Collector):
         admin: HTTPServer | None = None,
         broker: IBroker,
         follower: ReadingsFollower,
+        streams: OpenStreams | None = None,
+        reads: TopicReads | None = None,
         rate_refusals: Mapping[str, int] | None = None,
+        lost_lines: Mapping[str, int] | None = None,
     ) -> None:
         """
-        :param server: the one that callers reach.
-        :param admin: the one that is for operators only, if there is one.
-        :param broker: tells more of itself if it provides `IMeasured`.
-        :param rate_refusals: how many requests were over a rate of their caller, by the name of the rate.
+        :param server: the server for callers.
+        :param admin: the server for operators only, if there is one.
+        :param broker: has more metrics if it provides `IMeasured`.
+        :param streams: the open streams and waiting pages, if there can be any.
+        :param reads: counts the reads of topics, if there can be any.
+        :param rate_refusals: the number of requests over a rate of their caller, by the name of the rate.
+        :param lost_lines: the number of lines that could not be written, by the name of the log.
         """
         self._requests = requests
         self._server = server
         self._admin = admin
         self._broker = broker
         self._follower = follower
+        self._streams = streams
+        self._reads = reads
         self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
+        self._lost_lines: Mapping[str, int] = {} if lost_lines is None else lost_lines
         self._build = {
             "version": __version__,
             "python": platform.python_version(),
@@ -66,21 +75,37 @@ class Families(Collector):
         }
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics, with their values of now."""
-        yield InfoMetricFamily("sampleapp_build", "The versions of what is running.", value=self._build)
+        """Return all metrics, with their current values."""
+        yield InfoMetricFamily(
+            "sampleapp_build", "Versions of the service, Python and Twisted.", value=self._build
+        )
         yield from _of_requests(self._requests)
         yield from _of_server(self._server)
         yield _counter(
             "sampleapp_refusals",
-            "Requests and connections that were refused or ended, by the limit that they were over.",
-            {**self._server.refusals, **self._rate_refusals},
+            "Requests and connections that were refused or ended, by the limit that they exceeded.",
+            {
+                **self._server.refusals,
+                **self._rate_refusals,
+                **({} if self._streams is None else self._streams.refusals),
+            },
             label="limit",
         )
         yield from _of_admin(self._admin)
+        yield _counter(
+            "sampleapp_log_lost_lines",
+            "Log lines that were dropped because the log was full or not read, by log: service or access.",
+            self._lost_lines,
+            label="log",
+        )
         yield from _of_readings(self._follower)
+        if self._streams is not None:
+            yield from _of_streams(self._streams)
+        if self._reads is not None:
+            yield from _of_reads(self._reads)
         yield GaugeMetricFamily(
             "sampleapp_broker_ready",
-            "Whether a record would be expected to be accepted now: 1 or 0.",
+            "1 if the broker is expected to accept a record now, else 0.",
             value=self._broker.health().ready,
         )
         if IMeasured.providedBy(self._broker):
@@ -102,25 +127,25 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
     yield answers
     yield _histogram(
         "sampleapp_http_request_duration_seconds",
-        "Time from when a request's header was there until its answer, by the route's path.",
+        "Time from the end of a request's header until its answer, by the route's path.",
         by_route,
         label="route",
     )
     yield _counter(
         "sampleapp_problems",
-        "Answers that told of a problem, by its kind.",
+        "Answers that describe a problem, by its kind.",
         requests.problems,
         label="kind",
     )
     yield _counter(
         "sampleapp_published_records",
-        "Records that were published, by topic; all topics after the first hundred are other.",
+        "Records that were published, by topic (other: all topics after the first hundred).",
         {topic: published.records for topic, published in requests.published.items()},
         label="topic",
     )
     yield _counter(
         "sampleapp_published_bytes",
-        "Bytes of the keys and values that were published, by topic; all after the first hundred are other.",
+        "Bytes of keys and values that were published, by topic (other: all topics after the first hundred).",
         {topic: published.bytes for topic, published in requests.published.items()},
         label="topic",
     )
@@ -129,25 +154,23 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "sampleapp_batch_refused_records",
-        "Records of such requests that were wrong, or that were not published for certain.",
+        "Records in batch requests that were not published, or may not have been.",
         value=requests.refused_in_batches,
     )
 
 
 def _of_server(server: HTTPServer) -> Iterator[Metric]:
     states = server.connections_by_state()
-    yield _gauge(
-        "sampleapp_connections", "Connections of clients, by what they are at.", states, label="state"
-    )
+    yield _gauge("sampleapp_connections", "Open connections of clients, by state.", states, label="state")
     yield GaugeMetricFamily(
         "sampleapp_connections_limit",
-        "How many connections may be open at once.",
+        "The most connections that may be open at once.",
         value=server.limits.max_connections,
     )
     yield GaugeMetricFamily(
         "sampleapp_http_requests_in_flight",
-        "Requests whose header is there, and which are not answered to the end.",
-        value=sum(states[state] for state in ("body", "waiting", "answering")),
+        "Requests whose header has arrived and whose answer is not sent completely.",
+        value=server.requests_in_flight,
     )
     yield GaugeMetricFamily(
         "sampleapp_http_requests_waiting",
@@ -156,22 +179,32 @@ def _of_server(server: HTTPServer) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "sampleapp_http_requests_waiting_limit",
-        "How many requests may wait before more are refused.",
+        "The most requests that may wait; further ones are refused.",
         value=server.limits.max_waiting,
+    )
+    yield GaugeMetricFamily(
+        "sampleapp_body_memory_bytes",
+        "Memory that is reserved for the bodies of requests, and for their records.",
+        value=server.body_memory.reserved,
+    )
+    yield GaugeMetricFamily(
+        "sampleapp_body_memory_limit_bytes",
+        "Limit of the memory for the bodies of requests and their records.",
+        value=server.body_memory.limit,
     )
 
 
 def _of_admin(server: HTTPServer | None) -> Iterator[Metric]:
-    # Apart from those of callers: it has limits of its own, and there are no callers.
+    # Not added to the metrics of callers: this server has limits of its own, and no callers.
     yield _gauge(
         "sampleapp_admin_connections",
-        "Connections to the endpoint for operators (--admin), by what they are at.",
+        "Open connections to the endpoint for operators (--admin), by state.",
         {} if server is None else server.connections_by_state(),
         label="state",
     )
     yield _counter(
         "sampleapp_admin_refusals",
-        "Requests and connections there that were refused or ended, by the limit that they were over.",
+        "Requests and connections at --admin that were refused or ended, by the limit that they exceeded.",
         {} if server is None else server.refusals,
         label="limit",
     )
@@ -181,37 +214,100 @@ def _of_readings(follower: ReadingsFollower) -> Iterator[Metric]:
     yield GaugeMetricFamily("sampleapp_readings", "Readings in the collection.", value=follower.count)
     yield GaugeMetricFamily(
         "sampleapp_readings_complete",
-        "Whether all that was in the readings topic at the start has been read: 1 or 0.",
+        "1 once all records that were in the readings topic at the start have been read, else 0.",
         value=follower.is_complete,
     )
     yield CounterMetricFamily(
         "sampleapp_readings_skipped_records",
-        "Records of the readings topic that were no readings.",
+        "Records of the readings topic that were skipped, because they are not readings.",
         value=follower.skipped,
     )
     lag = GaugeMetricFamily(
         "sampleapp_readings_lag_records",
-        "Records of the readings topic that are still to be read; none while that is not known.",
+        "Records of the readings topic that are not read yet; absent while their number is not known.",
     )
     if follower.lag is not None:
         lag.add_metric((), follower.lag)
     yield lag
 
 
+def _of_streams(streams: OpenStreams) -> Iterator[Metric]:
+    kinds = {kind.value: streams.numbers[kind] for kind in (StreamKind.RECORDS, StreamKind.CHANGES)}
+    yield _gauge(
+        "sampleapp_streams",
+        "Open streams, by kind: records of a topic, or changes of the readings.",
+        {kind: numbers.open for kind, numbers in kinds.items()},
+        label="kind",
+    )
+    yield GaugeMetricFamily(
+        "sampleapp_streams_limit",
+        "The most streams, and the most waiting pages, that may be open at once.",
+        value=streams.limit,
+    )
+    yield _gauge(
+        "sampleapp_streams_behind",
+        "Open streams that are not up to date, by kind.",
+        {kind: numbers.behind for kind, numbers in kinds.items()},
+        label="kind",
+    )
+    yield _counter(
+        "sampleapp_stream_events",
+        "Events that were sent on streams, by kind; heartbeats included.",
+        {kind: numbers.events for kind, numbers in kinds.items()},
+        label="kind",
+    )
+    yield _counter(
+        "sampleapp_stream_bytes",
+        "Bytes of events that were sent on streams, by kind.",
+        {kind: numbers.bytes for kind, numbers in kinds.items()},
+        label="kind",
+    )
+    ended = CounterMetricFamily(
+        "sampleapp_streams_ended", "Streams that ended, by kind and reason.", labels=("kind", "reason")
+    )
+    for kind, numbers in kinds.items():
+        for reason, count in numbers.ended.items():
+            ended.add_metric((kind, reason), count)
+    yield ended
+    yield GaugeMetricFamily(
+        "sampleapp_waiting_pages",
+        "Requests for a page of records that wait for the first record.",
+        value=streams.numbers[StreamKind.PAGE].open,
+    )
+
+
+def _of_reads(reads: TopicReads) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "sampleapp_topic_reads",
+        "Reads of a topic that have ended, for pages of records and for streams that are not up to date.",
+        value=reads.ended,
+    )
+    yield GaugeMetricFamily(
+        "sampleapp_topic_reads_in_progress",
+        "Reads of a topic that the broker has not answered yet.",
+        value=reads.in_progress,
+    )
+    yield CounterMetricFamily(
+        "sampleapp_topic_read_records",
+        "Records that were read for pages of records and for streams that are not up to date.",
+        value=reads.records,
+    )
+
+
 def _of_broker(measures: Measures) -> Iterator[Metric]:
     waiting = measures.waiting
     yield GaugeMetricFamily(
         "sampleapp_broker_waiting_records",
-        "Records that the broker has accepted and not answered.",
+        "Records that wait for the broker's answer.",
         value=waiting.records,
     )
     yield GaugeMetricFamily(
-        "sampleapp_broker_waiting_bytes", "What those take of the limit.", value=waiting.bytes
+        "sampleapp_broker_waiting_bytes", "Bytes of records waiting for the broker.", value=waiting.bytes
     )
     if waiting.limit_bytes is not None:
         yield GaugeMetricFamily(
             "sampleapp_broker_waiting_limit_bytes",
-            "How much may wait before more is refused.",
+            "The most bytes of records that may wait for the broker; further records are refused.",
             value=waiting.limit_bytes,
         )
     if isinstance(measures, KafkaMeasures):
@@ -243,17 +339,17 @@ def _of_kafka(measures: KafkaMeasures) -> Iterator[Metric]:
     )
     yield _single_histogram(
         "sampleapp_kafka_batch_bytes",
-        "Bytes of each batch that was sent, compressed as it was.",
+        "Bytes of each batch that was sent, after compression.",
         measures.batch_bytes,
     )
     yield _single_histogram(
         "sampleapp_kafka_acknowledgement_seconds",
-        "Time from when records were sent until all in-sync replicas had them.",
+        "Time from sending records to Kafka until all in-sync replicas had them.",
         measures.acknowledgement_s,
     )
     yield CounterMetricFamily(
         "sampleapp_kafka_throttled_seconds",
-        "How long brokers have asked the service to pause, because of a quota.",
+        "Seconds of pause that Kafka's brokers have asked for because of a quota.",
         value=measures.throttled_s,
     )
 
@@ -261,27 +357,33 @@ def _of_kafka(measures: KafkaMeasures) -> Iterator[Metric]:
 def _of_sqlite(measures: SQLiteMeasures) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "sampleapp_sqlite_commits",
-        "Transactions with records that were committed.",
+        "Transactions that stored records.",
         value=sum(measures.commit_records.counts),
     )
     yield CounterMetricFamily(
         "sampleapp_sqlite_failed_commits",
-        "Transactions with records that were not committed, or not for certain.",
+        "Transactions with records that failed, or may have failed.",
         value=measures.failed_commits,
     )
     yield _single_histogram(
-        "sampleapp_sqlite_commit_records", "Records of each commit.", measures.commit_records
+        "sampleapp_sqlite_commit_records",
+        "Records of each transaction that was committed.",
+        measures.commit_records,
     )
     yield _single_histogram(
         "sampleapp_sqlite_commit_duration_seconds",
-        "Time from when records were handed over until they were on the disk.",
+        "Time from handing records to SQLite's thread until they were on the disk.",
         measures.commit_s,
     )
     yield GaugeMetricFamily(
-        "sampleapp_sqlite_file_bytes", "Size of the file with the records.", value=measures.file_bytes
+        "sampleapp_sqlite_file_bytes",
+        "Size of SQLite's file when it was last written to.",
+        value=measures.file_bytes,
     )
     yield GaugeMetricFamily(
-        "sampleapp_sqlite_wal_bytes", "Size of its write-ahead log.", value=measures.wal_bytes
+        "sampleapp_sqlite_wal_bytes",
+        "Size of SQLite's write-ahead log when it was last written to.",
+        value=measures.wal_bytes,
     )
 
 
@@ -315,7 +417,7 @@ def _single_histogram(name: str, documentation: str, distribution: Distribution)
 
 
 def _buckets(distribution: Distribution) -> Sequence[tuple[str, float]]:
-    """Return how many values there were up to each bound, as Prometheus counts them."""
+    """Return the cumulative count of values up to each bound, as Prometheus requires it."""
     buckets = []
     count = 0
     for bound, each in zip((*_texts(distribution.bounds), "+Inf"), distribution.counts, strict=True):

@@ -1,4 +1,4 @@
-"""``GET /metrics``: what was counted, as Prometheus reads it."""
+"""``GET /metrics``: all metrics, in the formats of Prometheus."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from sampleapp.access import Right
-from sampleapp.negotiation import is_preferred
 from sampleapp.web import Answer, Request, Routes
 from sampleapp.web.descriptions import CACHE_CONTROL, VARY, Content, Description, Success
+from sampleapp.web.negotiation import is_preferred
 
 __all__ = ["OPENMETRICS", "TEXT", "MetricsPage"]
 
@@ -32,11 +32,12 @@ _TEXT_RANGES: Final = (b"text/plain", b"text/*", b"*/*")
 
 _METRICS: Final = Description(
     tag="Operations",
-    summary="What was counted since the start, for Prometheus",
-    text="In OpenMetrics if `Accept` names it, otherwise in the text format of Prometheus.",
+    summary="Metrics for Prometheus",
+    text="Counters begin at 0 when the service starts. In OpenMetrics if `Accept` names it, otherwise "
+    "in the text format of Prometheus.",
     successes=(
         Success(
-            meaning="All metrics, as they are now.",
+            meaning="All metrics, with their current values.",
             contents=(
                 Content(media_type="text/plain", kind={"type": "string"}),
                 Content(media_type="application/openmetrics-text", kind={"type": "string"}),
@@ -47,8 +48,8 @@ _METRICS: Final = Description(
 )
 
 
-_TURN_S: Final = 0.001
-"""After so long others have their turn. A metric with a hundred values takes about as long again."""
+_SLICE_S: Final = 0.001
+"""The page yields to the reactor after this time. A metric with 100 values takes about as long again."""
 
 
 class _Format(Struct, frozen=True):
@@ -67,38 +68,38 @@ class MetricsPage:
     routes = Routes()
 
     def __init__(self, *, clock: IReactorTime) -> None:
-        """:param clock: gives others their turn while much is written."""
+        """:param clock: schedules the next slice of a page that takes long to write."""
         self._clock = clock
-        # Never the one that prometheus_client shares with whatever else is in the process.
+        # Not prometheus_client's global registry, which other code in the process may use.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
     def show(self, collector: Collector) -> None:
-        """Show what a collector has, beside what is known of the process."""
+        """Add the metrics of a collector to those of the process."""
         self._registry.register(collector)
 
     @routes.route("/metrics", "GET", "HEAD", right=Right.METRICS, description=_METRICS)
     def metrics(self, request: Request) -> Deferred[Answer]:
-        """Answer in the text format of Prometheus, or in that of OpenMetrics if that is asked for."""
+        """Answer in the text format of Prometheus, or in OpenMetrics if ``Accept`` prefers it."""
         return self.answer(request.fields.joined(b"Accept"))
 
     def answer(self, accept: bytes | None) -> Deferred[Answer]:
         """
-        Write everything down, in several turns of the reactor if it is much.
+        Write all metrics, in several turns of the reactor if they are many.
 
-        :param accept: the value of that header; ``None`` when there is none.
+        :param accept: the value of ``Accept``; ``None`` if the request has none.
         """
         is_openmetrics = is_preferred(_OPENMETRICS_TYPE, to=_TEXT_RANGES, accept=accept)
         return Deferred.fromCoroutine(self._answer(_OPENMETRICS_FORMAT if is_openmetrics else _TEXT_FORMAT))
 
     async def _answer(self, form: _Format) -> Answer:
         began_s = self._clock.seconds()
-        # All of one moment. To write them down takes several times as long.
+        # All values are of one moment. Writing them takes several times as long.
         families = list(self._registry.collect())
         written = []
         for family in families:
-            if self._clock.seconds() - began_s >= _TURN_S:
+            if self._clock.seconds() - began_s >= _SLICE_S:
                 await deferLater(self._clock, 0)
                 began_s = self._clock.seconds()
             written.append(form.write(_Only(family)).removesuffix(form.end))
@@ -110,7 +111,7 @@ class MetricsPage:
 
 
 class _Only(Collector):
-    """One metric, in the place of a registry."""
+    """A collector of one metric, which the writers accept as a registry."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

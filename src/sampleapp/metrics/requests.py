@@ -1,13 +1,12 @@
 """
-Counting requests, and what they have published.
+Counts of requests, and of the records that they have published.
 
-This is on the path of every request, so it only adds to numbers. Whatever a caller can name and make up
-(paths, methods, topics) is bounded here.
+This is on the path of every request, so it only adds to numbers. The labels that a caller can invent (paths,
+methods, topics) are bounded here.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,10 +17,10 @@ from sampleapp.web.problems import KINDS
 __all__ = ["MOST_TOPICS", "OTHER", "Published", "RequestCounts"]
 
 OTHER: Final = "other"
-"""What stands for all that has no name of its own: unknown paths and methods, topics beyond the limit."""
+"""The label value for unknown paths and methods, and for topics beyond the limit."""
 MOST_TOPICS: Final = 100
 
-# Those of RFC 9110, section 9.3, and of RFC 5789. They are counted by name, whether or not a path takes them.
+# RFC 9110, section 9.3, and RFC 5789. These are counted by name, even where no path allows them.
 _METHODS: Final = {
     method.encode("ascii"): method
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
@@ -29,31 +28,31 @@ _METHODS: Final = {
 
 
 class Published:
-    """What was published to a topic."""
+    """The records that were published to a topic."""
 
     __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
-        """Of keys and values."""
+        """Of their keys and values."""
 
 
 class RequestCounts:
-    """How requests were answered, since the start."""
+    """Counts of answers since the start."""
 
     def __init__(self, *, seconds: Callable[[], float]) -> None:
-        """:param seconds: the clock by which exchanges start."""
+        """:param seconds: the clock of `Exchange.started_s`."""
         self._seconds = seconds
         self._answers: dict[tuple[str, bytes | None, int], Distribution] = {}
         self.published: dict[str, Published] = {}
-        """By topic: the first hundred, and the others as one."""
+        """By topic: the first hundred, and all others as `OTHER`."""
         self.batches = 0
-        """How many answers were to requests that may have several records."""
+        """The number of answers to requests that may have several records."""
         self.refused_in_batches = 0
-        """How many of the records of those were not published, or not for certain."""
+        """The number of records in these requests that were not published, or not for certain."""
         self.problems = dict.fromkeys(sorted(KINDS), 0)
-        """How many answers told of each kind of problem."""
+        """The number of answers of each kind of problem."""
 
     def answered(self, exchange: Exchange, answer: Answer) -> None:
         """Count one answer: an `sampleapp.web.OnAnswer`."""
@@ -61,13 +60,7 @@ class RequestCounts:
         answers = self._answers.get((exchange.route, None if head is None else head.method, answer.status))
         if answers is None:
             answers = self._find_answers(exchange, answer)
-        elapsed_s = self._seconds() - exchange.started_s
-        # As `Distribution.add` does it, without the call.
-        if elapsed_s > 0:
-            answers.counts[bisect_left(SECONDS, elapsed_s)] += 1
-            answers.total += elapsed_s
-        else:
-            answers.counts[0] += 1
+        answers.add(self._seconds() - exchange.started_s)
         record = answer.record
         if record is not None:
             published = self.published.get(record.topic)
@@ -95,15 +88,15 @@ class RequestCounts:
         """
         Return the durations of all requests: for each route, method and status.
 
-        :return: the path of the route as it was declared, the method, the status, and the seconds from when
-            the head was whole until there was an answer.
+        :return: the path of the route as in OpenAPI, the method, the status, and the seconds from the
+            end of a request's head until its answer.
         """
         for (route, method, status), durations in self._answers.items():
             yield route or OTHER, OTHER if method is None else _METHODS[method], status, durations
 
     def _find_answers(self, exchange: Exchange, answer: Answer) -> Distribution:
         method = None if exchange.head is None else exchange.head.method
-        # Whatever else a client may call a method is not kept.
+        # Other methods, which a client may invent, are counted as one.
         key = (exchange.route, method if method in _METHODS else None, int(answer.status))
         found = self._answers.get(key)
         if found is None:

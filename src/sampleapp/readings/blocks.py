@@ -1,19 +1,19 @@
 """
-The readings that are shown, in order, cut into blocks that are encoded once for each change.
+The readings in order, cut into blocks; a block is encoded once for each change.
 
-Where a block ends depends on nothing but the ids and their order: after an id with a certain checksum, and
-after `_LONGEST` times the usual number at the latest, counted from the last end. So do rsync and restic cut
-files. Every process that has the same readings in the same order has the same blocks, whatever came and went
-before. A reading that comes or goes changes its own block, and at most those up to the next id with such a
-checksum.
+A block ends after an id with a certain checksum, at the latest after `_LONGEST` times the usual number of
+readings since the last such end: rsync and restic cut files in the same way. So blocks depend on the ids and
+their order only. All processes that have the same readings in the same order have the same blocks, whatever
+was added and removed before. Adding or removing a reading changes its own block, and at most the blocks up to
+the next id with such a checksum.
 
-The entity tag is a digest of the digests of the blocks' text. It is as strong as one of the whole text: equal
-tags mean equal blocks, and so equal bytes. A sum of the digests of single readings would need no rule for
-blocks, but a digest for each reading, and sums can be made to collide.
+The entity tag is a digest of the digests of the blocks' text. It is as strong as a digest of the whole text:
+equal tags mean equal blocks, and so equal bytes. A sum of the digests of single readings would need no rule
+for blocks, but a digest for each reading, and an attacker can construct collisions of sums.
 
-A `Snapshot` is what is there at one moment, encoded in steps. It shares what is encoded already, and what it
-encodes, with the blocks, as long as they are the same. A block that changes before a snapshot has come to it
-leaves its readings of that moment behind.
+A `Snapshot` is the state at one moment, encoded in steps. It shares encoded text with the blocks as long as
+they are unchanged. A block that changes before a snapshot has encoded it keeps its old readings for the
+snapshot.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, TypeAlias
+from weakref import ref
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct, field
 
-from sampleapp.model import Reading
-from sampleapp.negotiation import MEDIA_TYPES, Version
+from sampleapp.model import MEDIA_TYPES, Reading, Version
 
 __all__ = ["BLOCK_READINGS", "Blocks", "Representation", "Shown", "Snapshot"]
 
 BLOCK_READINGS: Final = 512
-"""In a block, on average: tens of kilobytes of text, encoded in about 0.2 ms."""
+"""The average number of readings in a block: tens of kilobytes of text, encoded in about 0.2 ms."""
 
 _LONGEST: Final = 4
-"""Without a limit, one block of two thousand would have more than seven times the usual number."""
+"""Without this limit, one of two thousand blocks would have more than seven times the usual number."""
 _DIGEST_BYTES: Final = 16
 _ETAG_BYTES: Final = 12
 
@@ -51,64 +51,64 @@ class Representation(Struct, frozen=True, kw_only=True):
     media_type: str
     pieces: tuple[bytes, ...]
     """
-    JSON text in UTF-8: what it is when they are joined.
+    The JSON text in UTF-8, in pieces to be joined.
 
-    Most have tens of kilobytes. Those that no change concerns are the same objects as before.
+    Most have tens of kilobytes. Pieces that have not changed are the same objects as before.
     """
     etag: str
     """A strong entity tag, with its quotes (RFC 9110, section 8.8.3)."""
 
     @property
     def length(self) -> int:
-        """How many bytes there are in all pieces."""
+        """The number of bytes of all pieces."""
         return sum(map(len, self.pieces))
 
     @property
     def body(self) -> bytes:
-        """The pieces, joined anew: for where there are few."""
+        """The pieces, joined again at each call: for small collections."""
         return b"".join(self.pieces)
 
 
-# Without the collector of cycles, which would look at each of a million again and again: there are no cycles.
+# gc=False: there are no cycles, and the garbage collector would visit each of a million again and again.
 class Shown(Struct, gc=False, eq=False):
     """A reading that is in the collection."""
 
     reading: Reading
     partition: int
-    """Where all records of the id are, or a negative number if they are in several partitions."""
+    """The partition of all records of the id; a negative number if they are in several."""
     timestamp_ms: int
-    """Of the latest record."""
+    """The timestamp of the latest record."""
     place: int
-    """Says where it stands among the others; no two have the same one."""
+    """The sort key of the reading; unique."""
 
 
 _Sequence: TypeAlias = list[Shown] | tuple[Shown, ...]
 
 
-class _Piece(Struct, gc=False, eq=False):
-    """A block in one version, as it is, or as it was at the moment of a snapshot."""
+class _Piece(Struct, eq=False, weakref=True):
+    """The text of a block in one version: as it is now, or as it was at the moment of a snapshot."""
 
     version: Version
     opening: bytes
     """The bracket or comma that comes before the readings."""
     shown: _Sequence | None
-    """What is to be encoded, while the block has the same readings in the same order."""
+    """The readings to encode, while the block has the same readings in the same order."""
     before: dict[int, Reading] | None = None
-    """By their places, those of them that have another value now."""
+    """The old values of readings that have a new value now, by their places."""
     readings: list[Reading] | None = None
-    """What is to be encoded, once the block has not the same readings any more."""
+    """The readings to encode, once the block has other readings."""
     text: bytes = b""
-    """JSON, beginning with the opening. Nothing before it is encoded."""
+    """JSON, beginning with the opening; empty until it is encoded."""
     digest: bytes = b""
 
-    def note(self, shown: Shown) -> None:
-        """Keep what one of the readings was, before it has another value."""
+    def keep_value(self, shown: Shown) -> None:
+        """Keep the value of a reading that is about to change."""
         if self.before is None:
             self.before = {}
         self.before.setdefault(shown.place, shown.reading)
 
-    def keep(self) -> None:
-        """Keep all of the readings, before the block has others."""
+    def keep_readings(self) -> None:
+        """Keep all readings of the block, before some are added or removed."""
         if self.shown is None:
             return
         if self.before is None:
@@ -119,10 +119,10 @@ class _Piece(Struct, gc=False, eq=False):
         self.shown = self.before = None
 
     def encode(self) -> int:
-        """Make the text, if there is none; returns how many readings that took."""
+        """Encode the text unless that is done; return the number of readings that were encoded."""
         if self.text:
             return 0
-        self.keep()
+        self.keep_readings()
         readings = self.readings or []
         text = _encode([reading.value for reading in readings] if self.version == 1 else readings)
         self.text = b"".join((self.opening, memoryview(text)[1:-1]))
@@ -136,56 +136,61 @@ class _Block(Struct, eq=False):
     """
     A list only where readings are appended to it, in the last block.
 
-    The collector of cycles leaves out tuples of what has none, and looks at each item of a list, which takes
-    30 ms for a million.
+    The garbage collector skips tuples of objects that cannot be in cycles. But it visits each item of a list,
+    which takes 30 ms for a million.
     """
     has_end: bool = False
-    """Whether the id of the last reading is one after which a block ends."""
+    """True if a block ends after the id of the last reading."""
     pieces: dict[Version, _Piece] = field(default_factory=dict)
-    """What it is now, in the versions that were asked for."""
-    past: list[_Piece] = field(default_factory=list)
-    """What it was, where a snapshot has not encoded that yet."""
+    """The current text, in the versions that were asked for."""
+    past: list[ref[_Piece]] = field(default_factory=list)
+    """Old states of the block that a snapshot has not encoded yet; the snapshot may be gone."""
 
     def piece(self, version: Version, opening: bytes) -> _Piece:
-        """Return what the block is now, encoded or not."""
+        """Return the current text of the block, encoded or not."""
         piece = self.pieces.get(version)
         if piece is None:
             piece = self.pieces[version] = _Piece(version, opening, self.shown)
         return piece
 
     def change(self, shown: Shown) -> None:
-        """Be told that one of the readings is about to have another value."""
+        """Prepare for a new value of one of the readings."""
         if self.pieces:
-            self.past.extend(self.pieces.values())
+            self.past.extend(map(ref, self.pieces.values()))
             self.pieces.clear()
         if self.past:
-            # To copy all of them at the first change would take a hundred times longer.
-            self.past = [piece for piece in self.past if not piece.text]
-            for piece in self.past:
-                piece.note(shown)
+            # Copying all readings at the first change would take a hundred times longer.
+            left = []
+            for each in self.past:
+                piece = each()
+                if piece is not None and not piece.text:
+                    piece.keep_value(shown)
+                    left.append(each)
+            self.past = left
 
     def rearrange(self) -> None:
-        """Be told that readings are about to come, or go."""
+        """Prepare for readings to be added or removed."""
         if self.pieces or self.past:
-            for piece in (*self.pieces.values(), *self.past):
-                piece.keep()
+            for piece in (*self.pieces.values(), *(each() for each in self.past)):
+                if piece is not None:
+                    piece.keep_readings()
             self.pieces.clear()
             self.past.clear()
 
 
 class Snapshot:
     """
-    What was there at one moment, in one version, whatever has changed since then.
+    The collection as it was at one moment, in one version.
 
-    Until it is encoded, the blocks go on to note for it what changes.
+    Until it is encoded, the blocks keep old values for it.
     """
 
     def __init__(
         self, version: Version, pieces: list[_Piece], representations: dict[Version, Representation]
     ) -> None:
         """
-        :param pieces: some of which are to be encoded.
-        :param representations: of the same moment, where others look for what was made.
+        :param pieces: the text of all blocks; some of it is not encoded yet.
+        :param representations: the dictionary of this moment's state, into which the representation is put.
         """
         self.representations = representations
         self._version = version
@@ -194,9 +199,10 @@ class Snapshot:
 
     def encode(self, *, at_once: int) -> bool:
         """
-        Encode so many readings, or as many more as fill a block.
+        Encode some more blocks.
 
-        :return: whether nothing is left to be encoded.
+        :param at_once: the number of readings after which to stop, at the end of a block.
+        :return: true when everything is encoded.
         """
         count = 0
         while self._left and count < at_once:
@@ -204,7 +210,7 @@ class Snapshot:
         return not self._left
 
     def representation(self) -> Representation:
-        """Return the whole, encoding what is left."""
+        """Return the whole representation; encode the rest first."""
         while self._left:
             self._left.pop().encode()
         version = self._version
@@ -226,22 +232,22 @@ class Blocks:
     """Readings in the order of their places, and their text in both versions."""
 
     def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
-        """:param block_readings: how many are in a block, on average. Processes have to agree on it."""
+        """:param block_readings: the average number of readings in a block; the same in all processes."""
         self._usual = block_readings
         self._most = _LONGEST * block_readings
         self._blocks: list[_Block] = []
-        # The place of the first reading of each block, to find it by.
+        # The place of the first reading of each block, to find blocks by.
         self._firsts: list[int] = []
         self._last_place = -1
         self.is_encoded = False
-        """Whether any block may be. Before that, a change of a value need not be told."""
+        """True once any block may be encoded. Before that, `change` need not be called."""
 
     def add(self, shown: Shown) -> None:
-        """Put a reading where its place says."""
+        """Insert a reading at its place."""
         if shown.place < self._last_place:
             self._insert(shown)
             return
-        # Nearly all come here, while a long topic is read.
+        # Nearly all readings are appended here while a long topic is read.
         self._last_place = shown.place
         blocks = self._blocks
         if not blocks or blocks[-1].has_end or len(blocks[-1].shown) >= self._most:
@@ -257,11 +263,11 @@ class Blocks:
             block.shown = tuple(block.shown)
 
     def change(self, shown: Shown) -> None:
-        """Be told that one of the readings is about to have another value."""
+        """Prepare for a new value of one of the readings."""
         self._blocks[self._find_block(shown.place)].change(shown)
 
     def discard(self, shown: Shown) -> None:
-        """Take out one of the readings."""
+        """Remove one of the readings."""
         number = self._find_block(shown.place)
         block = self._blocks[number]
         at = bisect_left(block.shown, shown.place, key=_get_place)
@@ -278,7 +284,7 @@ class Blocks:
         self._last_place = self._blocks[-1].shown[-1].place if self._blocks else -1
 
     def snapshot(self, version: Version, representations: dict[Version, Representation]) -> Snapshot:
-        """Take what is there now, to be encoded as far as it is not; see `Snapshot`."""
+        """Return a snapshot of all blocks; see `Snapshot`."""
         self.is_encoded = True
         if self._blocks:
             self._blocks[0].piece(version, b"[")
@@ -287,12 +293,12 @@ class Blocks:
 
     def encode(self, *, at_once: int) -> Iterator[None]:
         """
-        Encode in both versions, from the first block to the last, what is not encoded.
+        Encode all blocks in both versions, from the first to the last.
 
-        Readings may come, change and go in the pauses. What that changes in the blocks before the place that
-        has been reached is left for snapshots, so that this ends.
+        Readings may be added, changed and removed in the pauses. A block that has changed after it was
+        encoded is left for snapshots, so that this ends.
 
-        :param at_once: pause after so many readings, or as many more as fill a block.
+        :param at_once: the number of readings after which to pause, at the end of a block.
         """
         self.is_encoded = True
         reached = -1
@@ -312,7 +318,7 @@ class Blocks:
         block = self._blocks[number]
         at = bisect_right(block.shown, shown.place, key=_get_place)
         if at == len(block.shown):
-            # It is not the last of all, so this block is whole, and the next one begins with it.
+            # A reading that is not the last of all belongs to the next block, since this one is whole.
             number, at = number + 1, 0
             block = self._blocks[number]
         if self._is_end(shown):
@@ -330,7 +336,7 @@ class Blocks:
             self._mend(number)
 
     def _mend(self, number: int) -> None:
-        """Move readings between this block and those behind it until all end where they have to."""
+        """Move readings between this block and the following ones until all have the right ends."""
         while number < len(self._blocks):
             block = self._blocks[number]
             missing = self._most - len(block.shown)
@@ -369,7 +375,7 @@ class Blocks:
         self._firsts[number + 1] = following.shown[0].place
 
     def _join(self, number: int) -> None:
-        """Make one block of this one and the next."""
+        """Join this block and the next."""
         block, following = self._blocks[number : number + 2]
         block.rearrange()
         following.rearrange()

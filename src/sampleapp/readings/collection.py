@@ -1,41 +1,40 @@
-"""The collection: which readings there are after the records that were read, and in which order."""
+"""The collection of readings: a fold over the records of a topic, in a defined order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import copysign
 from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.model import ConsumerRecord, Reading
-from sampleapp.negotiation import Version
+from sampleapp.model import ConsumerRecord, Reading, Version
 from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown, Snapshot
-from sampleapp.readings.records import NotAReading, parse_id, parse_number, parse_numbers
+from sampleapp.readings.record_parsing import NotAReading, parse_id, parse_number, parse_numbers
 
 __all__ = ["Readings"]
 
 _SEVERAL: Final = -1
-"""In place of a partition: the id is in several."""
+"""Stands for a partition where an id is in several."""
 _MOST_REMOVED: Final = 20_000
-"""About six megabytes."""
+"""The most removed ids that are remembered: about six megabytes."""
 _TABLES: Final = 61
 """
-One table with a million entries is enlarged in a single step of 30 ms.
+The number of tables: enlarging a single one with a million entries takes 30 ms in one step.
 
-A prime, since a table looks at the lowest bits of a hash first: were these the ones that chose the table, all
-that is in it would have the same ones.
+A prime, since a table uses the lowest bits of a hash first. With a power of two, these bits would choose the
+table, and all its entries would have the same ones.
 """
 
 
 class _Part(Struct, frozen=True, gc=False):
-    """What one partition says of an id."""
+    """The state of an id in one partition."""
 
     partition: int
     timestamp_ms: int
-    """Of the latest record."""
+    """The timestamp of the latest record."""
     place: int
-    """Of the first record since this partition last removed the reading; see `_place`."""
+    """The place of the first record since this partition last removed the reading; see `_place`."""
     value: float | None
     """``None``: removed."""
 
@@ -45,41 +44,42 @@ class Readings:
     The latest value of each id, in the order of the first record of each.
 
     That order is the one of the records' timestamps, then partitions, then offsets. An id that was removed
-    and comes back is seen for the first time again.
+    and comes back has its first record then.
 
     The collection depends on the records of each partition in their order, and not on how the partitions
     were interleaved. All records of an id are normally in one partition, and the last of them is the latest,
     whatever its timestamp: as in a compacted topic. When an id is in several partitions, because their
     number or the partitioner was changed, the latest is the one with the greatest timestamp (then
     partition) among the last records of each. If that one removes the reading, it is removed; otherwise the
-    first record is the earliest that any partition has which has not removed the reading itself.
+    first record is the earliest of all partitions that have not removed the reading themselves.
 
-    For that, removed ids have to be remembered: an older record of the same id may follow from another
-    partition. The latest 20,000 are; what another partition has of an id that was removed before those
-    counts as new.
+    An older record of a removed id may follow from another partition. So the latest 20,000 removed ids are
+    remembered; a record of an id that was removed earlier counts as new.
     """
 
     def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
-        """:param block_readings: how many are encoded at once, on average: see `Blocks`."""
+        """:param block_readings: the average number of readings that are encoded together: see `Blocks`."""
         self._tables: tuple[dict[str, Shown], ...] = tuple({} for _ in range(_TABLES))
         self._blocks = Blocks(block_readings=block_readings)
-        # The parts of the ids that are shown and in several partitions, and of those that are removed.
+        # The parts of ids that are in several partitions, and of removed ids.
         self._scattered: dict[str, tuple[_Part, ...]] = {}
         self._removed: dict[str, tuple[_Part, ...]] = {}
-        # Another dictionary for each state, in which a snapshot leaves what it has made of that state.
+        # Replaced at each change. A snapshot puts its representation into the dictionary of its own state.
         self._representations: dict[Version, Representation] = {}
+        self.on_change: Callable[[str, Reading | None], None] | None = None
+        """Called after each change with the id and the reading; with ``None`` if it was removed."""
 
     def __len__(self) -> int:
         return sum(map(len, self._tables))
 
     def apply(self, record: ConsumerRecord) -> None:
         """
-        Take one record into account.
+        Apply one record to the collection.
 
         Its key is the id of the reading, in UTF-8. Its value is the text of a finite number in ASCII,
         perhaps with white space around it, or ``None`` to remove the reading.
 
-        :raise NotAReading: the record is to be skipped; nothing was changed.
+        :raise NotAReading: the record must be skipped; nothing was changed.
         """
         self._apply(
             parse_id(record.key), None if record.value is None else parse_number(record.value), record
@@ -87,9 +87,9 @@ class Readings:
 
     def apply_all(self, records: Sequence[ConsumerRecord]) -> list[tuple[ConsumerRecord, NotAReading]]:
         """
-        Take many records into account, as `apply` does it one by one, in less time.
+        Apply many records, as `apply` does it one by one, in less time.
 
-        :return: those that were skipped, and why.
+        :return: the records that were skipped, with the reason.
         """
         values = [record.value for record in records]
         numbers = parse_numbers([b"0" if value is None else value for value in values])
@@ -104,7 +104,7 @@ class Readings:
                 skipped.append((record, reason))
                 continue
             shown = tables[hash(reading_id) % _TABLES].get(reading_id)
-            # Nearly all are such, while a long topic is read.
+            # Nearly all records are of this kind while a long topic is read.
             if shown is not None and shown.partition == record.partition and value is not None:
                 self._update(shown, number, record.timestamp_ms)
             else:
@@ -116,7 +116,7 @@ class Readings:
         for record in records:
             try:
                 self.apply(record)
-            except NotAReading as reason:  # noqa: PERF203 -- each may be one
+            except NotAReading as reason:  # noqa: PERF203 -- each record may be skipped
                 skipped.append((record, reason))
         return skipped
 
@@ -142,21 +142,27 @@ class Readings:
                 self._blocks.change(shown)
                 self._representations = {}
             shown.reading = Reading(reading.id, number)
+            if self.on_change is not None:
+                self.on_change(reading.id, shown.reading)
 
     def _show(self, reading_id: str, number: float, partition: int, timestamp_ms: int, place: int) -> None:
         shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
         self._table(reading_id)[reading_id] = shown
         self._blocks.add(shown)
         self._representations = {}
+        if self.on_change is not None:
+            self.on_change(reading_id, shown.reading)
 
     def _hide(self, reading_id: str) -> None:
         shown = self._table(reading_id).pop(reading_id, None)
         if shown is not None:
             self._blocks.discard(shown)
             self._representations = {}
+            if self.on_change is not None:
+                self.on_change(reading_id, None)
 
     def _merge(self, reading_id: str, number: float | None, record: ConsumerRecord) -> None:
-        """Apply a record whose partition does not decide alone, or which removes the reading."""
+        """Apply a record that removes the reading, or whose id is or was in another partition."""
         before = {part.partition: part for part in self._parts(reading_id)}
         mine = before.get(record.partition)
         place = _place(record) if mine is None or mine.value is None else mine.place
@@ -197,37 +203,37 @@ class Readings:
             del self._removed[next(iter(self._removed))]
 
     def _table(self, reading_id: str) -> dict[str, Shown]:
-        """Return the table of what is shown that has this id, if any has it."""
+        """Return the table in which a reading with this id is, if there is one."""
         return self._tables[hash(reading_id) % _TABLES]
 
     def representation(self, version: Version) -> Representation:
         """
-        Return the collection as it is now in one version.
+        Return the current collection in one version.
 
-        What has not changed since it was last asked for is not encoded again.
+        Only blocks that have changed since the last time are encoded.
         """
-        return self.made(version) or self.snapshot(version).representation()
+        return self.encoded_representation(version) or self.snapshot(version).representation()
 
-    def made(self, version: Version) -> Representation | None:
-        """Return the collection as it is now in one version, if nothing has to be done for it."""
+    def encoded_representation(self, version: Version) -> Representation | None:
+        """Return the current collection in one version if it is encoded already, otherwise ``None``."""
         return self._representations.get(version)
 
     def snapshot(self, version: Version) -> Snapshot:
-        """Take the collection as it is now in one version, to be encoded in steps; see `Snapshot`."""
+        """Return a snapshot of the collection in one version, to be encoded in steps; see `Snapshot`."""
         return self._blocks.snapshot(version, self._representations)
 
-    def is_still(self, snapshot: Snapshot) -> bool:
-        """Whether nothing has changed since a snapshot was taken."""
+    def is_current(self, snapshot: Snapshot) -> bool:
+        """Return true if nothing has changed since a snapshot was taken."""
         return snapshot.representations is self._representations
 
     def encode(self, *, at_once: int) -> Iterator[None]:
-        """Encode everything beforehand, in steps that are short; see `Blocks.encode`."""
+        """Encode everything in advance, in short steps; see `Blocks.encode`."""
         return self._blocks.encode(at_once=at_once)
 
 
 def _place(record: ConsumerRecord) -> int:
-    # One integer for (timestamp, partition, offset), which are 64, 31 and 63 bits: a tuple of three would
-    # take a third more memory for each reading, and longer to sort.
+    # (timestamp, partition, offset) as one integer of 64, 31 and 63 bits: a tuple would take a third more
+    # memory for each reading, and longer to sort.
     return (record.timestamp_ms + 2**63 << 94) | (record.partition << 63) | record.offset
 
 

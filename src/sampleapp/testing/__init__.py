@@ -1,5 +1,5 @@
 """
-What you need to test a broker of your own: the contract that every broker passes, and its helpers.
+Test support for brokers: the contract that every broker must pass, and helpers.
 
 It needs pytest, pytest-twisted and hypothesis: ``pip install 'sampleapp[testing]'``. The service does not
 import it.
@@ -7,13 +7,14 @@ import it.
 
 from sampleapp.testing.broker_contract import BrokerContract, new_topic
 from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.publishing import content, everything, record, settled
-from sampleapp.testing.recorder import BatchRecorder, Recorder
+from sampleapp.testing.publishing import content, everything, pages, record, settled, size
+from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
 __all__ = [
     "BatchRecorder",
     "BrokerContract",
+    "PositionRecorder",
     "Recorder",
     "content",
     "eventually",
@@ -21,8 +22,10 @@ __all__ = [
     "failures_collected",
     "new_topic",
     "outcomes",
+    "pages",
     "record",
     "settled",
+    "size",
     "turns",
     "within",
 ]

@@ -1,14 +1,16 @@
 """
-The contract of `sampleapp.interfaces.IBroker`, as tests: every broker passes them unchanged.
+The contract of `sampleapp.interfaces.IBroker`, as tests that every broker must pass unchanged.
 
-The tests of a broker subclass `BrokerContract` and say how to make one. Nothing here assumes one partition,
-offsets from 0, or a broker that nobody else uses: each test takes topics with new names. Nor that topics can
-be deleted: what a broker does then (`IRecordObserver.reset`) takes tests of its own.
+The tests of a broker subclass `BrokerContract` and create the broker. The contract does not assume one
+partition, offsets from 0, or a broker without other users: each test uses new topics. It does not assume that
+topics can be deleted either, so `IRecordObserver.reset` needs separate tests.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
+import re
 import threading
 import uuid
 from collections import defaultdict
@@ -24,7 +26,14 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
-from sampleapp.errors import BrokerStopped, BrokerUnavailable, OutcomeUnknown, PublishError, UnknownPartition
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    OutcomeUnknown,
+    PublishError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, Outcome
 from sampleapp.model import (
     EARLIEST,
@@ -32,55 +41,64 @@ from sampleapp.model import (
     FromEnd,
     FromOffset,
     FromTime,
+    GoneRecords,
     Health,
+    ReadResult,
+    ReadStart,
     RecordMetadata,
     Start,
 )
 from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.publishing import content, everything, record, settled
-from sampleapp.testing.recorder import BatchRecorder, Recorder
+from sampleapp.testing.publishing import content, everything, pages, record, settled, size
+from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
 __all__ = ["HEADERS", "KEYS", "NAMES", "TIMESTAMPS", "VALUES", "BrokerContract", "new_topic"]
 
 KEYS = st.none() | st.sampled_from([b"", b"\0", b"a", b"b"]) | st.binary(max_size=40)
 VALUES = st.none() | st.just(b"") | st.binary(max_size=200)
-# A header's name is text with a UTF-8 form: lone surrogates have none.
+# The name of a header can be encoded in UTF-8, so it has no lone surrogates.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
-# Kafka takes no negative timestamps but -1, which means none.
+# Kafka refuses negative timestamps except -1, which means no timestamp.
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
 
 
 NO_PARTITION = 999_999
-"""More partitions than this a topic hardly has."""
+"""A partition that no topic has."""
 
 
 def new_topic() -> str:
-    """Return a name that no topic has."""
+    """Return the name of a new topic."""
     return f"contract-{uuid.uuid4().hex}"
 
 
 def place_of(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
-    """Return the partition and the offset of a record that has to be stored, in the topic if it is given."""
+    """Return the partition and offset of a record; fail if it was not stored, or not in the topic."""
     assert isinstance(outcome, RecordMetadata), repr(outcome)
     assert topic is None or outcome.topic == topic
     return outcome.partition, outcome.offset
 
 
+def place(record: ConsumerRecord) -> tuple[int, int]:
+    """Return the partition and offset of a record."""
+    return record.partition, record.offset
+
+
 def _read_back_property() -> Any:
     """
-    A new property: pytest-twisted wraps the function inside once for each item that it runs, so that the
-    tests of two brokers cannot share one.
+    Return a new property. pytest-twisted wraps the function inside once for each item that it runs, so that
+    the tests of two brokers cannot share one.
     """
 
     @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
     @given(
         contents=st.lists(st.tuples(KEYS, VALUES, HEADERS, TIMESTAMPS), max_size=12),
         how=st.sampled_from(["one after the other", "at the same time", "in one call"]),
+        limit=st.sampled_from([1, 4, 100]),
     )
     @pytest_twisted.ensureDeferred
-    async def test(self: BrokerContract, contents: list[Any], how: str) -> None:
+    async def test(self: BrokerContract, contents: list[Any], how: str, limit: int) -> None:
         topic = new_topic()
         records = [record(topic, v, key=k, headers=h, timestamp_ms=t) for k, v, h, t in contents]
         async with self.running() as broker:
@@ -94,7 +112,11 @@ def _read_back_property() -> Any:
                 for each in records:
                     alone = await within(broker.publish(each))
                     found.append(alone)
-            by_place = {(r.partition, r.offset): r for r in await everything(broker, topic)}
+            followed = await everything(broker, topic)
+            if records:
+                read = [each for page in await pages(broker, topic, limit=limit) for each in page.records]
+                assert sorted(read, key=place) == sorted(followed, key=place)
+            by_place = {place(each): each for each in followed}
         assert len(by_place) == len(records)
         for sent, outcome in zip(records, found, strict=True):
             assert content(by_place[place_of(outcome, topic=topic)]) == content(sent)
@@ -103,35 +125,41 @@ def _read_back_property() -> Any:
 
 
 class BrokerContract:
-    """What every broker has to pass: a class of pytest tests, to subclass for each broker."""
+    """The tests that every broker must pass: a base class for pytest tests, to subclass for each broker."""
 
     one_partition: ClassVar[bool] = False
     """Whether every topic of the broker has exactly one partition."""
     first_offset: ClassVar[int | None] = None
-    """The offset of the first record in a partition, where the broker promises one."""
+    """The offset of the first record in a partition, if the broker guarantees one."""
     finds_times: ClassVar[bool] = True
-    """Whether a place in a topic can be looked up by time."""
+    """Whether the broker can find offsets by time."""
+    deletes: ClassVar[bool] = False
+    """Whether `delete_before` can delete the first records of a topic."""
     durable: ClassVar[bool] = False
-    """Whether records outlive the broker, so that another one, made by `again`, finds them."""
+    """Whether records are kept after the broker stops, so that the broker of `again` finds them."""
 
     test_every_record_is_read_back_as_it_was_published: ClassVar[Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each subclass a property of its own."""
+        """Give each subclass its own property."""
         super().__init_subclass__(**kwargs)
         cls.test_every_record_is_read_back_as_it_was_published = _read_back_property()
 
     def new_broker(self) -> AbstractContextManager[IBroker]:
-        """A context manager that yields a broker that is not started, and cleans up after it."""
+        """Return a context manager that yields a broker that is not started, and cleans up afterwards."""
         raise NotImplementedError
 
     def again(self, broker: IBroker) -> IBroker:
-        """Another broker on the same records, after the first was stopped (only if `durable`)."""
+        """Return another broker on the same records, after the first was stopped (only if `durable`)."""
+        raise NotImplementedError
+
+    async def delete_before(self, broker: IBroker, topic: str, partition: int, offset: int) -> None:
+        """Delete the records of a partition before an offset, as retention does (only if `deletes`)."""
         raise NotImplementedError
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[IBroker]:
-        """Run a broker: checked and started, and stopped at the end."""
+        """Check and start a new broker, and stop it at the end."""
         with self.new_broker() as broker:
             broker.check()
             broker.start()
@@ -331,7 +359,7 @@ class BrokerContract:
         async with self.running() as broker:
             await settled(broker, [record(topic), record(other)])
             many = broker.publish_many(sent)
-            # Nobody else could have been let in before.
+            # Otherwise the next record would not be published during the batch.
             assert not many.called
             alone = broker.publish(record(other))
             found = await within(many)
@@ -468,6 +496,27 @@ class BrokerContract:
                 await recorder.until(11 - expected)
                 assert recorder.values() == [b"%d" % n for n in range(expected, 11)], start
 
+    async def test_an_observer_can_learn_from_which_offset_on_it_gets_records(self) -> None:
+        topic, later = new_topic(), new_topic()
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
+            recorders: dict[Start, PositionRecorder] = {
+                FromEnd(0): PositionRecorder(),
+                EARLIEST: PositionRecorder(),
+            }
+            for start, recorder in recorders.items():
+                broker.follow(topic=topic, observer=recorder, start=start)
+                await recorder.until(0)
+                found = await within(broker.read(topic=topic, starts={}, others=start, limit=0, max_bytes=1))
+                assert recorder.begun == found.positions
+            created = PositionRecorder()
+            broker.follow(topic=later, observer=created, start=FromEnd(0))
+            await created.until(0)
+            await settled(broker, [record(topic, b"live", key=b"k"), record(later, b"live")])
+            for recorder in (recorders[FromEnd(0)], created):
+                await recorder.until(1)
+                assert recorder.values() == [b"live"]
+
     async def test_a_topic_that_comes_into_being_later_is_read_from_its_first_record(self) -> None:
         topic = new_topic()
         recorder = Recorder()
@@ -509,6 +558,9 @@ class BrokerContract:
         async with self.running() as broker:
             await within(broker.publish(record(known)))
             assert await within(broker.check_topics([])) == {}
+            assert await within(broker.check_topics([], create=False)) == {}
+            assert known not in await within(broker.check_topics(names, create=False))
+            assert [each.name for each in await within(broker.describe_topics(names))] == [known]
             against = await within(broker.check_topics(names))
             ends = await settled(broker, [record(name) for name in names])
             assert known not in against
@@ -532,12 +584,12 @@ class BrokerContract:
                 broker, [record(topic, key=b"%d" % n) for topic in topics for n in range(9)]
             )
             asked = await within(broker.describe_topics({*topics, missing}))
-            everywhere = await within(broker.describe_topics())
+            names = await within(broker.list_topics())
+            everywhere = await within(broker.describe_topics(names))
             assert await within(broker.describe_topics([missing])) == []
             assert await within(broker.describe_topics([])) == []
         assert [each.name for each in asked] == topics
-        names = [each.name for each in everywhere]
-        assert names == sorted(names)
+        assert [each.name for each in everywhere] == list(names) == sorted(names)
         assert missing not in names
         assert [each for each in everywhere if each.name in topics] == list(asked)
         for description in asked:
@@ -551,8 +603,288 @@ class BrokerContract:
     async def test_a_broker_that_was_stopped_describes_no_topics(self) -> None:
         async with self.running() as broker:
             await within(broker.stop(deadline_s=20))
-            [end] = await outcomes([broker.describe_topics()])
-        assert isinstance(end, BrokerUnavailable)
+            ends = await outcomes([broker.list_topics(), broker.describe_topics(["t"])])
+        assert [type(end) for end in ends] == [BrokerUnavailable] * 2
+
+    async def test_a_read_returns_the_records_from_the_positions_and_the_positions_after_them(self) -> None:
+        topic = new_topic()
+        keys, values = [None, b"", b"a", b"\xff"], [b"v", b"", None]
+        headers = [(), (("name", b"1"), ("name", b"\xff"), ("", b""))]
+        sent = [
+            record(topic, values[n % 3], key=keys[n % 4], headers=headers[n % 2], timestamp_ms=n)
+            for n in range(40)
+        ]
+        async with self.running() as broker:
+            found = await settled(broker, sent)
+            result = await self.read(broker, topic)
+            by_place = {place_of(each): content(r) for each, r in zip(found, sent, strict=True)}
+            self.assert_consistent(result, topic)
+            assert {place(each): content(each) for each in result.records} == by_place
+            assert result.is_up_to_date
+            assert result.positions == result.ends
+            assert set(result.positions) == set(range(result.partitions))
+            (description,) = await within(broker.describe_topics([topic]))
+            assert result.partitions == len(description.partitions)
+            # From positions in the middle, one partition at each.
+            middle = {each.partition: each.offset for each in result.records if each.offset % 3}
+            starts = {**result.positions, **middle}
+            rest = await self.read(broker, topic, starts)
+            self.assert_consistent(rest, topic)
+            assert rest.positions == result.positions
+            assert [*rest.records] == [r for r in result.records if r.offset >= starts[r.partition]]
+
+    async def test_pages_continue_one_another_without_a_gap_or_a_repeat(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await settled(broker, [record(topic, b"%d" % n, key=b"%d" % n) for n in range(30)])
+            followed = sorted(await everything(broker, topic), key=place)
+            for limit in (1, 7, 30):
+                found = await pages(broker, topic, limit=limit)
+                for page in found:
+                    assert len(page.records) <= limit
+                    self.assert_consistent(page, topic)
+                assert sorted((each for page in found for each in page.records), key=place) == followed
+
+    async def test_a_page_is_bounded_by_bytes_and_has_a_record_of_any_size(self) -> None:
+        topic = new_topic()
+        sizes = [1000, 1000, 50_000, 0, 1000, 1000, 1000, 1000]
+        async with self.running() as broker:
+            sent = [
+                record(topic, bytes(each), key=b"k", headers=(("h", bytes(1000)),) * (each // 1000))
+                for each in sizes
+            ]
+            await settled(broker, sent)
+            for max_bytes in (1, 5000, 1_000_000):
+                found = await pages(broker, topic, max_bytes=max_bytes)
+                for page in found:
+                    of_each = [size(each) for each in page.records]
+                    assert sum(of_each) - max(of_each, default=0) <= max_bytes
+                values = [len(each.value or b"") for page in found for each in page.records]
+                assert values == sizes
+
+    async def test_starts_are_resolved_without_reading_records(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
+            first = place_of((await settled(broker, sent))[0])
+            starts: list[tuple[ReadStart, int]] = [
+                (EARLIEST, 0),
+                (FromOffset(first[1] + 3), 3),
+                (FromOffset(first[1] + 99), 10),
+                (FromEnd(0), 10),
+                (FromEnd(2), 8),
+                (FromEnd(99), 0),
+                (first[1] + 4, 4),
+                (first[1] + 10, 10),
+            ]
+            if self.finds_times:
+                starts += [(FromTime(0), 0), (FromTime(4001), 5), (FromTime(5000), 5), (FromTime(9001), 10)]
+            for start, expected in starts:
+                exact = isinstance(start, int)
+                result = await self.read(broker, topic, {first[0]: start}, None if exact else start, limit=0)
+                self.assert_consistent(result, topic)
+                assert not result.records
+                assert result.positions[first[0]] == first[1] + expected, start
+                assert result.ends[first[0]] == first[1] + 10
+                assert result.is_up_to_date == (expected == 10)
+                for partition, position in result.positions.items():
+                    assert partition == first[0] or position == result.ends[partition]
+
+    async def test_reads_from_any_positions_agree_with_following(self) -> None:
+        topic = new_topic()
+        choice = random.Random(0)  # noqa: S311 -- the same reads each time
+        async with self.running() as broker:
+            sent = [
+                record(topic, bytes(n), key=b"%d" % (n % 7), timestamp_ms=1 + choice.randrange(50))
+                for n in range(60)
+            ]
+            await settled(broker, sent)
+            ends = (await self.read(broker, topic, others=FromEnd(0), limit=0)).positions
+            followed: dict[int, list[ConsumerRecord]] = {number: [] for number in ends}
+            for each in await everything(broker, topic):
+                followed[each.partition].append(each)
+            for _ in range(60):
+                starts: dict[int, ReadStart] = {
+                    number: self.any_start(choice, end)
+                    for number, end in ends.items()
+                    if choice.random() < 0.8
+                }
+                others = choice.choice([None, EARLIEST, self.any_start(choice, 20)])
+                if isinstance(others, int):
+                    others = FromOffset(others)
+                limit, max_bytes = choice.randrange(30), choice.choice([1, 100, 10_000])
+                result = await within(
+                    broker.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+                )
+                self.assert_consistent(result, topic)
+                assert not result.beyond
+                assert len(result.records) <= limit
+                assert set(result.positions) == set(starts if others is None else ends)
+                for number, position in result.positions.items():
+                    start = starts.get(number, others)
+                    rest = [each for each in followed[number] if each.offset >= position]
+                    read = [each for each in result.records if each.partition == number]
+                    assert read + rest == self.from_start(followed[number], start)
+
+    def any_start(self, choice: random.Random, end: int) -> ReadStart:
+        """Return a start in a partition."""
+        offset = choice.randrange(end + 1)
+        starts: list[ReadStart] = [offset, offset, end, FromOffset(offset), FromEnd(offset)]
+        if self.finds_times:
+            starts.append(FromTime(choice.randrange(60)))
+        return choice.choice(starts)
+
+    @staticmethod
+    def from_start(records: Sequence[ConsumerRecord], start: ReadStart | None) -> list[ConsumerRecord]:
+        """Return the records of a partition from a start on; its offsets have no gaps."""
+        if isinstance(start, FromTime):
+            late = [n for n, each in enumerate(records) if each.timestamp_ms >= start.timestamp_ms]
+            return list(records[late[0] :]) if late else []
+        if isinstance(start, FromEnd):
+            return list(records[max(0, len(records) - start.count) :])
+        offset = start.offset if isinstance(start, FromOffset) else start or 0
+        return [each for each in records if each.offset >= offset]
+
+    async def test_only_the_partitions_that_are_asked_for_are_read(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await settled(broker, [record(topic, key=b"%d" % n) for n in range(20)])
+            numbers = sorted({each.partition for each in found})
+            for number in numbers:
+                result = await self.read(broker, topic, {number: EARLIEST}, None)
+                self.assert_consistent(result, topic)
+                assert set(result.positions) == set(result.ends) == {number}
+                assert {place(each) for each in result.records} == {
+                    place_of(each) for each in found if each.partition == number
+                }
+            nothing = await self.read(broker, topic, {}, None)
+            assert (list(nothing.records), dict(nothing.positions)) == ([], {})
+            assert (nothing.topic_id, nothing.partitions) == (result.topic_id, result.partitions)
+
+    async def test_a_position_beyond_the_end_is_reported(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await settled(broker, [record(topic, key=b"%d" % n) for n in range(20)])
+            number = found[0].partition
+            end = (await self.read(broker, topic, limit=0, others=FromEnd(0))).positions[number]
+            for limit in (0, 100):
+                result = await self.read(broker, topic, {number: end + 7}, limit=limit)
+                self.assert_consistent(result, topic)
+                assert dict(result.beyond) == {number: end}
+                assert result.positions[number] == end + 7
+                assert not result.is_up_to_date
+            assert {place(each) for each in result.records} == {
+                place_of(each) for each in found if each.partition != number
+            }
+
+    async def test_records_that_are_gone_are_reported_for_an_exact_position(self) -> None:
+        if not self.deletes:
+            return
+        topic = new_topic()
+        async with self.running() as broker:
+            found = await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
+            number, first = place_of(found[0])
+            await self.delete_before(broker, topic, number, first + 4)
+            result = await self.read(broker, topic, {number: first + 3})
+            self.assert_consistent(result, topic)
+            assert list(result.gone) == [GoneRecords(number, first + 3, first + 4)]
+            assert result.positions[number] == first + 3
+            assert not result.records
+            assert not result.is_up_to_date
+            for start in (first + 4, EARLIEST, FromOffset(first), FromEnd(99)):
+                rest = await self.read(broker, topic, {number: start})
+                assert [each.offset for each in rest.records] == list(range(first + 4, first + 10))
+
+    async def test_a_topic_or_partition_that_does_not_exist_cannot_be_read(self) -> None:
+        topic, missing = new_topic(), new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            ends = await outcomes(
+                [
+                    broker.read(topic=missing, starts={}, limit=1, max_bytes=1),
+                    broker.read(topic=missing, starts={NO_PARTITION: 0}, others=None, limit=1, max_bytes=1),
+                    broker.read(topic=topic, starts={0: 0, NO_PARTITION: 0}, limit=1, max_bytes=1),
+                ]
+            )
+            assert [type(end) for end in ends] == [UnknownTopic, UnknownTopic, UnknownPartition]
+            assert missing not in await within(broker.list_topics())
+
+    async def test_a_topic_keeps_its_id(self) -> None:
+        topics = [new_topic(), new_topic()]
+        with self.new_broker() as broker:
+            broker.start()
+            await settled(broker, [record(topic) for topic in topics])
+            ids = [(await self.read(broker, topic)).topic_id for topic in topics * 2]
+            await within(broker.stop(deadline_s=20))
+            if self.durable:
+                again = self.again(broker)
+                again.start()
+                ids += [(await self.read(again, topic)).topic_id for topic in topics]
+                await within(again.stop(deadline_s=20))
+        assert ids[:2] * (len(ids) // 2) == ids
+        assert len(set(ids)) == (1 if ids[0] == "_" else 2)
+
+    async def test_nothing_that_is_published_meanwhile_is_missed(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic, b"before")))
+            page = await self.read(broker, topic, others=FromEnd(0), limit=0)
+            assert page.is_up_to_date
+            publishing = broker.publish_many([record(topic, b"%d" % n, key=b"%d" % n) for n in range(300)])
+            records: list[ConsumerRecord] = []
+            while True:
+                is_published = publishing.called
+                page = await self.read(broker, topic, page.positions, limit=50)
+                self.assert_consistent(page, topic)
+                records += page.records
+                if is_published and page.is_up_to_date:
+                    break
+            found = await within(publishing)
+        assert len(records) == 300
+        assert {place(each): each.value for each in records} == {
+            place_of(each): b"%d" % n for n, each in enumerate(found)
+        }
+
+    async def test_no_partition_is_left_out_because_others_have_many_records(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            (description,) = await within(broker.describe_topics([topic]))
+            numbers = [each.partition for each in description.partitions]
+            busy = [record(topic, partition=numbers[0])] * 5
+            await within(broker.publish_many([*busy, *(record(topic, partition=n) for n in numbers)]))
+            positions: Mapping[int, int] = {}
+            seen: set[int] = set()
+            for _ in range(2 * len(numbers) + 2):
+                await within(broker.publish_many(busy))
+                page = await self.read(broker, topic, positions, limit=2)
+                seen |= {each.partition for each in page.records}
+                positions = page.positions
+        assert seen == set(numbers)
+
+    async def test_cancelling_a_read_stops_only_the_waiting(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            cancelled = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            already_there = cancelled.called
+            cancelled.cancel()
+            [end] = await outcomes([cancelled])
+            assert isinstance(end, ReadResult if already_there else CancelledError)
+            assert len((await self.read(broker, topic)).records) == 1
+
+    async def test_a_broker_that_was_stopped_cannot_be_read(self) -> None:
+        topic = new_topic()
+        async with self.running() as broker:
+            await within(broker.publish(record(topic)))
+            before = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            stopping = broker.stop(deadline_s=20)
+            during = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            await within(stopping)
+            after = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            ends = await outcomes([before, during, after])
+        assert isinstance(ends[0], ReadResult | BrokerStopped)
+        assert [type(end) for end in ends[1:]] == [BrokerStopped] * 2
 
     async def test_nothing_is_delivered_before_follow_has_returned(self) -> None:
         topic = new_topic()
@@ -601,7 +933,7 @@ class BrokerContract:
             published = broker.publish(record(topic, b"after", key=b"k"))
             assert await within(stopping) is None
             await within(published)
-            # Whoever still follows is told of it, so that the other one would have been as well.
+            # A new follower receives it, so the stopped one would have received it as well.
             assert [r.value for r in await everything(broker, topic)] == [b"before", b"after"]
             await turns()
         assert recorder.values() == [b"before"]
@@ -846,8 +1178,40 @@ class BrokerContract:
             one.addCallback(lambda _: "changed")
             assert isinstance((await outcomes([one, other]))[1], RecordMetadata)
 
+    async def read(
+        self,
+        broker: IBroker,
+        topic: str,
+        starts: Mapping[int, ReadStart] | None = None,
+        others: ReadStart | None = EARLIEST,
+        *,
+        limit: int = 100,
+    ) -> ReadResult:
+        """Read a page; by default everything, up to 100 records."""
+        return await within(
+            broker.read(topic=topic, starts=starts or {}, others=others, limit=limit, max_bytes=1_000_000)
+        )
+
+    def assert_consistent(self, result: ReadResult, topic: str) -> None:
+        """Check what each result of a read promises."""
+        assert re.fullmatch("[A-Za-z0-9_-]{1,16}", result.topic_id)
+        assert result.positions.keys() == result.ends.keys()
+        assert result.positions.keys() <= set(range(result.partitions))
+        refused = {each.partition for each in result.gone} | set(result.beyond)
+        assert refused <= result.positions.keys()
+        assert result.held <= result.positions.keys()
+        grouped = [key for key, _ in itertools.groupby(each.partition for each in result.records)]
+        assert len(grouped) == len(set(grouped)), "the records are not grouped by partition"
+        assert refused.isdisjoint(grouped)
+        for number in grouped:
+            offsets = [each.offset for each in result.records if each.partition == number]
+            assert offsets == sorted(set(offsets))
+            assert result.positions[number] > offsets[-1]
+            assert result.ends[number] > offsets[-1]
+        assert all(each.topic == topic for each in result.records)
+
     async def read_again(self, broker: IBroker, topic: str) -> list[ConsumerRecord]:
-        """Read a topic as the next broker finds it."""
+        """Return all records of a topic, as the next broker finds them."""
         again = self.again(broker)
         again.start()
         try:
@@ -856,7 +1220,7 @@ class BrokerContract:
             await within(again.stop(deadline_s=20))
 
     def assert_in_order(self, records: Sequence[ConsumerRecord]) -> None:
-        """Offsets in each partition follow one another."""
+        """Check that the offsets in each partition are consecutive."""
         offsets: defaultdict[int, list[int]] = defaultdict(list)
         for each in records:
             offsets[each.partition].append(each.offset)
@@ -864,7 +1228,7 @@ class BrokerContract:
             assert found == list(range(found[0], found[0] + len(found)))
 
     def assert_not_ready(self, broker: IBroker) -> None:
-        """Health says so, with reasons."""
+        """Check that the broker is not ready, with reasons."""
         health = broker.health()
         assert not health.ready
         assert health.reasons
@@ -873,6 +1237,6 @@ class BrokerContract:
 
 
 for _name, _test in vars(BrokerContract).items():
-    # pytest-twisted runs a coroutine only when it is marked, and every test of the class is one.
+    # Each test of the class is a coroutine, and pytest-twisted only runs marked ones.
     if _name.startswith("test_"):
         pytest_twisted.ensureDeferred(_test)

@@ -1,4 +1,4 @@
-"""Failures that nobody handles, which would otherwise pass a test by."""
+"""Detection of unhandled failures in tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["failures_collected"]
 @contextmanager
 def failures_collected() -> Iterator[list[Failure]]:
     """
-    Collect each failure that is logged meanwhile, or left unhandled in a `Deferred`.
+    Collect the failures that are logged inside the context, or left unhandled in a `Deferred`.
 
-    At the end, garbage is collected: an unhandled failure is logged when its Deferred goes.
+    At the end, the garbage collector runs: an unhandled failure is logged when its Deferred is collected.
 
-    :return: a context manager that yields the list, which goes on growing.
-    :raise AssertionError: at the end, if the list is not empty. Take out what you expected.
+    :return: a context manager that yields the list, to which failures are added as they are logged.
+    :raise AssertionError: at the end, if the list is not empty. Remove the failures that you expect.
     """
     failures: list[Failure] = []
 

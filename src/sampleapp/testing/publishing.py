@@ -1,18 +1,18 @@
-"""Publishing and reading back, in as few words as a test wants to spend on it."""
+"""Helpers to publish records, to follow them, and to read them in pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sampleapp.interfaces import IBroker
-from sampleapp.model import ConsumerRecord, Record
+from sampleapp.model import EARLIEST, ConsumerRecord, ReadResult, ReadStart, Record
 from sampleapp.testing.recorder import Recorder
 from sampleapp.testing.waiting import eventually, outcomes, within
 
-__all__ = ["content", "everything", "record", "settled"]
+__all__ = ["content", "everything", "pages", "record", "settled", "size"]
 
-Content = tuple[str, int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
+Content = tuple[str, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
 def record(
@@ -24,7 +24,7 @@ def record(
     headers: tuple[tuple[str, bytes], ...] = (),
     partition: int | None = None,
 ) -> Record:
-    """Make a record, of which a test says only what matters to it."""
+    """Create a record with default values."""
     return Record(
         topic=topic,
         key=key,
@@ -36,7 +36,7 @@ def record(
 
 
 def content(record: Record | ConsumerRecord) -> Content:
-    """Return what a record carries, whether it goes in or comes out."""
+    """Return the content of a record, for comparing published with read records."""
     return (record.topic, record.timestamp_ms, record.key, record.value, record.headers)
 
 
@@ -52,3 +52,40 @@ async def everything(broker: IBroker, topic: str) -> list[ConsumerRecord]:
     await eventually(lambda: recorder.caught_up_at)
     await within(following.stop())
     return recorder.records
+
+
+async def pages(
+    broker: IBroker,
+    topic: str,
+    start: Mapping[int, ReadStart] | ReadStart = EARLIEST,
+    *,
+    limit: int = 100,
+    max_bytes: int = 1_000_000,
+) -> list[ReadResult]:
+    """
+    Read a topic page by page, up to its end.
+
+    :param start: of each partition; of a mapping, only its partitions are read.
+    :return: the pages; the last one is up to date.
+    :raise AssertionError: a page has neither a record nor a new position, or is refused in part.
+    """
+    is_mapping = isinstance(start, Mapping)
+    starts: Mapping[int, ReadStart] = start if isinstance(start, Mapping) else {}
+    others = None if isinstance(start, Mapping) else start
+    found: list[ReadResult] = []
+    while not found or not found[-1].is_up_to_date:
+        page = await within(
+            broker.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+        )
+        assert not page.gone
+        assert not page.beyond
+        assert page.records or page.is_up_to_date or page.positions != dict(starts), "no progress"
+        found.append(page)
+        starts, others = page.positions, None if is_mapping else EARLIEST
+    return found
+
+
+def size(record: ConsumerRecord) -> int:
+    """Return the bytes of the key, the value and the headers of a record."""
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers

@@ -1,4 +1,4 @@
-"""An observer that remembers."""
+"""Observers that record their calls."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from zope.interface import implementer
 
-from sampleapp.interfaces import IRecordBatchObserver, IRecordObserver
+from sampleapp.interfaces import IPositionObserver, IRecordBatchObserver, IRecordObserver
 from sampleapp.model import ConsumerRecord
 from sampleapp.testing.waiting import eventually
 
-__all__ = ["BatchRecorder", "Recorder"]
+__all__ = ["BatchRecorder", "PositionRecorder", "Recorder"]
 
 
 @implementer(IRecordObserver)
 class Recorder:
-    """Keeps everything that it is told, in order."""
+    """An observer that records all calls, in order."""
 
     def __init__(
         self,
@@ -26,16 +26,16 @@ class Recorder:
         on_reset: Callable[[], object] | None = None,
     ) -> None:
         """
-        :param on_record: is called with each record, after it was kept.
-        :param on_caught_up: is called each time it is told that it has caught up.
-        :param on_reset: is called each time it is told that the topic was deleted.
+        :param on_record: is called with each record, after it was recorded.
+        :param on_caught_up: is called at each call of `caught_up`.
+        :param on_reset: is called at each call of `reset`.
         """
         self.records: list[ConsumerRecord] = []
-        """What it was told."""
+        """The records that it received."""
         self.caught_up_at: list[int] = []
-        """How many records there were each time it was told that it has caught up."""
+        """The number of records at each call of `caught_up`."""
         self.reset_at: list[int] = []
-        """How many records there were each time it was told that the topic was deleted."""
+        """The number of records at each call of `reset`."""
         self._on_record = on_record
         self._on_caught_up = on_caught_up
         self._on_reset = on_reset
@@ -59,7 +59,7 @@ class Recorder:
             self._on_reset()
 
     async def until(self, count: int) -> list[ConsumerRecord]:
-        """Wait until that many records have come, and it has caught up."""
+        """Wait until this number of records has been received, and `caught_up` was called."""
         await eventually(lambda: len(self.records) >= count and self.caught_up_at)
         return self.records
 
@@ -70,18 +70,18 @@ class Recorder:
 
 @implementer(IRecordBatchObserver)
 class BatchRecorder(Recorder):
-    """As `Recorder`, and takes many records at once."""
+    """A `Recorder` that takes batches of records."""
 
     def __init__(
         self, *, on_batch: Callable[[Sequence[ConsumerRecord]], object] | None = None, **options: Any
     ) -> None:
         """
-        :param on_batch: is called with the records that came at once, after they were kept.
+        :param on_batch: is called with each batch, after it was recorded.
         :param options: of `Recorder`.
         """
         super().__init__(**options)
         self.batches: list[int] = []
-        """How many records came at once, each time."""
+        """The number of records of each batch."""
         self._on_batch = on_batch
 
     def records_received(self, records: Sequence[ConsumerRecord]) -> None:
@@ -90,3 +90,37 @@ class BatchRecorder(Recorder):
         self.batches.append(len(records))
         if self._on_batch is not None:
             self._on_batch(records)
+
+
+@implementer(IPositionObserver)
+class PositionRecorder(BatchRecorder):
+    """A `BatchRecorder` that is told of positions."""
+
+    def __init__(self, **options: Any) -> None:
+        """:param options: of `BatchRecorder`."""
+        super().__init__(**options)
+        self.begun: dict[int, int] = {}
+        """The last offset of `begun_at`, by partition."""
+        self.positions: dict[int, int] = {}
+        """The offset to come next, by partition."""
+
+    def records_received(self, records: Sequence[ConsumerRecord]) -> None:
+        """See `IRecordBatchObserver.records_received`."""
+        partition = records[0].partition
+        assert records[0].offset >= self.positions[partition], "a record that was passed"
+        self.positions[partition] = records[-1].offset + 1
+        super().records_received(records)
+
+    def begun_at(self, partition: int, offset: int) -> None:
+        """See `IPositionObserver.begun_at`."""
+        self.begun[partition] = self.positions[partition] = offset
+
+    def passed(self, partition: int, offset: int) -> None:
+        """See `IPositionObserver.passed`."""
+        assert offset > self.positions[partition], "it goes back"
+        self.positions[partition] = offset
+
+    def reset(self) -> None:
+        """See `IRecordObserver.reset`."""
+        self.begun, self.positions = {}, {}
+        super().reset()

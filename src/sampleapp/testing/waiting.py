@@ -1,4 +1,4 @@
-"""Waiting in tests, never for ever."""
+"""Waiting in tests, with a deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twisted.internet.task import deferLater
 __all__ = ["DEADLINE_S", "eventually", "outcomes", "turns", "within"]
 
 DEADLINE_S = 30.0
-"""Far beyond what anything takes: it ends a test that would otherwise hang, and measures nothing."""
+"""Much more than any test takes. It only ends a test that would otherwise hang."""
 
 _POLL_S = 0.005
 
@@ -25,7 +25,7 @@ def within(deferred: Deferred[T]) -> Deferred[T]:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Let the reactor work until a condition is true; fail after `DEADLINE_S`."""
+    """Run the reactor until a condition is true; fail after `DEADLINE_S`."""
     reactor = _reactor()
     give_up_at_s = reactor.seconds() + DEADLINE_S
     while not condition():
@@ -35,19 +35,19 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 async def outcomes(deferreds: Iterable[Deferred[Any]]) -> list[Any]:
-    """Wait for all, and return every result or exception, in order; nothing is left unhandled."""
+    """Wait for all Deferreds, and return each result or exception, in order. No failure is left unhandled."""
     results = await within(DeferredList(deferreds, consumeErrors=True))
     return [result if succeeded else result.value for succeeded, result in results]
 
 
 async def turns(count: int = 20) -> None:
-    """Let the reactor turn some times, for what must not happen meanwhile."""
+    """Run some turns of the reactor, to check that something does not happen."""
     for _ in range(count):
         await deferLater(_reactor(), 0)
 
 
 def _reactor() -> IReactorTime:
-    # Not at import: pytest-twisted may install another one first.
+    # Not imported at the top: pytest-twisted may install another reactor first.
     from twisted.internet import reactor
 
     return cast(IReactorTime, reactor)

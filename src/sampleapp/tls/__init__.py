@@ -1,10 +1,10 @@
-"""What an endpoint with TLS needs: its files, OpenSSL's settings, and the endpoints themselves."""
+"""TLS for servers: the endpoint ``https:``, its certificates and settings, and checks for ``ssl:``."""
 
 from __future__ import annotations
 
-from sampleapp.tls.callbacks import require_callbacks
-from sampleapp.tls.endpoint import HTTPSEndpoint
 from sampleapp.tls.expiry import ExpiryWatch
-from sampleapp.tls.ssl_endpoint import RenewableSSLEndpoint
+from sampleapp.tls.https_endpoint import HTTPSEndpoint
+from sampleapp.tls.openssl_callbacks import require_callbacks
+from sampleapp.tls.ssl_endpoint import check_ssl_endpoint
 
-__all__ = ["ExpiryWatch", "HTTPSEndpoint", "RenewableSSLEndpoint", "require_callbacks"]
+__all__ = ["ExpiryWatch", "HTTPSEndpoint", "check_ssl_endpoint", "require_callbacks"]

@@ -1,8 +1,9 @@
-"""Warnings of certificates that end soon, or have ended."""
+"""Warnings about certificates that expire soon, or have expired."""
 
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -15,28 +16,36 @@ _INTERVAL_S: Final = 24 * 60 * 60.0
 
 
 class ExpiryWatch:
-    """Logs what has to be renewed, at once and each day."""
+    """Logs warnings about certificates, at once and each day."""
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, complaints: Callable[[dt.datetime], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        warnings: Callable[[dt.datetime], Iterable[str]],
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """
-        :param clock: tells the time, in seconds since the epoch.
-        :param complaints: tells what is wrong at a time (with an offset), in sentences.
+        :param clock: schedules the next check.
+        :param warnings: returns the sentences to log at a time (with an offset).
+        :param now: the time of day, in seconds since the epoch.
         """
         self._clock = clock
-        self._complaints = complaints
+        self._now = now
+        self._warnings = warnings
         self._next: IDelayedCall | None = None
 
-    def look(self) -> None:
-        """Log what is wrong now; and in a day again, until `stop`."""
+    def check(self) -> None:
+        """Log the current warnings, and again each day until `stop`."""
         self.stop()
-        self._next = self._clock.callLater(_INTERVAL_S, self.look)
-        for sentence in self._complaints(dt.datetime.fromtimestamp(self._clock.seconds(), dt.timezone.utc)):
+        self._next = self._clock.callLater(_INTERVAL_S, self.check)
+        for sentence in self._warnings(dt.datetime.fromtimestamp(self._now(), dt.timezone.utc)):
             self._log.warn("{sentence}", sentence=sentence)
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop checking."""
         waiting, self._next = self._next, None
         if waiting is not None and waiting.active():
             waiting.cancel()

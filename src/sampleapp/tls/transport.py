@@ -1,4 +1,4 @@
-"""TLS whose clients can read why their handshake has failed."""
+"""A TLS transport that lets a client read the alert of a failed handshake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINGER_S: Final = 2.0
 
 
 class _HalfClosing:
-    """A transport that is closed in one direction only."""
+    """A transport that only closes its writing side."""
 
     def __init__(self, transport: Any) -> None:
         self.write = transport.write
@@ -26,9 +26,9 @@ class _TLSTransport(BufferingTLSTransport):
     """
     Keeps a connection for a moment after its handshake has failed.
 
-    With TLS 1.3 a client sends its request together with its certificate. If the socket were closed at
-    once, the system would answer what comes then with a reset, which can overtake the alert (RFC 8446,
-    section 6.2): the client would not know that it was its certificate.
+    With TLS 1.3 a client sends its request together with its certificate. If the socket were closed at once,
+    the system would answer that data with a reset, which can overtake the alert (RFC 8446, section 6.2): the
+    client would not learn that its certificate was rejected.
     """
 
     factory: TLSFactory
@@ -49,12 +49,12 @@ class _TLSTransport(BufferingTLSTransport):
         self._lingering = self.factory.clock.callLater(_LINGER_S, transport.abortConnection)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 -- Twisted's name
-        """Take what has come, or drop it if there is no more to be said."""
+        """Handle data, or drop it after a failed handshake."""
         if self._lingering is None:
             super().dataReceived(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 -- Twisted's name
-        """Take note that the client is gone."""
+        """Handle the end of the connection."""
         self._is_gone = True
         lingering = self._lingering
         if lingering is not None and lingering.active():
@@ -63,14 +63,14 @@ class _TLSTransport(BufferingTLSTransport):
 
 
 class TLSFactory(TLSMemoryBIOFactory):
-    """Puts TLS around what a factory makes."""
+    """Wraps the protocols of a factory in TLS."""
 
     protocol = _TLSTransport
 
     def __init__(self, context_factory: Any, factory: IProtocolFactory, *, clock: IReactorTime) -> None:
         """
-        :param context_factory: an `twisted.internet.interfaces.IOpenSSLContextFactory`.
-        :param factory: makes what is inside.
+        :param context_factory: a `twisted.internet.interfaces.IOpenSSLContextFactory`.
+        :param factory: makes the wrapped protocols.
         """
         super().__init__(context_factory, isClient=False, wrappedFactory=factory, clock=clock)
         self.clock = clock

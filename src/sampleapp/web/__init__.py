@@ -1,22 +1,27 @@
-"""What the service shows over HTTP."""
+"""The HTTP interface: application, routes, access control, publishing, documentation and server."""
 
 from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
 from sampleapp.web.gate import Gate
+from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.probes import Probes
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.routing import Routes, RouteTable, answer_to_failure, refusal_in_form
 from sampleapp.web.server import (
     Descriptors,
     Dispatch,
     Exchange,
+    HostRule,
     HTTPServer,
     Limits,
     OnAnswer,
     Request,
+    StreamEnd,
     is_on_loopback,
 )
+from sampleapp.web.topic_reads import TopicReads
 
 __all__ = [
     "Answer",
@@ -29,14 +34,20 @@ __all__ = [
     "FrontDoor",
     "Gate",
     "HTTPServer",
+    "HostRule",
     "Limits",
     "OnAnswer",
+    "OpenStreams",
     "Probes",
     "Request",
     "RouteTable",
     "Routes",
+    "StreamEnd",
+    "StreamKind",
+    "TopicReads",
     "TopicTotal",
     "answer_to_failure",
     "is_on_loopback",
+    "problem_answer",
     "refusal_in_form",
 ]

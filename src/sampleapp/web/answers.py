@@ -1,14 +1,14 @@
 """
-What a handler answers with, and how that gets onto the wire.
+Answers: immutable responses of handlers, and their head as bytes.
 
-A handler returns one immutable value; what writes it decides nothing any more.
+An answer is complete: the code that writes it decides nothing.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +17,18 @@ from twisted.web.iweb import IRequest
 from sampleapp.model import RecordMetadata
 
 __all__ = [
+    "NO_SNIFFING",
     "SERVER",
+    "SERVER_REASONS",
     "Answer",
     "Batch",
+    "Event",
     "Headers",
+    "Sink",
+    "Source",
     "TopicTotal",
     "json_answer",
+    "json_line",
     "published_answer",
     "set_answer",
     "set_head",
@@ -31,11 +37,22 @@ __all__ = [
 Headers = tuple[tuple[bytes, bytes], ...]
 
 SERVER: Final = b"sampleapp"
+NO_SNIFFING: Final = (b"X-Content-Type-Options", b"nosniff")
+"""Browsers must not guess another type than ``Content-Type`` (https://fetch.spec.whatwg.org/#nosniff)."""
+SERVER_REASONS: Final = ("client", "drain-timeout", "fault", "head", "send-timeout")
+"""
+The reasons for which the server ends an answer that is sent piece by piece.
+
+The client has gone, or has closed its side; the time to stop was over; there was a fault; the request was
+``HEAD``; the client read nothing for too long.
+"""
 _OK: Final = HTTPStatus.OK
-"""A member of an Enum is slow to look up before Python 3.12."""
+"""A constant, since the look-up of an Enum member is slow before Python 3.12."""
 _JSON: Final[Headers] = ((b"Content-Type", b"application/json"),)
 
-# RFC 9110 has renamed two statuses, which the standard library does from Python 3.13 on.
+_encode: Final = msgspec.json.Encoder().encode
+
+# RFC 9110 renamed two statuses; the standard library follows from Python 3.13 on.
 _NEW_PHRASES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
 
 # RFC 9110, section 8.6: no Content-Length with 204, and with 304 only the one that a 200 would have.
@@ -43,23 +60,118 @@ _WITHOUT_LENGTH: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFI
 
 
 class TopicTotal(Struct, frozen=True):
-    """What was published to one topic."""
+    """The number and size of the records that were published to one topic."""
 
     topic: str
     records: int
     bytes: int
-    """Of their keys and values."""
+    """The sum of the lengths of their keys and values."""
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What became of the records of a request that may have several, for those who count and log."""
+    """The outcome of a request with several records, for metrics and logs."""
 
     published: tuple[TopicTotal, ...] = ()
-    """Each topic once. Of very many topics, some may have been left out."""
+    """Each topic once. If there are very many topics, some may be missing."""
     records: int = 0
-    """How many were published, to all topics."""
+    """The number of published records, for all topics."""
     refused: int = 0
-    """How many were not, or not for certain. Of a request that was wrong: how many are known to be."""
+    """
+    The number of records that were not published, or may not have been.
+
+    If the request was refused: the number of records with faults that were found.
+    """
+
+
+class Event:
+    """
+    A part of an answer that is sent piece by piece: one or more whole events, made once for all clients.
+
+    It is immutable. Its framing for HTTP/1.1 is made with it, since most clients need it.
+    """
+
+    __slots__ = ("_start", "chunk")
+
+    def __init__(self, data: bytes) -> None:
+        """
+        :param data: the bytes of the body; an answer can be ended after them.
+        :raise ValueError: they are empty, which would end the answer.
+        """
+        if not data:
+            raise ValueError("An event without a byte would end the answer: give at least one byte.")
+        size = b"%x\r\n" % len(data)
+        self._start = len(size)
+        self.chunk: Final = b"%b%b\r\n" % (size, data)
+        """The bytes as one chunk (RFC 9112, section 7.1)."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes without their framing, as for HTTP/1.0; a copy, so that only one of both is kept."""
+        return self.chunk[self._start : -2]
+
+    def __len__(self) -> int:
+        """Return the length of `data`, in bytes."""
+        return len(self.chunk) - self._start - 2
+
+
+class Sink(Protocol):
+    """The client's end of an answer that is sent piece by piece."""
+
+    @property
+    def unsent(self) -> int:
+        """The bytes that were written, and that the operating system has not taken yet."""
+
+    def write(self, event: Event) -> bool:
+        """
+        Send an event, after those that were written before. After the end, it is dropped.
+
+        :return: false if more than 256 KiB are unsent: write nothing more until `Source.resumed`.
+        """
+
+    def finish(self, reason: str) -> None:
+        """
+        End the answer properly, after the last event. `Source.closed` is called before this returns.
+
+        :param reason: one of a few fixed words, for metrics and the access log.
+        """
+
+    def abort(self, reason: str) -> None:
+        """
+        Cut the connection. `Source.closed` is called before this returns.
+
+        :param reason: as for `finish`.
+        """
+
+
+class Source(Protocol):
+    """
+    The origin of an answer that is sent piece by piece: made by a handler, called by the connection.
+
+    An error that a method raises is logged, and the connection is cut.
+    """
+
+    def begin(self, sink: Sink) -> None:
+        """Begin to write, now or later: the head of the answer has been written."""
+
+    def resumed(self) -> None:
+        """Write on: everything is sent, after `Sink.write` has returned false."""
+
+    def draining(self) -> None:
+        """
+        Call `Sink.finish` soon, at best at once: the service stops.
+
+        The server spreads these calls over time. A source that does not end is cut at the end of that time.
+        """
+
+    def closed(self, reason: str) -> None:
+        """
+        Release everything: the answer has ended.
+
+        It is called exactly once for each source that a handler has returned, also if `begin` never was, and
+        it is the last call.
+
+        :param reason: the source's own reason, or one of `SERVER_REASONS`.
+        """
 
 
 class Answer(Struct, frozen=True):
@@ -68,78 +180,91 @@ class Answer(Struct, frozen=True):
     status: HTTPStatus
     headers: Headers = ()
     """
-    Without ``Content-Length``, ``Date``, ``Server``, ``Connection`` and ``X-Request-Id``, which who writes it
-    adds.
+    Without the fields that the server adds to every answer: ``Content-Length``, ``Date``, ``Server``,
+    ``Connection``, ``X-Content-Type-Options``, ``X-Request-Id`` and, with TLS, ``Strict-Transport-Security``.
     """
     body: bytes | tuple[bytes, ...] = b""
-    """As one, or in pieces, which are sent as the client reads them."""
+    """In one piece, or in several, which are sent as the client reads them."""
     record: RecordMetadata | None = None
-    """The record that was published, for those who count and log."""
+    """The published record, for metrics and logs."""
     record_bytes: int = 0
-    """Of its key and its value."""
+    """The length of its key and value."""
     batch: Batch | None = None
-    """In place of the record, if there may be several."""
+    """Instead of ``record``, for a request that may have several records."""
     problem: str = ""
-    """What kind of problem it tells of: the last part of the type, or else the phrase of the status."""
+    """The kind of problem: the last part of its type, or the phrase of the status for ``about:blank``."""
 
     at_once: bool = False
-    """Whether it is given even if the rest of the request has not come, and ends the connection then."""
+    """True to answer before the whole request is received, which then closes the connection."""
+    source: Source | None = None
+    """Writes the body piece by piece, instead of ``body``, which is empty then."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """The body in pieces, if only in one."""
+        """The body as a sequence of one or more pieces."""
         return (self.body,) if isinstance(self.body, bytes) else self.body
 
     @property
     def length(self) -> int:
-        """Of the body, in bytes."""
+        """The length of the body, in bytes."""
         return len(self.body) if isinstance(self.body, bytes) else sum(map(len, self.body))
 
     @property
     def all_headers(self) -> Headers:
-        """The headers with ``Server`` and, where there may be one, ``Content-Length``."""
-        headers = ((b"Server", SERVER), *self.headers)
-        if self.status in _WITHOUT_LENGTH:
+        """The headers with ``Server``, `NO_SNIFFING` and, if the length is known, ``Content-Length``."""
+        headers = ((b"Server", SERVER), NO_SNIFFING, *self.headers)
+        if self.status in _WITHOUT_LENGTH or self.source is not None:
             return headers
         return (*headers, (b"Content-Length", b"%d" % self.length))
 
     @property
     def head(self) -> bytes:
-        """The status line and those headers, as they are sent."""
+        """The status line and `all_headers`, as bytes."""
         status, body = self.status, self.body
         start = _head_start(status, self.headers)
-        if status in _WITHOUT_LENGTH:
+        if status in _WITHOUT_LENGTH or self.source is not None:
             return start
         return b"%bContent-Length: %d\r\n" % (start, len(body) if type(body) is bytes else self.length)
 
 
-# A service gives few different answers, and nearly all of them many times.
+# The service has few different heads, and sends nearly all of them many times.
 @lru_cache(maxsize=64)
 def _head_start(status: HTTPStatus, headers: Headers) -> bytes:
     fields = b"".join(b"%b: %b\r\n" % field for field in headers)
-    return b"HTTP/1.1 %d %b\r\nServer: %b\r\n%b" % (status, _phrase(status), SERVER, fields)
+    return b"HTTP/1.1 %d %b\r\nServer: %b\r\n%b: %b\r\n%b" % (
+        status,
+        _phrase(status),
+        SERVER,
+        *NO_SNIFFING,
+        fields,
+    )
 
 
 def _phrase(status: HTTPStatus) -> bytes:
     return _NEW_PHRASES.get(status, status.phrase).encode("ascii")
 
 
+def json_line(value: object) -> bytes:
+    """Encode a value as JSON in UTF-8, with LF at the end, so that a shell's prompt begins a new line."""
+    return _encode(value) + b"\n"
+
+
 def json_answer(value: object) -> Answer:
-    """Encode a value as JSON in UTF-8."""
-    return Answer(_OK, _JSON, msgspec.json.encode(value))
+    """Return an answer with a value as a line of JSON."""
+    return Answer(_OK, _JSON, json_line(value))
 
 
 def published_answer(record: RecordMetadata, length: int) -> Answer:
     """
-    Tell where a record is that was published.
+    Return the answer for a published record: its topic, partition and offset.
 
-    :param length: of its key and its value, in bytes.
+    :param length: of its key and value, in bytes.
     """
-    return Answer(_OK, _JSON, msgspec.json.encode(record), record, length)
+    return Answer(_OK, _JSON, _encode(record) + b"\n", record, length)
 
 
 def set_head(request: IRequest, answer: Answer) -> None:
-    """Set status and headers."""
+    """Set status and headers of a request of twisted.web."""
     request.setResponseCode(answer.status, _phrase(answer.status))
     for name, value in answer.all_headers:
         request.responseHeaders.setRawHeaders(name, [value])
@@ -147,7 +272,7 @@ def set_head(request: IRequest, answer: Answer) -> None:
 
 def set_answer(request: IRequest, answer: Answer) -> bytes:
     """
-    Set status and headers, for where Klein writes the body and finishes the request.
+    Set status and headers; Klein then writes the body and finishes the request.
 
     :return: the body.
     """

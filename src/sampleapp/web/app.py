@@ -1,192 +1,57 @@
-"""The Klein application: its two endpoints."""
+"""The Klein application: routes for readings, for messages, for any bytes, and for clients of REST Proxy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache, partial
-from http import HTTPStatus
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import Final, NoReturn
 
-from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from sampleapp import errors
 from sampleapp.access import Right
-from sampleapp.conditional import match_fails
+from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
-from sampleapp.messages import parse_message
-from sampleapp.model import Message, Reading
-from sampleapp.negotiation import MEDIA_TYPES
-from sampleapp.records import record_of
-from sampleapp.web import request_errors
-from sampleapp.web.answers import Answer
+from sampleapp.messages.parsing import parse_message
+from sampleapp.messages.records import record_of
+from sampleapp.readings.changes import Changes
+from sampleapp.web import operations
+from sampleapp.web.answers import Answer, Event
 from sampleapp.web.batches import BatchPublisher
+from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
-from sampleapp.web.descriptions import (
-    CACHE_CONTROL,
-    ETAG,
-    IF_MATCH,
-    IF_NONE_MATCH,
-    TRACEPARENT,
-    TRACESTATE,
-    VARY,
-    Content,
-    Description,
-    Success,
-)
-from sampleapp.web.gate import Gate, refusal_of_topic, require_topic
-from sampleapp.web.publishing import REFUSALS_OF_BROKERS, STORED, Publisher, trace_of
-from sampleapp.web.readings import GetRepresentation, readings_resource
+from sampleapp.web.event_streams import EventStreams
+from sampleapp.web.gate import Gate
+from sampleapp.web.open_streams import OpenStreams
+from sampleapp.web.preconditions import match_fails
+from sampleapp.web.publishing import Publisher, trace_of
+from sampleapp.web.raw_publishing import RawPublishing
+from sampleapp.web.readings_resource import GetRepresentation, readings_resource
+from sampleapp.web.record_pages import RecordPages
+from sampleapp.web.record_reading import RecordReading
+from sampleapp.web.record_streams import RecordStreams
+from sampleapp.web.request_errors import PathNotFound, PreconditionFailed, UnsupportedContentType
 from sampleapp.web.rest_proxy import RestProxy
-from sampleapp.web.routing import Routes, RouteTable
+from sampleapp.web.routing import Plan, Routes, RouteTable
 from sampleapp.web.server import Limits, Request
-from sampleapp.web.topics import Topics
+from sampleapp.web.topic_reads import TopicReads
 
 __all__ = ["FrontDoor"]
 
-_MEDIA_TYPE = re.compile(rb"[ \t]*([!-+\--:<-~]+)[ \t]*(?:;.*)?", re.DOTALL)
-
-_ONE: Final = b"application/json"
-_MANY: Final = (b"application/x-ndjson", b"application/jsonl")
-
-
-@lru_cache(maxsize=256)
-def _media_type(content_type: bytes) -> bytes:
-    """
-    Read what a ``Content-Type`` says, whatever its parameters.
-
-    JSON defines none, ``charset`` included (RFC 8259, section 11): it is in UTF-8. So are lines of it.
-    """
-    match = _MEDIA_TYPE.fullmatch(content_type)
-    return b"" if match is None else match[1].lower()
-
-
-def _media_type_of(request: Request) -> bytes:
-    content_types = request.fields.all(b"Content-Type")
-    return _media_type(content_types[0]) if len(content_types) == 1 else b""
-
-
-def _require_messages(request: Request) -> None:
-    media_type = _media_type_of(request)
-    if media_type != _ONE and media_type not in _MANY:
-        raise request_errors.UnsupportedContentType(request.fields.all(b"Content-Type"))
-
-
-def _require_match(answer: Answer, tags: bytes) -> Answer:
-    if match_fails(tags, dict(answer.headers)[b"ETag"]):
-        raise request_errors.PreconditionFailed
-    return answer
-
-
-_READINGS: Final = Description(
-    tag="Readings",
-    summary="The latest value of each key",
-    text=(
-        "One collection, in the version that `Accept` names; version 1 without one. Both versions list the "
-        "same readings in the same order."
-    ),
-    parameters=(IF_NONE_MATCH, IF_MATCH),
-    successes=(
-        Success(
-            meaning="All readings. Media types are negotiated by `Accept`; anything else gets version 1.",
-            contents=(
-                Content(
-                    media_type=MEDIA_TYPES[1],
-                    kind=list[float],
-                    summary="Version 1: the values",
-                    example=[21.5, 19.0],
-                ),
-                Content(
-                    media_type=MEDIA_TYPES[2],
-                    kind=list[Reading],
-                    summary="Version 2: each value with its id",
-                    example=[{"id": "kitchen", "value": 21.5}, {"id": "hall", "value": 19.0}],
-                ),
-            ),
-            fields=(ETAG, VARY, CACHE_CONTROL),
-        ),
-        Success(
-            meaning="`If-None-Match` has the tag of the current representation: you have it already.",
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, VARY, CACHE_CONTROL),
-        ),
-    ),
-    refusals=(request_errors.PreconditionFailed, errors.ReadingsNotReady),
-)
-
-
-def _lines(summary: str, description: str, *examples: str) -> tuple[Content, ...]:
-    """Describe many values, one on each line, in each of the media types that there are for that."""
-    return tuple(
-        Content(
-            media_type=media_type.decode("ascii"),
-            kind={"type": "string", "description": description},
-            summary=summary,
-            example="".join(f"{line}\n" for line in examples),
-        )
-        for media_type in _MANY
-    )
-
-
-_MESSAGES: Final = Description(
-    tag="Messages",
-    summary="Publish one message, or many",
-    text=(
-        "Makes exactly one record of each message, and answers once the broker has acknowledged them. Many "
-        "messages are one a line: first all of them are checked, then any is published. After 503 nothing "
-        "was published. After 504 that is not known; of many messages, `results` say what is."
-    ),
-    parameters=(TRACEPARENT, TRACESTATE),
-    bodies=(
-        Content(
-            media_type="application/json",
-            kind=Message,
-            summary="One message",
-            example={"topic": "readings", "key": "kitchen", "content": "21.5"},
-        ),
-        *_lines(
-            "Many messages",
-            "Messages, one on each line.",
-            '{"topic":"readings","key":"kitchen","content":"21.5"}',
-            '{"topic":"readings","key":"hall","content":"19"}',
-        ),
-    ),
-    successes=(
-        replace(
-            STORED,
-            meaning="The record is stored, and where; or all records of many messages, in the same order.",
-            contents=(
-                *STORED.contents,
-                *_lines(
-                    "Where the records are",
-                    "Where each record is, one on each line.",
-                    '{"topic":"readings","partition":0,"offset":42}',
-                    '{"topic":"readings","partition":2,"offset":7}',
-                )[:1],
-            ),
-        ),
-    ),
-    refusals=(
-        request_errors.UnsupportedContentType,
-        errors.MalformedMessage,
-        errors.InvalidMessage,
-        errors.PartlyPublished,
-        errors.PartlyRefused,
-        *REFUSALS_OF_BROKERS,
-    ),
-)
+_MEDIA_TYPE: Final = re.compile(rb"[ \t]*([!-+\--:<-~]+)[ \t]*(?:;.*)?", re.DOTALL)
 
 
 class FrontDoor:
     """The HTTP interface of the service."""
 
     routes = Routes()
-    routes.include(Topics.routes, attrgetter("topics"))
+    routes.include(RawPublishing.routes, attrgetter("raw_publishing"))
     routes.include(RestProxy.routes, attrgetter("rest_proxy"))
+    routes.include(RecordReading.routes, attrgetter("record_reading"))
 
     def __init__(
         self,
@@ -194,53 +59,83 @@ class FrontDoor:
         broker: IBroker,
         get_representation: GetRepresentation,
         clock: IReactorTime,
+        changes: Changes | None = None,
         gate: Gate | None = None,
         allowed_origins: Iterable[str] = (),
         limits: Limits | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """
-        :param broker: where messages go.
-        :param get_representation: where readings come from.
-        :param clock: gives the records their timestamps; it shows seconds since the epoch.
-        :param gate: lets requests in; by default everybody may do everything.
-        :param allowed_origins: the sites whose pages may publish, beside those of this service; each as
-            `sampleapp.web.cors.check_origin` takes it.
-        :param limits: how long bodies may be.
+        :param broker: receives the messages.
+        :param get_representation: returns the readings.
+        :param clock: schedules long work in slices.
+        :param changes: of the readings; without them there is no ``/changes``.
+        :param gate: authenticates and authorizes requests; by default any caller has all rights.
+        :param allowed_origins: the other sites whose pages may publish, each in the form that
+            `sampleapp.web.cors.check_origin` accepts. Pages of this service always may.
+        :param limits: for the lengths of bodies.
+        :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         self._limits = Limits() if limits is None else limits
         self._gate = gate
         self._cross_site = CrossSiteRule(allowed_origins)
+        self.streams = OpenStreams(clock=clock, gate=gate, limits=self._limits)
+        """The open streams and waiting pages."""
+        self.reads = TopicReads(broker)
+        """The reads of topics."""
+        self._event_streams = EventStreams(clock=clock)
+        self._changes = (
+            None
+            if changes is None
+            else ChangesResource(changes, streams=self._event_streams, open_streams=self.streams)
+        )
         self._readings = readings_resource(get_representation)
-        self._publisher = Publisher(broker, clock, self._limits)
-        self._batches = BatchPublisher(broker, self._publisher.turns, max_line=self._limits.max_body)
-        self.topics = Topics(self._publisher)
+        self._publisher = Publisher(broker, clock, self._limits, now=now)
+        self._batches = BatchPublisher(broker, self._publisher.slices, max_line=self._limits.max_body)
+        many = Plan(self._publish_many, max_body=self._limits.max_batch_body)
+        self._plans = {
+            b"application/json": Plan(self._publish_one),
+            b"application/x-ndjson": many,
+            b"application/jsonl": many,
+        }
+        self.raw_publishing = RawPublishing(self._publisher)
         self.rest_proxy = RestProxy(self._publisher)
+        self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)
+        """The shared following of topics; to be stopped with the service."""
+        self.record_reading = RecordReading(
+            RecordPages(
+                self.reads, self.feeds, clock=clock, slices=self._publisher.slices, streams=self.streams
+            ),
+            RecordStreams(
+                self.reads, self.feeds, streams=self._event_streams, places=self.streams, clock=clock
+            ),
+        )
 
     def table(self, *others: tuple[Routes, object]) -> RouteTable:
         """
-        What the service's own connections ask who answers.
+        Return the route table for the service's own connections.
 
-        :param others: what else is served; see `RouteTable`.
+        :param others: more routes to serve; see `RouteTable`.
         """
         return RouteTable(self.routes, self, *others, gate=self._gate, cross_site=self._cross_site)
 
     def resource(self, *, max_body: int | None = None) -> Resource:
         """
-        Make the root of a site, or a part of one, for any program with twisted.web.
+        Return the root of a site, or a part of one, for any program with twisted.web.
 
-        :param max_body: how long a body that came compressed may be when it is decoded, in bytes; 1 MiB by
-            default. How long it may be as it comes is up to the site.
+        :param max_body: the limit for a compressed body once it is decoded, in bytes; 1 MiB by default. The
+            site itself limits bodies as they arrive.
         """
         return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site, max_body=max_body)
 
-    @routes.route("/", "GET", "HEAD", right=Right.READ, description=_READINGS)
+    @routes.route("/", "GET", "HEAD", right=Right.READ, description=operations.READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:
         """
-        Serve the readings in the version that is asked for.
+        Serve the readings in the version that ``Accept`` chooses.
 
-        :return: a Deferred if they have to be encoded first; it fails with what else is raised.
-        :raise PreconditionFailed: by ``If-Match``, which goes before ``If-None-Match`` (RFC 9110, section
-            13.2.2).
+        :return: a Deferred if the readings must be encoded first; it fails with the errors named here.
+        :raise PreconditionFailed: by ``If-Match``, which is evaluated before ``If-None-Match`` (RFC 9110,
+            section 13.2.2).
         """
         answer = self._readings.answer(request)
         tags = request.fields.joined(b"If-Match")
@@ -250,29 +145,58 @@ class FrontDoor:
             return answer.addCallback(_require_match, tags)
         return _require_match(answer, tags)
 
-    def _max_body(self, request: Request) -> int | None:
-        """Tell the limit for many messages; only these have one of their own."""
-        return self._limits.max_batch_body if _media_type_of(request) in _MANY else None
+    @routes.route("/changes", "GET", "HEAD", right=Right.READ, description=operations.CHANGES)
+    def changes(self, request: Request) -> Answer:
+        """
+        Serve the readings as they change, as an event stream.
 
-    @routes.route(
-        "/messages",
-        "POST",
-        admit=_require_messages,
-        right=Right.PUBLISH,
-        description=_MESSAGES,
-        max_body=_max_body,
-    )
-    def publish(self, request: Request) -> Deferred[Answer]:
-        """Publish one message, or one on each line, and answer where the records are that the broker has."""
-        if request.max_body is not None:
-            return self._batches.publish(
-                request.body,
-                now_ms=self._publisher.now_ms(),
-                trace=trace_of(request),
-                refuse_topic=None if request.caller is None else partial(refusal_of_topic, request.caller),
-            )
+        :raise PathNotFound: the service has no changes.
+        :raise ReadingsNotReady: the collection is not complete yet.
+        :raise TooManyStreams: as many are open as may be.
+        :raise AccessError: the caller has too many streams, or has lost its right.
+        """
+        if self._changes is None:
+            raise PathNotFound
+        return self._changes.answer(request)
+
+    @routes.planned_route("/messages", "POST", right=Right.PUBLISH, description=operations.PUBLISH)
+    def publish(self, request: Request) -> Plan:
+        """Choose by ``Content-Type`` between one message and many."""
+        content_types = request.fields.all(b"Content-Type")
+        if len(content_types) != 1:
+            return _UNSUPPORTED
+        return self._plans.get(_media_type(content_types[0]), _UNSUPPORTED)
+
+    def _publish_one(self, request: Request) -> Deferred[Answer]:
         message = parse_message(request.body)
-        require_topic(request, message.topic)
         return self._publisher.publish(
-            record_of(message, now_ms=self._publisher.now_ms(), trace=trace_of(request))
+            request, record_of(message, now_ms=self._publisher.now_ms(), trace=trace_of(request))
         )
+
+    def _publish_many(self, request: Request) -> Deferred[Answer]:
+        return self._batches.publish(request, now_ms=self._publisher.now_ms(), trace=trace_of(request))
+
+
+@lru_cache(maxsize=256)
+def _media_type(content_type: bytes) -> bytes:
+    """
+    Return the media type of a ``Content-Type``, in lower case and without parameters.
+
+    JSON defines no parameters, ``charset`` included (RFC 8259, section 11): it is in UTF-8, and so are lines
+    of JSON.
+    """
+    match = _MEDIA_TYPE.fullmatch(content_type)
+    return b"" if match is None else match[1].lower()
+
+
+def _refuse_content_type(request: Request) -> NoReturn:
+    raise UnsupportedContentType(request.fields.all(b"Content-Type"))
+
+
+_UNSUPPORTED: Final = Plan(_refuse_content_type, admit=_refuse_content_type)
+
+
+def _require_match(answer: Answer, tags: bytes) -> Answer:
+    if match_fails(tags, dict(answer.headers)[b"ETag"]):
+        raise PreconditionFailed
+    return answer

@@ -1,20 +1,23 @@
 """
-Many messages in one request: first everything is checked, then anything is published.
+Many messages in one request: all of them are checked before any is published.
 
-What takes long is done in pieces, one in each turn of the reactor, so that others are served in between.
+Long work is done in slices, one in each turn of the reactor, so that other requests are served in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
+from sampleapp.access import Caller, NotGranted
+from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import (
     Fault,
     InvalidMessage,
@@ -22,14 +25,13 @@ from sampleapp.errors import (
     PartlyPublished,
     PartlyRefused,
     PublishError,
-    SampleAppError,
 )
 from sampleapp.interfaces import IBroker, Outcome
-from sampleapp.message_lines import MOST_FAULTS, MessageLines, RefusedLine
+from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
+from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata
-from sampleapp.records import RecordHeaders, length_of
-from sampleapp.turns import Turns
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
+from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
 from sampleapp.web.problems import (
     LEAST_URGENT,
     Result,
@@ -38,67 +40,103 @@ from sampleapp.web.problems import (
     row_of,
     urgency_of,
 )
+from sampleapp.web.request_errors import RequestError
+from sampleapp.web.server import Request, Share
 
-__all__ = ["NDJSON", "BatchPublisher", "RefuseTopic"]
-
-RefuseTopic: TypeAlias = Callable[[str], SampleAppError | None]
+__all__ = ["NDJSON", "RECORD_BYTES", "BatchPublisher"]
 
 NDJSON: Final = "application/x-ndjson"
 _HEADERS: Final[Headers] = ((b"Content-Type", NDJSON.encode("ascii")),)
 
 _SMALL: Final = 16 * 1024
-"""A body of so many bytes takes hardly longer than a message alone, and need not wait for a turn."""
+"""A body up to this length, in bytes, takes hardly longer than one message, and need not wait for a slice."""
 _RECORDS_AT_ONCE: Final = 2500
-"""Records whose outcomes are looked at in one turn: half a millisecond."""
+"""Records whose outcomes are processed in one slice: half a millisecond."""
+RECORD_BYTES: Final = 384
+"""
+Memory for a record besides its key and value, in bytes, until it is answered.
+
+It includes its place in the queues of the Kafka producer and its line of the answer.
+"""
+_HEADER_BYTES: Final = 192
+"""Memory for a header of a record besides its value, in bytes."""
 _RESULTS_AT_ONCE: Final = 500
-"""The same where some are not published."""
+"""Like `_RECORDS_AT_ONCE`, if some records are not published."""
 _MOST_TOPICS: Final = 1000
-"""So many topics of one batch are counted."""
+"""The maximum number of topics that are counted for one batch."""
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class BatchPublisher:
-    """Publishes bodies with a message on each line."""
+    """Publishes bodies that have a message on each line."""
 
-    def __init__(self, broker: IBroker, turns: Turns, *, max_line: int) -> None:
+    def __init__(self, broker: IBroker, slices: TimeSlices, *, max_line: int) -> None:
         """
-        :param broker: where records go.
-        :param turns: for what takes long.
-        :param max_line: the greatest length of a message, in bytes.
+        :param broker: receives the records.
+        :param slices: for long work.
+        :param max_line: the maximum length of a message, in bytes.
         """
         self._broker = broker
-        self._turns = turns
+        self._slices = slices
         self._max_line = max_line
 
-    def publish(
-        self, body: bytes, *, now_ms: int, trace: RecordHeaders = (), refuse_topic: RefuseTopic | None = None
-    ) -> Deferred[Answer]:
+    def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Answer]:
         """
-        Publish all messages of a body, or none if one of them is wrong.
+        Publish all messages in the body of a request, or none if one of them is refused.
 
-        :param now_ms: when those messages were made that do not say so; milliseconds since the epoch.
+        A message is refused, among other reasons, if the caller may not publish to its topic.
+
+        :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
         :param trace: headers of every record.
-        :param refuse_topic: says why there may be no message for a topic, if so; by default all may be.
-        :return: fires with what to answer, also when nothing was published.
+        :return: fires with the answer, also if nothing was published. Fails with the errors of
+            `Share.resize`.
         """
+        body = request.body
+        caller: Caller | None = request.caller
         lines = MessageLines(
-            body, max_line=self._max_line, now_ms=now_ms, trace=trace, refuse_topic=refuse_topic
+            body,
+            max_line=self._max_line,
+            now_ms=now_ms,
+            trace=trace,
+            refuse_topic=None if caller is None else partial(_refusal_of_topic, caller),
         )
-        return Deferred.fromCoroutine(self._publish(lines, is_small=len(body) <= _SMALL))
+        return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
 
-    async def _publish(self, lines: MessageLines, *, is_small: bool) -> Answer:
+    async def _publish(self, lines: MessageLines, length: int, share: Share | None) -> Answer:
         try:
-            return await self._check_and_publish(lines, is_small=is_small)
-        finally:
-            self._turns.let_go(lines.records)
+            await self._read(lines, length, share)
+        except RequestError:
+            self._slices.free_gradually(lines.records)
+            raise
+        answer = await self._check_and_publish(lines)
+        # Not after a cancellation: the broker may still be reading them.
+        self._slices.free_gradually(lines.records)
+        return answer
 
-    async def _check_and_publish(self, lines: MessageLines, *, is_small: bool) -> Answer:
-        if not is_small:
-            await self._turns.next()
-        while lines.read():
-            await self._turns.next()
+    async def _read(self, lines: MessageLines, length: int, share: Share | None) -> None:
+        """
+        Read all lines, and reserve memory for their records.
+
+        :param length: of the body, in bytes.
+        """
+        if length > _SMALL:
+            await self._slices.next()
+        is_unread = True
+        while is_unread:
+            is_unread = lines.read()
+            if share is not None:
+                # The body is kept until its last line is read. All keys and values are as long as the body.
+                share.resize(
+                    length * (2 if is_unread else 1)
+                    + RECORD_BYTES * len(lines.records)
+                    + _HEADER_BYTES * lines.headers
+                )
+            if is_unread:
+                await self._slices.next()
+
+    async def _check_and_publish(self, lines: MessageLines) -> Answer:
         if lines.count == 0:
             return replace(problem_answer(_NO_MESSAGE), batch=Batch())
         refused = [*lines.refused, *await self._refused_by_broker(lines)]
@@ -110,27 +148,29 @@ class BatchPublisher:
         except PublishError as error:
             return replace(problem_answer(error), batch=Batch(refused=len(records)))
         answer = await self._answer(records, outcomes)
-        self._turns.let_go(outcomes)
+        self._slices.free_gradually(outcomes)
         return answer
 
     async def _refused_by_broker(self, lines: MessageLines) -> list[RefusedLine]:
-        """Find the messages whose topics cannot be published to, as far as they are to be named."""
+        """Find messages whose topics cannot be published to, up to the maximum number of faults."""
         room = MOST_FAULTS - lines.faults
         if room <= 0 or not lines.topics:
             return []
-        errors = await self._broker.check_topics(lines.topics)
+        # A refused batch must not create topics, nor wait for a broker that cannot be reached.
+        errors = await self._broker.check_topics(lines.topics, create=not lines.refused)
         if not errors:
             return []
         found: list[RefusedLine] = []
         numbers = _numbers(lines)
         for start in range(0, len(lines.records), _RECORDS_AT_ONCE):
             if start:
-                await self._turns.next()
-            # The records come first, so that no number is taken when there is no record for it.
+                await self._slices.next()
+            # zip() must ask for the record first, so that it takes no number without a record.
             some = lines.records[start : start + _RECORDS_AT_ONCE]
             for record, number in zip(some, numbers, strict=False):
                 if record.topic in errors:
-                    found.append(RefusedLine(number, errors[record.topic]))
+                    line = None if lines.empty_lines else number + 1
+                    found.append(RefusedLine(number, errors[record.topic], line=line))
             if len(found) >= room:
                 break
         return found[:room]
@@ -140,7 +180,7 @@ class BatchPublisher:
         totals = _Totals()
         for start in range(0, len(records), _RECORDS_AT_ONCE):
             if start:
-                await self._turns.next()
+                await self._slices.next()
             some = outcomes[start : start + _RECORDS_AT_ONCE]
             if {*map(type, some)} != {RecordMetadata}:
                 return await self._answer_for_each(records, outcomes)
@@ -155,7 +195,7 @@ class BatchPublisher:
         failures = _Failures()
         for start in range(0, len(records), _RESULTS_AT_ONCE):
             if start:
-                await self._turns.next()
+                await self._slices.next()
             some = outcomes[start : start + _RESULTS_AT_ONCE]
             pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
             stored = []
@@ -177,7 +217,7 @@ class BatchPublisher:
 
 
 class _Totals:
-    """Adds up what was published, by topic."""
+    """Sums of published records and bytes, for each topic."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -207,7 +247,7 @@ class _Totals:
 
 
 class _Failures:
-    """Gathers what is not published."""
+    """Collects the errors of records that were not published, or may not have been."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -225,57 +265,76 @@ class _Failures:
             self._said.add((type(error), str(error)))
 
     def summary(self, count: int) -> PartlyPublished:
-        """Say what to do after some of so many messages are published, or may be."""
+        """
+        Make the error for a batch of which some messages are published, or may be.
+
+        :param count: of the messages.
+        """
         if self.may_be_published or self._may_be_tried_again:
             return PartlyPublished(
-                f"{self.count} of the {count} messages are not published, or not for certain. The results "
-                "say which of them, and why."
+                f"{self.count} of the {count} messages were not published, or may not have been. See results "
+                "for the outcome of each message."
             )
         return PartlyRefused(
-            f"{self.count} of the {count} messages were refused for good; the results say which, and why. "
-            "All others are published."
+            f"{self.count} of the {count} messages were refused permanently; all others were published. See "
+            "results for the outcome of each message."
         )
 
     def answer(self, count: int) -> Answer:
-        """Answer that not one of so many messages is published."""
+        """
+        Answer that no message of the batch was published.
+
+        :param count: of the messages.
+        """
         first = self._first[0]
         if len(self._said) == 1:
             return problem_answer(first.error)
         return problem_answer(
             first.error,
-            detail=f"None of the {count} messages is published. Message {first.number}: {first.error}",
+            detail=f"None of the {count} messages was published. The first one: {first.error}",
             faults=[Fault(f"/{each.number}", str(each.error)) for each in self._first],
         )
 
 
 _NO_MESSAGE: Final = InvalidMessage(
-    [Fault("", 'There is no message in the body; each is one line, such as {"topic":"t","content":"21.5"}.')]
+    [
+        Fault(
+            "",
+            'The body contains no message. Each message is one line, such as {"topic":"t","content":"21.5"}.',
+        )
+    ]
 )
 
 
 def _refusal(refused: Sequence[RefusedLine]) -> Answer:
     """
-    Answer that nothing was published, because some messages cannot be.
+    Answer that nothing was published, because some messages were refused.
 
-    :param refused: at least one; not in order.
+    :param refused: at least one, in any order.
     """
     decisive = min(refused, key=_rank)
     if _rank(decisive)[0] == LEAST_URGENT:
-        # Not one message is wrong; and what keeps the first one is likely to keep all.
+        # No message is wrong; the reason for the first one, such as an outage, is likely to hold for all.
         answer = problem_answer(decisive.error)
     else:
         wrong = sorted((each for each in refused if _rank(each)[0] < LEAST_URGENT), key=_number)
-        # What has decided is named, even if it came after as many as are.
         faults = [fault for each in wrong for fault in _faults(each)][:MOST_FAULTS]
-        if not any(each is decisive for each in wrong[:MOST_FAULTS]):
-            faults[-1:] = _faults(decisive)[:1]
-        others = " More are wrong, see errors." if len(wrong) > 1 else ""
+        # The fault that decides on the status is named, even after the maximum number of faults.
+        deciding = _faults(decisive)[0]
+        if deciding not in faults:
+            faults[-1] = deciding
+        others = " Other messages were refused too; see errors." if len(wrong) > 1 else ""
+        place = "" if decisive.line is None else f"Line {decisive.line}: "
         answer = problem_answer(
             decisive.error,
-            detail=f"Nothing was published. Message {decisive.number}: {decisive.error}{others}",
+            detail=f"Nothing was published. {place}{decisive.error}{others}",
             faults=faults,
         )
     return replace(answer, batch=Batch(refused=len(refused)))
+
+
+def _refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:
+    return None if TO_PUBLISH.is_granted(caller, topic) else refusal_of_topic(topic, TO_PUBLISH)
 
 
 def _number(refused: RefusedLine) -> int:
@@ -283,7 +342,7 @@ def _number(refused: RefusedLine) -> int:
 
 
 def _rank(refused: RefusedLine) -> tuple[int, int]:
-    """Order what is wrong by what decides, and then by the lines."""
+    """Return the sort key of a refused message: first the urgency of its error, then its number."""
     return urgency_of(type(refused.error)), refused.number
 
 
@@ -304,6 +363,6 @@ def _result(outcome: Outcome) -> RecordMetadata | Result:
 
 
 def _numbers(lines: MessageLines) -> Iterator[int]:
-    """The numbers of the messages that have a record, without end."""
+    """Yield the numbers of the messages that have a record, without end."""
     refused = {each.number for each in lines.refused}
     return (number for number in count() if number not in refused)

@@ -1,5 +1,5 @@
 """
-Which sites' pages may use the service from a browser: cross-origin resource sharing, by the Fetch standard.
+Cross-origin resource sharing (CORS): pages of allowed sites may use the service from a browser.
 
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
@@ -16,11 +16,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from sampleapp.web.answers import Answer, Headers
+from sampleapp.web.server import Dispatch, Handler, Request
+from sampleapp.web.server.head import Head
 
 __all__ = ["Cors", "NotAnOrigin", "check_origin"]
 
+# Each character of a name can be matched in one way only, so that a long name is refused in linear time.
+_LABEL: Final = r"[a-z0-9_][a-z0-9_-]*"
 _ORIGIN: Final = re.compile(
-    r"(?P<scheme>https?)://(?P<host>[a-z0-9_](?:[a-z0-9_-]*\.?[a-z0-9_])*\.?|\[[0-9a-f:.]+\])"
+    rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*(?<!-)\.?|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
@@ -28,38 +32,40 @@ _HIGHEST_PORT: Final = 65535
 _EXAMPLE: Final = "https://example.org"
 
 _ALLOWED_HEADERS: Final = (
-    b"Accept, Authorization, Content-Encoding, Content-Type, If-Match, If-None-Match, traceparent, "
-    b"tracestate, X-Request-Id"
+    b"Accept, Authorization, Content-Encoding, Content-Type, If-Match, If-None-Match, Last-Event-ID, "
+    b"traceparent, tracestate, X-Request-Id"
 )
-_EXPOSED_HEADERS: Final = b"Allow, ETag, Retry-After, WWW-Authenticate, X-Request-Id"
+_EXPOSED_HEADERS: Final = (
+    b"Allow, ETag, Link, Position, Retry-After, Up-To-Date, WWW-Authenticate, X-Request-Id"
+)
 _MAX_AGE_S: Final = 7200
-"""How long a browser may keep the answer to a preflight; Chromium keeps none longer."""
+"""The lifetime of a preflight answer in a browser's cache; Chromium's maximum."""
 _VARY: Final = b"Vary"
 _BY_ORIGIN: Final = (_VARY, b"Origin")
 
 
 class NotAnOrigin(ValueError):
-    """A text that no browser sends as the origin of a page; says what would be right."""
+    """Browsers never send this text as an origin; the message says what would be right."""
 
 
 def check_origin(text: str) -> str:
     """
-    Take the origin of a site, as browsers send it (RFC 6454, section 6.2).
+    Check that a text is an origin as browsers send it (RFC 6454, section 6.2).
 
     :return: the same text.
-    :raise NotAnOrigin: it is none, or would never be sent like that.
+    :raise NotAnOrigin: it is not an origin, or is not in the form that browsers send.
     """
     if text == "*":
         raise NotAnOrigin(
-            "takes no *, with which every page that a user opens could use the service; name each origin, "
+            "does not accept *, since every page that a user opens could use the service; name each origin, "
             f"such as {_EXAMPLE}"
         )
     match = _ORIGIN.fullmatch(text)
     if match is None:
-        raise NotAnOrigin(f"takes an origin, {_EXAMPLE} for example, not {text!r}{_what_is_wrong(text)}")
+        raise NotAnOrigin(f"takes an origin, such as {_EXAMPLE}, not {text!r}{_hint(text)}")
     scheme, host, port = match["scheme"], match["host"], match["port"]
     if port == _DEFAULT_PORTS[scheme]:
-        raise NotAnOrigin(f"takes {scheme}://{host} instead of {text!r}: browsers leave that port out")
+        raise NotAnOrigin(f"takes {scheme}://{host} instead of {text!r}: browsers omit the default port")
     if port is not None and int(port) > _HIGHEST_PORT:
         raise NotAnOrigin(f"takes an origin with a port up to {_HIGHEST_PORT}, not {text!r}")
     if host.startswith("["):
@@ -72,33 +78,33 @@ def check_origin(text: str) -> str:
     return text
 
 
-def _what_is_wrong(text: str) -> str:
+def _hint(text: str) -> str:
     lower = text.lower()
     if lower != text and _ORIGIN.fullmatch(lower):
         return f"; browsers send it in lower case: {lower}"
     if _ORIGIN.match(lower) and "/" in lower.removeprefix("https://").removeprefix("http://"):
         scheme, _, rest = text.partition("://")
-        return f"; it has no path, nor a slash at its end: {scheme}://{rest.partition('/')[0]}"
+        return f"; an origin has no path and no slash at its end: {scheme}://{rest.partition('/')[0]}"
     if not text.isascii():
-        return "; browsers send a name with other letters in its ASCII form, which begins with xn--"
+        return "; browsers send a name with non-ASCII letters in its ASCII form, which begins with xn--"
     if "://" not in text:
-        return "; it begins with https:// or http://"
+        return "; an origin begins with https:// or http://"
     return ""
 
 
 class Cors:
     """
-    The origins that are allowed, and what their pages are told.
+    The allowed origins, and the header fields of answers to their pages.
 
-    An origin that is not allowed is answered as without all this, and its browser keeps the answer from the
-    page. No answer allows credentials that a browser has by itself (cookies, client certificates): a page
-    gives a token, if one is needed, in ``Authorization``.
+    A request from another origin is answered without these fields, and its browser withholds the answer from
+    the page. No answer allows credentials that the browser itself adds (cookies, client certificates): a page
+    sends its token, if it needs one, in ``Authorization``.
     """
 
     def __init__(self, origins: Iterable[str], *, methods: Iterable[str]) -> None:
         """
         :param origins: each as `check_origin` takes it.
-        :param methods: that the service knows, on any path.
+        :param methods: of all paths of the service.
         """
         self._origins = {origin.encode("ascii") for origin in origins}
         allowed_methods = ", ".join(sorted(methods)).encode("ascii")
@@ -107,48 +113,67 @@ class Cors:
             (b"Access-Control-Allow-Headers", _ALLOWED_HEADERS),
             (b"Access-Control-Max-Age", b"%d" % _MAX_AGE_S),
         )
-        # An answer's headers are few, and most of them the same many times.
+        # The service has few different sets of headers.
         self._with_cors = lru_cache(maxsize=256)(self._headers)
 
     def allows(self, origins: Sequence[bytes]) -> bool:
         """
-        Whether a page of that origin may use the service.
+        Return whether a page of this origin may use the service.
 
-        :param origins: the values of the fields ``Origin`` of a request, of which there must be one.
+        :param origins: the values of the ``Origin`` fields of a request; with several, it may not.
         """
         return len(origins) == 1 and origins[0] in self._origins
 
     def preflight(self, origins: Sequence[bytes], asked: bytes | None) -> Answer | None:
         """
-        Answer a browser that asks with OPTIONS, before it sends the request of a page, whether it may.
+        Answer a preflight: the OPTIONS request of a browser before it sends the request of a page.
 
-        The answer is the same for every path, so that it tells nobody which there are.
+        The answer is the same for every path, so that paths are not disclosed.
 
         :param asked: the value of ``Access-Control-Request-Method``.
-        :return: ``None`` if it is no such question, or the origin is not allowed.
+        :return: ``None`` if the request is not a preflight, or the origin is not allowed.
         """
         if asked is None or not self.allows(origins):
             return None
         return Answer(HTTPStatus.NO_CONTENT, self._preflight)
 
-    def extend(self, answer: Answer, origins: Sequence[bytes]) -> Answer:
+    def answering_preflights(self, dispatch: Dispatch) -> Dispatch:
         """
-        Tell the browser whether the page may see an answer.
+        Wrap a dispatch, and answer preflights instead of it.
 
-        :param origins: as for `allows`; none if the request was not understood.
+        Browsers send no credentials with a preflight, so it must be answered before access control.
         """
+
+        def answer_preflight_or_dispatch(request: Request) -> Answer | Handler:
+            if request.method == b"OPTIONS":
+                fields = request.fields
+                asked = fields.joined(b"Access-Control-Request-Method")
+                preflight = self.preflight(fields.all(b"Origin"), asked)
+                if preflight is not None:
+                    return preflight
+            return dispatch(request)
+
+        return answer_preflight_or_dispatch
+
+    def extend(self, answer: Answer, head: Head | None) -> Answer:
+        """
+        Add the fields that tell the browser whether the page may see an answer.
+
+        :param head: of the request; ``None`` if it is malformed.
+        """
+        origins = () if head is None else head.fields.all(b"Origin")
         origin = origins[0] if self.allows(origins) else None
         return replace(answer, headers=self._with_cors(answer.headers, origin))
 
     def _headers(self, headers: Headers, origin: bytes | None) -> Headers:
-        # Also without the field Origin: a cache must not give that answer to a page.
+        # Also for requests without Origin: a cache must not serve their answers to pages.
         extended = _with_vary(headers)
         if origin is None:
             return extended
         return (
             *extended,
             (b"Access-Control-Allow-Origin", origin),
-            # What a preflight exposes is nothing that a page could ask for.
+            # Pages cannot read the fields of a preflight answer.
             *(() if headers == self._preflight else ((b"Access-Control-Expose-Headers", _EXPOSED_HEADERS),)),
         )
 

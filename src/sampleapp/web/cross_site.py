@@ -1,9 +1,10 @@
 """
-Requests that a page of another site has made: a browser sends some of them without asking anybody.
+Refuse requests from pages of other sites (cross-site request forgery).
 
-A form can send a body as plain text to any host that the browser reaches, one in its user's own network
-included. Browsers say so: by fetch metadata (https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header) and
-by ``Origin`` (https://fetch.spec.whatwg.org/#origin-header). What is no browser need say neither.
+A browser sends some of these without a preflight: a form can send a body as plain text to any host that the
+browser reaches, also in its user's own network. Browsers mark such requests by fetch metadata
+(https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header) and by ``Origin``
+(https://fetch.spec.whatwg.org/#origin-header). Other clients need not send either field.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["CrossSiteRule"]
 _HARMLESS: Final = frozenset({*SAFE, b"OPTIONS"})
 """Methods that publish nothing."""
 
-# A value that browsers may learn to send one day is not known to be harmless.
+# Any other value is refused, also one that browsers may send in the future.
 _OWN: Final = (b"same-origin", b"none")
 
 _ORIGIN: Final = re.compile(rb"(https?)://([^/:@\[\]]+|\[[0-9a-f:.]+\])(?::([0-9]+))?", re.IGNORECASE)
@@ -30,7 +31,7 @@ _DEFAULT_PORTS: Final = {b"http": 80, b"https": 443}
 
 
 class CrossSiteRule:
-    """Lets pages of other sites publish nothing, unless their origin is allowed."""
+    """The rule that pages of other sites publish nothing, unless their origin is allowed."""
 
     def __init__(self, allowed_origins: Iterable[str] = ()) -> None:
         """:param allowed_origins: each as `sampleapp.web.cors.check_origin` takes it."""
@@ -38,9 +39,9 @@ class CrossSiteRule:
 
     def check(self, request: Request) -> None:
         """
-        Look where a request comes from.
+        Check the origin of a request.
 
-        :raise CrossSiteRequest: it could publish, and a page that may not has made it.
+        :raise CrossSiteRequest: it could publish, and it is from a page of a site that is not allowed.
         """
         if request.method in _HARMLESS:
             return
@@ -51,7 +52,7 @@ class CrossSiteRule:
 
     def _check(self, fields: Fields, sites: tuple[bytes, ...], origins: tuple[bytes, ...]) -> None:
         if len(origins) == 1 and origins[0] in self._allowed:
-            # It is allowed as another site, which the browser says that it is.
+            # The origin is allowed, although Sec-Fetch-Site says cross-site.
             return
         hosts = fields.all(b"host")
         if origins and not (len(origins) == len(hosts) == 1 and _is_same(origins[0], hosts[0])):
@@ -63,14 +64,14 @@ class CrossSiteRule:
 @lru_cache(maxsize=64)
 def _is_same(origin: bytes, host: bytes) -> bool:
     """
-    Whether an origin has the host and the port of a field ``Host``.
+    Return whether an origin has the host and the port of a ``Host`` field.
 
-    A port that is not there is the usual one of the origin's scheme, on either side: whether a proxy in front
-    speaks TLS is not known here.
+    A missing port, on either side, is the default port of the origin's scheme: the service does not know
+    whether a proxy in front of it uses TLS.
     """
     of_origin, of_host = _ORIGIN.fullmatch(origin), _HOST.fullmatch(host)
     if of_origin is None or of_host is None:
-        # "null", for example, the origin of pages that are not to be trusted with one.
+        # Such as "null", the origin of sandboxed pages.
         return False
     default = _DEFAULT_PORTS[of_origin[1].lower()]
     return of_origin[2].lower() == of_host[1].lower() and _port(of_origin[3], default) == _port(
@@ -79,5 +80,5 @@ def _is_same(origin: bytes, host: bytes) -> bool:
 
 
 def _port(digits: bytes | None, default: int) -> bytes:
-    # int() does not read thousands of digits.
+    # Compared as text, since int() refuses thousands of digits.
     return (digits or b"").lstrip(b"0") or b"%d" % default

@@ -1,8 +1,7 @@
 """
-What a route says of itself: values that are declared beside its handler.
+Descriptions of routes, from which `sampleapp.web.openapi` makes the OpenAPI document.
 
-`sampleapp.web.openapi` makes the description of the interface out of them. Statuses of refusals are not said
-here: each kind of error has its own in `sampleapp.web.problems`.
+They have no statuses of refusals: `sampleapp.web.problems` has one for each kind of error.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from sampleapp.errors import SampleAppError
-from sampleapp.messages import TOPIC_RULE
-from sampleapp.model import TOPIC_PATTERN
+from sampleapp.model import TOPIC_PATTERN, TOPIC_RULE
 
 __all__ = [
     "ALLOW",
     "CACHE_CONTROL",
     "ETAG",
     "FIELDS_OF_REFUSALS",
+    "HSTS",
     "IF_MATCH",
     "IF_NONE_MATCH",
+    "NO_BUFFERING",
+    "NO_SNIFFING",
     "REQUEST_ID",
     "TOPIC",
     "TRACEPARENT",
@@ -42,10 +43,10 @@ class Content(Struct, frozen=True, kw_only=True):
 
     media_type: str
     kind: Any
-    """The type that msgspec writes or reads as JSON, or a JSON Schema for what is no JSON."""
+    """The type that msgspec encodes or decodes as JSON, or a JSON Schema for other formats."""
     summary: str = ""
     example: Any = None
-    """One value of it; ``None`` for no example."""
+    """A value; ``None`` for no example."""
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -57,56 +58,58 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """What a request may say beside its body."""
+    """A parameter of a request: in its path, its query or a header field."""
 
     name: str
     place: Literal["path", "query", "header"]
     meaning: str
     kind: Any = str
-    """The type of its value, as msgspec knows it."""
+    """The type of its value, for msgspec."""
     is_required: bool = False
-    """A variable of the path always is."""
+    """Parameters in the path are always required."""
 
 
 class Success(Struct, frozen=True, kw_only=True):
-    """An answer that is no refusal."""
+    """An answer that is not an error."""
 
     meaning: str
     status: HTTPStatus = HTTPStatus.OK
     contents: tuple[Content, ...] = ()
-    """The forms that it may have."""
+    """The possible forms of the body."""
     fields: tuple[Field, ...] = ()
-    """Without those that every answer has."""
+    """The fields that each such answer has, besides those of every answer of the service."""
     optional_fields: tuple[Field, ...] = ()
-    """Those that not every such answer has."""
+    """The fields that some such answers have."""
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """What a route takes, and how it answers."""
+    """An operation: its parameters, request bodies and answers."""
 
     tag: str
-    """The part of the interface that it belongs to."""
+    """The group of operations in the OpenAPI document."""
     summary: str
     text: str = ""
-    """More, in CommonMark."""
+    """A longer description, in CommonMark."""
     parameters: tuple[Parameter, ...] = ()
-    """Those of the path included."""
+    """Including the variables of the path."""
     bodies: tuple[Content, ...] = ()
-    """The forms that the body of a request may have; none if it is not looked at."""
+    """The possible forms of the request body; none if the body is ignored."""
     needs_body: bool = True
-    """Whether a request without a body is wrong, if there are forms for it."""
+    """True if a request without a body is refused."""
     successes: tuple[Success, ...]
     refusals: tuple[type[SampleAppError], ...] = ()
     """
-    What the handler, and who admits to it, raises or fails with.
+    The errors of the handler and of its checks of the head.
 
-    Without what every request can meet, and what access control refuses.
+    Without the errors that every request can get, and those of access control.
     """
+    fields_of_refusals: tuple[Field, ...] = ()
+    """The fields that errors of this operation may have, besides those of all errors."""
     error_objects: tuple[type, ...] = ()
     """
-    The forms of refusals for clients of REST Proxy, as types that msgspec knows.
+    The forms of errors for clients of REST Proxy, as types for msgspec.
 
-    None if nothing here is for them.
+    Empty if the operation is not a part of REST Proxy's API.
     """
 
 
@@ -115,54 +118,66 @@ ETAG: Final = Field(
     meaning="The strong entity tag of this representation, for `If-None-Match` and `If-Match`.",
     example='"6b86b273ff34fce1"',
 )
-CACHE_CONTROL: Final = Field(
-    name="Cache-Control", meaning="What a cache may do with the answer.", example="no-cache"
-)
+CACHE_CONTROL: Final = Field(name="Cache-Control", meaning="Directives for caches.", example="no-cache")
 VARY: Final = Field(
-    name="Vary", meaning="The fields of the request that choose the answer.", example="Accept"
+    name="Vary", meaning="The request header fields that the answer depends on.", example="Accept"
 )
-ALLOW: Final = Field(name="Allow", meaning="The methods that the path takes.", example="GET, HEAD, OPTIONS")
+NO_BUFFERING: Final = Field(
+    name="X-Accel-Buffering", meaning="Tells nginx to pass on each event at once.", example="no"
+)
+ALLOW: Final = Field(name="Allow", meaning="The methods of the path.", example="GET, HEAD, OPTIONS")
 
 REQUEST_ID: Final = Field(
     name="X-Request-Id",
-    meaning="By which the request is known in the logs: your own id, or a new one.",
+    meaning="The id of the request in the logs: your own, or a new one.",
     example="6b86b273ff34fce1-42",
+)
+
+NO_SNIFFING: Final = Field(
+    name="X-Content-Type-Options",
+    meaning="Tells browsers not to guess another type than `Content-Type`.",
+    example="nosniff",
+)
+HSTS: Final = Field(
+    name="Strict-Transport-Security",
+    meaning="On TLS endpoints: the seconds for which browsers use this host only with TLS (RFC 6797).",
+    example="max-age=31536000",
 )
 
 FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
     field.name: field
     for field in (
-        Field(name="Cache-Control", meaning="Nothing may keep it.", example="no-store"),
+        Field(name="Cache-Control", meaning="Caches must not store the answer.", example="no-store"),
         ALLOW,
         Field(
             name="WWW-Authenticate",
-            meaning="How to say who calls (RFC 6750, section 3).",
+            meaning="The way to authenticate (RFC 6750, section 3).",
             example='Bearer realm="sampleapp"',
         ),
-        Field(name="Retry-After", meaning="After how many seconds it is worth trying again.", example=1),
+        Field(name="Retry-After", meaning="Seconds to wait before the next attempt.", example=1),
         Field(
             name="Accept",
-            meaning="The media types that a body may have here (RFC 9110, section 12.5.1).",
+            meaning="The media types that a body may have on this path (RFC 9110, section 12.5.1).",
             example="application/json",
         ),
         Field(
             name="Accept-Encoding",
-            meaning="The codings that a body may have here (RFC 7694).",
+            meaning="The content codings that a body may have (RFC 7694).",
             example="gzip, zstd",
         ),
     )
 }
-"""Every field that a refusal may have, by its name; without those of every answer."""
+"""Every header field of an error, by its name; without those of every answer."""
 
 IF_NONE_MATCH: Final = Parameter(
     name="If-None-Match",
     place="header",
-    meaning="Entity tags that you have already, or `*`: if one is the current one, the answer is 304.",
+    meaning="Entity tags of your copies, or `*`: if one of them is current, the answer is 304.",
 )
 IF_MATCH: Final = Parameter(
     name="If-Match",
     place="header",
-    meaning="The entity tags that you will have, or `*`: if none is the current one, the answer is 412.",
+    meaning="The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
 )
 TOPIC: Final = Parameter(
     name="topic",
@@ -173,10 +188,10 @@ TOPIC: Final = Parameter(
 TRACEPARENT: Final = Parameter(
     name="traceparent",
     place="header",
-    meaning="The trace of the request (W3C Trace Context): a header of the record, if it is valid.",
+    meaning="The trace of the request (W3C Trace Context). If valid, it becomes a header of the record.",
 )
 TRACESTATE: Final = Parameter(
     name="tracestate",
     place="header",
-    meaning="More of that trace: a header of the record as well, if both are valid.",
+    meaning="More about the trace in `traceparent`. If both are valid, it becomes a header of the record.",
 )

@@ -1,26 +1,27 @@
 """
-Refusals in the form that clients of REST Proxy read: ``{"error_code": 40401, "message": "…"}``.
+Errors in the form for clients of REST Proxy: ``{"error_code": 40401, "message": "…"}``.
 
-Whatever refuses a request makes a problem document. Here it gets the other form, if the client is one of
-those, wherever it was refused: before its body was read, by who is let in, or by a handler. The codes are
+All code that refuses a request makes a problem document. For a client of REST Proxy, this module converts it,
+whether the request was refused before its body was read, by access control or by a handler. The codes are
 those of REST Proxy (``io.confluent.kafkarest.Errors`` and ``io.confluent.rest.exceptions``' mappers). Where
-it has none, the status stands for itself, as there.
+REST Proxy has no code, the status is the code, as in REST Proxy.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sampleapp.rest_proxy import ANSWER, answer_type, is_of_rest_proxy
-from sampleapp.web.answers import Answer, Headers
+from sampleapp.web.answers import Answer, Headers, json_line
+from sampleapp.web.kafka_media_types import ANSWER, answer_type, is_of_rest_proxy
 from sampleapp.web.request_errors import PathNotFound
 
-__all__ = ["ErrorObject", "error_object_answer", "in_form_for", "not_found"]
+__all__ = ["ErrorObject", "error_object_answer", "in_form_for", "is_of_records", "not_found"]
 
 _PROBLEM: Final = (b"Content-Type", b"application/problem+json")
 
@@ -37,11 +38,11 @@ _CODES: Final = {
     "rate-exceeded": 42901,
     "broker-unavailable": 50302,
 }
-"""By the kind of a problem, see `sampleapp.web.Answer.problem`."""
+"""By the kind of problem; see `sampleapp.web.Answer.problem`."""
 
 
 class ErrorObject(Struct):
-    """Why a request was refused, for clients of REST Proxy."""
+    """An error as REST Proxy answers it."""
 
     error_code: int
     message: str
@@ -51,29 +52,33 @@ class _Detail(Struct):
     detail: str
 
 
-# What clients of REST Proxy may look for.
+# Paths of REST Proxy that the service does not have.
 _ABSENT: Final = (
     (
         re.compile(rb"/consumers(?:/|$)"),
-        "The service has no consumers, of API v2 or v3: read topics with a client of Kafka",
+        "The service has no consumers of REST Proxy's API v2 or v3. Read topics with a Kafka client.",
     ),
-    (re.compile(rb"/v3(?:/|$)"), "The service has nothing of REST Proxy's API v3, only of v2"),
-    (re.compile(rb"/brokers(?:/|$)"), "The service does not list the brokers of the cluster"),
+    (re.compile(rb"/v3(?:/|$)"), "The service does not support REST Proxy's API v3, only v2."),
+    (re.compile(rb"/brokers(?:/|$)"), "The service does not list the brokers of the cluster."),
     (
         re.compile(rb"/topics/[^/]+/partitions/[0-9]+/offsets$"),
-        "The service does not tell which offsets a partition has",
+        "The service does not list the offsets of a partition.",
     ),
 )
+
+_RECORDS: Final = re.compile(rb"/topics/[^/]+/records(?:/|$)")
+"""Paths of this service's own, below one of REST Proxy's."""
+_VARY: Final = (b"Vary", b"Accept")
 
 _decode = msgspec.json.Decoder(_Detail).decode
 
 
 def not_found(path: bytes) -> PathNotFound:
     """
-    Make the error for a path at which nothing is.
+    Make the error for an unknown path.
 
     :param path: as it was sent.
-    :return: one that says so if it is one of REST Proxy's.
+    :return: an error with an explanation if REST Proxy has this path.
     """
     for pattern, why in _ABSENT:
         if pattern.match(path):
@@ -85,20 +90,30 @@ def _is_of_rest_proxy(
     method: bytes, path: bytes, content_types: tuple[bytes, ...], accept: bytes | None
 ) -> bool:
     """
-    Whether who sends a request expects answers as REST Proxy gives them.
+    Return whether the client expects the answers of REST Proxy.
 
-    That is who names one of its media types. What only REST Proxy has is often asked for without them. It has
-    no ``/messages``, where a refusal may say more than its form can.
+    It does if it names one of REST Proxy's media types. Clients often read the paths that only REST Proxy has
+    without naming one. ``/messages`` is not a path of REST Proxy, and its errors may say more than an error
+    object can.
 
     :param path: as it was sent.
     """
-    if path == b"/messages":
+    if path == b"/messages" or is_of_records(path):
         return False
     if any(is_of_rest_proxy(each) for each in content_types) or (accept and is_of_rest_proxy(accept)):
         return True
     if method not in (b"GET", b"HEAD") or (accept and _PROBLEM[1] in accept.lower()):
         return False
     return path == b"/topics" or path.startswith(b"/topics/")
+
+
+def is_of_records(path: bytes) -> bool:
+    """
+    Return whether a path is that of the records of a topic, or is below or like it.
+
+    :param path: as it was sent.
+    """
+    return _RECORDS.match(unquote_to_bytes(path) if b"%" in path else path) is not None
 
 
 def in_form_for(
@@ -110,11 +125,16 @@ def in_form_for(
     accept: bytes | None,
 ) -> Answer:
     """
-    Give a refusal the form that its client reads.
+    Return an error in the form that its client reads.
 
-    :param answer: what is to be sent; only problem documents change.
-    :param path: as it was sent, and so the others: what the request has.
+    The other parameters are those of the request.
+
+    :param answer: only problem documents are converted.
+    :param path: as it was sent.
     """
+    if method != b"OPTIONS" and is_of_records(path) and _VARY not in answer.headers:
+        # An error, too, is that of the representation that was asked for.
+        answer = replace(answer, headers=(*answer.headers, _VARY))
     if _PROBLEM not in answer.headers or not _is_of_rest_proxy(method, path, content_types, accept):
         return answer
     return error_object_answer(answer, accept=accept)
@@ -122,14 +142,14 @@ def in_form_for(
 
 def error_object_answer(answer: Answer, *, accept: bytes | None, code: int | None = None) -> Answer:
     """
-    Make an error object of a problem document.
+    Convert a problem document to an error object.
 
-    :param accept: as for `sampleapp.rest_proxy.answer_type`.
-    :param code: which error it is; that of the kind of problem by default.
+    :param accept: as for `sampleapp.web.kafka_media_types.answer_type`.
+    :param code: the ``error_code``; by default that of the kind of problem.
     """
     if code is None:
         code = _CODES.get(answer.problem, int(answer.status))
     message = _decode(b"".join(answer.pieces)).detail
     content_type = (b"Content-Type", answer_type(accept) or ANSWER)
     headers: Headers = tuple([content_type if field == _PROBLEM else field for field in answer.headers])
-    return replace(answer, headers=headers, body=msgspec.json.encode(ErrorObject(code, message)))
+    return replace(answer, headers=headers, body=json_line(ErrorObject(code, message)))

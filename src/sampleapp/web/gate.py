@@ -1,114 +1,180 @@
-"""Who may come in: credentials, rights and rates, looked at before a request's body is taken."""
+"""Access control: credentials, rights and rates are checked before the body of a request is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NewType
 
-from twisted.internet.defer import Deferred
+from msgspec import Struct
 
-from sampleapp.access import AccessError, Authenticator, Caller, NotGranted, Right
-from sampleapp.access.rates import RateLimiter
-from sampleapp.web.answers import Answer
-from sampleapp.web.server import Handler, Request
+from sampleapp.access import AccessError, Authenticator, Caller, Identity, NotGranted, Right
+from sampleapp.access.rates import BodyCharge, RateLimiter
+from sampleapp.web.server import Request
 
-__all__ = ["Gate", "refusal_of_topic", "require_topic"]
-
-Finish: TypeAlias = Callable[[Handler], Handler]
-"""Makes a handler into one that first does what could not be done before the body was there."""
+__all__ = [
+    "TO_CONSUME",
+    "TO_PUBLISH",
+    "TO_SEE",
+    "AuthorizedTopic",
+    "Gate",
+    "Grant",
+    "TopicUse",
+    "authorize_topic",
+    "refusal_of_topic",
+]
 
 _REFUSALS: Final = {
-    Right.READ: "This caller may not read.",
-    Right.METRICS: "This caller may not see metrics.",
+    Right.READ: "This caller may not read the readings.",
+    Right.METRICS: "This caller may not read metrics.",
     Right.PUBLISH: "This caller may not publish.",
+    Right.CONSUME: "This caller may not read the records of any topic.",
 }
 
 
 class Gate:
-    """Lets in the requests of callers that may make them."""
+    """Authenticates the callers of requests, limits their rates and checks their rights."""
 
     def __init__(
         self, authenticator: Authenticator, *, seconds: Callable[[], float], max_body: int | None = None
     ) -> None:
         """
-        :param seconds: tells the time, in seconds since the epoch.
-        :param max_body: a longer body, in bytes, is refused anyway, and takes nothing of its caller's rate.
-            It holds where the request has no limit of its own (`Request.max_body`).
+        :param seconds: a monotonic clock, in seconds, which measures rates.
+        :param max_body: the limit for bodies, in bytes, of requests without a limit of their own
+            (`Request.max_body`). A longer body is refused anyway, so only the bytes that arrive are charged.
         """
+        self._authenticator = authenticator
         self._identify = authenticator.identify
         self._seconds = seconds
         self._max_body = max_body
 
-    def admit(self, request: Request, right: Right) -> Finish | None:
+    def admit(self, request: Request, right: Right) -> None:
         """
-        Let a request in, and note in it whose it is.
+        Check a request and set its caller.
 
-        :param right: what its caller has to have.
-        :return: what the request's handler has to go through, if anything.
-        :raise AccessError: it may not come in.
+        :param right: the right that the caller needs.
+        :raise AccessError: the request is refused.
         """
         if right is Right.NONE:
-            return None
+            return
         exchange = request.exchange
         identity = self._identify(request.fields.all(b"authorization"), exchange.peer.certificate)
         caller = identity.caller
         exchange.caller = caller.name
         limiter = identity.limiter
-        finish = None if limiter is None else self._limit(request, limiter)
+        if limiter is not None:
+            self._limit(request, limiter)
         if not caller.has(right):
             raise NotGranted(_REFUSALS[right])
         request.caller = caller
-        return finish
+
+    def grant(self, request: Request, may: Callable[[Caller], bool]) -> Grant:
+        """
+        Return the right under which a long answer is sent, to be checked while it is sent.
+
+        :param may: returns whether a caller has the right.
+        :raise AccessError: the caller of the request has lost it since `admit`.
+        """
+        return Grant(self._authenticator, request, may)
 
     def knows(self, request: Request) -> bool:
-        """Whether a request, which may come in anyway, is that of a caller."""
+        """Return whether a request, which needs no credentials, has valid ones."""
         try:
             self._identify(request.fields.all(b"authorization"), request.exchange.peer.certificate)
         except AccessError:
             return False
         return True
 
-    def _limit(self, request: Request, limiter: RateLimiter) -> Finish | None:
+    def _limit(self, request: Request, limiter: RateLimiter) -> None:
         head = request.exchange.head
-        # Inside a site of twisted.web the body is there already.
+        # In a site of twisted.web, the body was received before.
         length = len(request.body) if head is None else head.length
-        if length is None:
-            limiter.admit(None, now_s=self._seconds())
-            return partial(partial, self._count, limiter)
         max_body = self._max_body if request.max_body is None else request.max_body
-        is_refused_anyway = max_body is not None and length > max_body
-        limiter.admit(0 if is_refused_anyway else length, now_s=self._seconds())
-        if request.fields.all(b"content-encoding"):
-            return partial(partial, self._count_decoded, limiter, length)
-        return None
-
-    def _count(self, limiter: RateLimiter, handler: Handler, request: Request) -> Answer | Deferred[Answer]:
-        limiter.sent(len(request.body), now_s=self._seconds())
-        return handler(request)
-
-    def _count_decoded(
-        self, limiter: RateLimiter, length: int, handler: Handler, request: Request
-    ) -> Answer | Deferred[Answer]:
-        """Count what was not sent, but came out of what was."""
-        limiter.sent(max(0, len(request.body) - length), now_s=self._seconds())
-        return handler(request)
+        if length is not None and max_body is not None and length > max_body:
+            length = 0
+        limiter.admit(length, now_s=self._seconds())
+        request.charge = BodyCharge(limiter, paid=length, seconds=self._seconds)
 
 
-def require_topic(request: Request, topic: str) -> None:
+class Grant:
     """
-    Look whether a request may publish to a topic.
+    The right of a caller to an answer that lasts: a stream, or a page that waits.
 
-    :raise NotGranted: it may not. That does not tell whether there is such a topic.
+    It ends when the credentials expire, or when another version of the callers file, or of an issuer's keys,
+    no longer grants it.
     """
-    caller = request.caller
-    refusal = None if caller is None else refusal_of_topic(caller, topic)
-    if refusal is not None:
-        raise refusal
+
+    __slots__ = ("_authenticator", "_authorization", "_generation", "_identity", "_may", "_peer")
+
+    def __init__(self, authenticator: Authenticator, request: Request, may: Callable[[Caller], bool]) -> None:
+        """:raise AccessError: the caller of the request does not have the right."""
+        self._authenticator = authenticator
+        self._authorization = request.fields.all(b"authorization")
+        self._peer = request.exchange.peer
+        self._may = may
+        self._identity = self._identified()
+        self._generation = authenticator.generation
+
+    @property
+    def caller(self) -> Caller:
+        """The caller, as it was when its right was last checked in full."""
+        return self._identity.caller
+
+    @property
+    def is_current(self) -> bool:
+        """True if nothing has changed since the last full check; costs next to nothing."""
+        return self._authenticator.is_current(self._identity, self._generation)
+
+    def check(self) -> None:
+        """
+        Check the credentials and the right in full. It may verify a signature.
+
+        :raise AccessError: the right has ended, or the credentials now belong to another caller.
+        """
+        identity, generation = self._identified(), self._authenticator.generation
+        if identity.caller.name != self.caller.name:
+            raise NotGranted("The credentials belong to another caller now. Send the request again.")
+        self._identity, self._generation = identity, generation
+
+    def _identified(self) -> Identity:
+        identity = self._authenticator.identify(self._authorization, self._peer.certificate)
+        if not self._may(identity.caller):
+            raise NotGranted("This caller may not read this any more.")
+        return identity
 
 
-def refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:
-    """Look whether a caller may publish to a topic, and return why not."""
-    if caller.may_publish(topic):
-        return None
-    return NotGranted(f"This caller may not publish to the topic {topic}.")
+class TopicUse(Struct, frozen=True):
+    """A use of a topic that callers may be granted."""
+
+    verb: str
+    """For the refusal."""
+    is_granted: Callable[[Caller, str], bool]
+
+
+def _may_see(caller: Caller, topic: str) -> bool:
+    return caller.has(Right.READ) or caller.may_publish(topic) or caller.may_consume(topic)
+
+
+TO_PUBLISH: Final = TopicUse("publish to", Caller.may_publish)
+TO_CONSUME: Final = TopicUse("read the records of", Caller.may_consume)
+TO_SEE: Final = TopicUse("see", _may_see)
+"""For callers that may publish to the topic or read its records, or have the right to read the readings."""
+
+AuthorizedTopic = NewType("AuthorizedTopic", str)
+"""A topic that the caller of a request may use. `authorize_topic` makes it."""
+
+
+def authorize_topic(request: Request, topic: str, use: TopicUse) -> AuthorizedTopic:
+    """
+    Check that the caller of a request may use a topic.
+
+    :raise NotGranted: it may not. The answer does not reveal whether the topic exists.
+    """
+    caller: Caller | None = request.caller
+    if caller is not None and not use.is_granted(caller, topic):
+        raise refusal_of_topic(topic, use)
+    return AuthorizedTopic(topic)
+
+
+def refusal_of_topic(topic: str, use: TopicUse) -> NotGranted:
+    """Make the error for a topic that a caller may not use."""
+    return NotGranted(f"This caller may not {use.verb} the topic {topic}.")

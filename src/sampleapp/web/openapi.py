@@ -1,14 +1,13 @@
 """
-The description of the interface for programs: OpenAPI 3.1, made from what the routes declare.
+OpenAPI 3.1 document of the interface, generated from the descriptions of the routes.
 
-It is made when it is asked for first, and no module that is needed at the start imports this one.
+It is generated at the first request. No module that the start of the service needs imports this one.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -21,11 +20,12 @@ from werkzeug.routing import Rule
 from sampleapp import access
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
-from sampleapp.rest_proxy import ANSWER
 from sampleapp.web import request_errors
 from sampleapp.web.descriptions import (
     ALLOW,
     FIELDS_OF_REFUSALS,
+    HSTS,
+    NO_SNIFFING,
     REQUEST_ID,
     Content,
     Description,
@@ -33,6 +33,7 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
+from sampleapp.web.kafka_media_types import ANSWER
 from sampleapp.web.problems import FAULT, ROWS, Problem, Row
 from sampleapp.web.routing import Routes
 from sampleapp.web.server import SAFE
@@ -44,19 +45,14 @@ OF_EVERY_REQUEST: Final[tuple[type[SampleAppError], ...]] = (
     request_errors.RequestTooSlow,
     request_errors.BodyTooLarge,
     request_errors.UnsupportedContentCoding,
-    request_errors.UndecodableBody,
     request_errors.ExpectationNotMet,
     request_errors.HeaderTooLarge,
     request_errors.TooManyConnections,
 )
-"""What the server refuses whatever is asked for, as soon as it has the header, or before."""
+"""The errors that the server itself answers for any request, from the head or before it."""
 
-_OF_OPTIONS: Final = tuple(
-    kind
-    for kind in OF_EVERY_REQUEST
-    if kind not in {request_errors.BodyTooLarge, request_errors.UndecodableBody}
-)
-"""Of what the table of routes answers by itself: the body does not matter."""
+_OF_OPTIONS: Final = tuple(kind for kind in OF_EVERY_REQUEST if kind is not request_errors.BodyTooLarge)
+"""The errors of OPTIONS, which the table of routes answers without regard to the body."""
 
 _OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
     access.NoCredentials,
@@ -65,13 +61,13 @@ _OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
     access.IssuerKeysNotKnown,
     access.RateExceeded,
 )
-_TOLD_WHEN: Final = (access.IssuerKeysNotKnown, access.RateExceeded)
-"""These always say when to try again."""
+_WITH_RETRY_AFTER: Final = (access.IssuerKeysNotKnown, access.RateExceeded, access.TooManyStreamsOfCaller)
+"""The errors of access control that always have ``Retry-After``."""
 
 _TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "A token of a caller, or a JSON Web Token of an issuer that the service knows.",
+    "description": "The token of a caller, or a JSON Web Token of a trusted issuer.",
 }
 _CERTIFICATE: Final = {
     "type": "mutualTLS",
@@ -79,17 +75,17 @@ _CERTIFICATE: Final = {
 }
 
 _VARY_BY_ORIGIN: Final = Field(
-    name="Vary", meaning="The fields of the request that choose the answer.", example="Origin"
+    name="Vary", meaning="The request header fields that the answer depends on.", example="Origin"
 )
 _TO_OTHER_SITES: Final = (
     Field(
         name="Access-Control-Allow-Origin",
-        meaning="The `Origin` of the request, if pages of that site may use the service.",
+        meaning="The `Origin` of the request, if pages of this origin may use the service.",
         example="https://example.org",
     ),
     Field(
         name="Access-Control-Expose-Headers",
-        meaning="The fields of the answer that such a page can read.",
+        meaning="The header fields of the answer that a page of another site can read.",
         example="ETag, X-Request-Id",
     ),
 )
@@ -101,36 +97,35 @@ _TO_PREFLIGHTS: Final = (
     ),
     Field(
         name="Access-Control-Allow-Headers",
-        meaning="The fields that a page of another site may send.",
+        meaning="The header fields that a page of another site may send.",
         example="Authorization, Content-Type",
     ),
     Field(
         name="Access-Control-Max-Age",
-        meaning="For how many seconds a browser may keep this answer.",
+        meaning="The seconds for which a browser may cache this answer.",
         example=7200,
     ),
 )
-"""Those, and then without `ALLOW`, go to a browser that asks whether the page of another site may go on."""
+"""The fields of an answer to a preflight, which has no `ALLOW`."""
 
-_ELSEWHERE: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
-"""What is answered where no operation is."""
+_WITHOUT_OPERATION: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
+"""The errors of requests that match no operation."""
 
 ABOUT: Final = """\
 Publish messages to Apache Kafka with `POST`, and read the latest values with `GET`.
 
-Every refusal is a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) that says what was
-wrong and what would be right. A path that is not listed here gets `404`, and a method that a path does not
-take `405` with `Allow`. Queries are ignored where none are listed.
+Every error is a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). It says what is wrong
+and how to correct it. A path that is not listed here returns `404`. A method that is not listed for its path
+returns `405` with `Allow`. Operations without query parameters ignore the query.
 """
 
 _OPTIONS: Final = Success(
-    meaning="`Allow` has the methods that the path takes.", status=HTTPStatus.NO_CONTENT, fields=(ALLOW,)
+    meaning="`Allow` lists the methods of the path.", status=HTTPStatus.NO_CONTENT, fields=(ALLOW,)
 )
 _CODINGS: Final = (
-    "May be compressed, with `Content-Encoding: gzip` or `Content-Encoding: zstd`. The limit for bodies "
-    "holds for what comes and for what it is decoded to."
+    "The body may be compressed, with `Content-Encoding: gzip` or `Content-Encoding: zstd`. Both the "
+    "compressed and the decoded body must be within the limit for bodies."
 )
-_VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _HEADERS: Final = "#/components/headers/"
 _RESPONSES: Final = "#/components/responses/"
@@ -144,39 +139,60 @@ def openapi_document(
     is_guarded: bool = False,
     takes_certificates: bool = False,
     is_for_other_sites: bool = False,
+    has_hsts: bool = False,
+    has_host_rule: bool = False,
 ) -> dict[str, Any]:
     """
-    Describe an interface.
+    Make the OpenAPI document of an interface.
 
-    :param parts: the routes that it is made of.
+    :param parts: all of its routes.
     :param version: of the service.
-    :param is_guarded: whether it asks who calls.
-    :param takes_certificates: whether a client certificate may say so.
+    :param is_guarded: whether callers need credentials.
+    :param takes_certificates: whether a client certificate is one.
     :param is_for_other_sites: whether pages of other sites may use it from a browser.
-    :return: an OpenAPI document (version 3.1.1), as what JSON is made of.
-    :raise ValueError: a route has no description, or names a variable in it that it does not have.
+    :param has_hsts: whether answers on TLS endpoints have ``Strict-Transport-Security``.
+    :param has_host_rule: whether requests for unknown hosts are refused.
+    :return: an OpenAPI document (version 3.1.1), as dicts and lists for JSON.
+    :raise ValueError: a route has no description, or describes other variables than its path has.
     """
     schemes: dict[str, Any] = {}
     if is_guarded:
         schemes = {"token": _TOKEN, **({"certificate": _CERTIFICATE} if takes_certificates else {})}
-    return _Builder(parts, schemes=schemes, is_for_other_sites=is_for_other_sites).document(version=version)
+    builder = _Builder(
+        parts,
+        schemes=schemes,
+        is_for_other_sites=is_for_other_sites,
+        has_hsts=has_hsts,
+        has_host_rule=has_host_rule,
+    )
+    return builder.document(version=version)
 
 
 class _Builder:
-    """Collects what several operations have in common."""
+    """Builds the document, and collects the components that several operations share."""
 
     def __init__(
-        self, parts: Sequence[Routes], *, schemes: Mapping[str, Any], is_for_other_sites: bool
+        self,
+        parts: Sequence[Routes],
+        *,
+        schemes: Mapping[str, Any],
+        is_for_other_sites: bool,
+        has_hsts: bool,
+        has_host_rule: bool,
     ) -> None:
-        """:param schemes: the ways to say who calls; none where nobody is asked."""
+        """:param schemes: the kinds of credentials; none if callers need none."""
         self._parts = parts
         self._schemes = schemes
-        self._common = [REQUEST_ID]
-        self._of_some: tuple[Field, ...] = ()
+        of_hosts = (request_errors.MisdirectedRequest,) if has_host_rule else ()
+        self._of_every_request = (*OF_EVERY_REQUEST, *of_hosts)
+        self._of_options = (*_OF_OPTIONS, *of_hosts)
+        self._common = [REQUEST_ID, NO_SNIFFING]
+        # Some endpoints may have no TLS.
+        self._of_some: tuple[Field, ...] = (HSTS,) if has_hsts else ()
         options = _OPTIONS
         if is_for_other_sites:
             self._common.append(_VARY_BY_ORIGIN)
-            self._of_some = _TO_OTHER_SITES
+            self._of_some = (*self._of_some, *_TO_OTHER_SITES)
             options = replace(options, fields=(), optional_fields=(ALLOW, *_TO_PREFLIGHTS))
         self._options = options
         self._responses: dict[str, Any] = {}
@@ -195,26 +211,26 @@ class _Builder:
             if description is None:
                 raise ValueError(f"The route {rule.rule} has no description.")
             tags[description.tag] = None
-            path = _template(rule, description)
+            path = _path(rule, route.template, description)
             for method in _methods(rule):
-                # What is there twice has two names.
+                # The name of an operation must be unique; HEAD has the endpoint of GET.
                 name = rule.endpoint if not paths[path] else f"{rule.endpoint}_{method.lower()}"
                 paths[path][method.lower()] = self._operation(method, name, description, route.right)
         for item in paths.values():
-            # Every path takes it, and whoever asks needs to know no more.
+            # Every path has OPTIONS; the service answers it without a handler.
             first = next(iter(item.values()))
             item["options"] = {
                 "tags": first["tags"],
                 "summary": "The methods of this path",
                 "operationId": f"{first['operationId']}_options",
                 **({"parameters": variables} if (variables := _of_path(first)) else {}),
-                # Without credentials nobody learns what there is.
+                # It needs credentials, so that paths are not disclosed.
                 **self._security(Right.ANY),
                 "responses": self._answers(
-                    "OPTIONS", (self._options,), (*_OF_OPTIONS, *self._refusals_of_callers(Right.ANY))
+                    "OPTIONS", (self._options,), (*self._of_options, *self._refusals_of_callers(Right.ANY))
                 ),
             }
-        for kind in _ELSEWHERE:
+        for kind in _WITHOUT_OPERATION:
             self._refusal([kind])
         return {
             "openapi": "3.1.1",
@@ -239,9 +255,17 @@ class _Builder:
         }
 
     def _operation(self, method: str, name: str, description: Description, right: Right) -> dict[str, Any]:
-        refusals = (*OF_EVERY_REQUEST, *self._refusals_of_callers(right), *description.refusals)
+        refusals = (*self._of_every_request, *self._refusals_of_callers(right), *description.refusals)
+        if self._schemes and request_errors.TooManyStreams in description.refusals:
+            refusals = (*refusals, access.TooManyStreamsOfCaller)
         if method.encode("ascii") not in SAFE:
-            refusals = (*refusals, request_errors.TooManyRequests, request_errors.CrossSiteRequest)
+            refusals = (
+                *refusals,
+                request_errors.UndecodableBody,
+                request_errors.TooManyRequests,
+                request_errors.BodyMemoryFull,
+                request_errors.CrossSiteRequest,
+            )
         operation: dict[str, Any] = {
             "tags": [description.tag],
             "summary": description.summary,
@@ -259,7 +283,11 @@ class _Builder:
             }
         operation.update(self._security(right))
         operation["responses"] = self._answers(
-            method, description.successes, refusals, error_objects=description.error_objects
+            method,
+            description.successes,
+            refusals,
+            error_objects=description.error_objects,
+            fields_of_refusals=description.fields_of_refusals,
         )
         return operation
 
@@ -269,7 +297,7 @@ class _Builder:
         return _OF_EVERY_CALLER if right is Right.ANY else (*_OF_EVERY_CALLER, access.NotGranted)
 
     def _security(self, right: Right) -> dict[str, Any]:
-        """Any one of the ways to say who calls is enough."""
+        """Return the security requirement: any one kind of credentials is enough."""
         if not self._schemes:
             return {}
         return {"security": [] if right is Right.NONE else [{name: []} for name in self._schemes]}
@@ -290,6 +318,7 @@ class _Builder:
         refusals: Iterable[type[SampleAppError]],
         *,
         error_objects: tuple[type, ...] = (),
+        fields_of_refusals: tuple[Field, ...] = (),
     ) -> dict[str, Any]:
         answers = {f"{success.status:d}": self._success(method, success) for success in successes}
         by_status: defaultdict[int, list[type[SampleAppError] | None]] = defaultdict(list)
@@ -298,7 +327,7 @@ class _Builder:
             by_status[_row(kind).status].append(kind)
         for status, kinds in sorted(by_status.items()):
             answers[str(int(status))] = self._refusal(
-                kinds, has_body=method != "HEAD", error_objects=error_objects
+                kinds, has_body=method != "HEAD", error_objects=error_objects, more_fields=fields_of_refusals
             )
         return answers
 
@@ -332,8 +361,9 @@ class _Builder:
         *,
         has_body: bool = True,
         error_objects: tuple[type, ...] = (),
+        more_fields: tuple[Field, ...] = (),
     ) -> dict[str, str]:
-        """All refusals with one status: one component, to which each operation that has it refers."""
+        """Describe all errors with one status: a shared component, to which operations refer."""
         rows = [_row(kind) for kind in kinds]
         types: dict[str, tuple[Row, list[str]]] = {}
         for kind, row in zip(kinds, rows, strict=True):
@@ -344,7 +374,7 @@ class _Builder:
             "description": "\n".join(
                 f"- {row.title} (`{uri}`): {' '.join(meanings)}" for uri, (row, meanings) in types.items()
             ),
-            "headers": self._headers([FIELDS_OF_REFUSALS[name] for name in fields], always),
+            "headers": self._headers([*(FIELDS_OF_REFUSALS[name] for name in fields), *more_fields], always),
         }
         if has_body:
             content: dict[str, Any] = {
@@ -383,7 +413,7 @@ class _Builder:
         """
         Describe the header fields of an answer, with those that every answer has.
 
-        :param always: the names of those that are there whatever the reason is.
+        :param always: the names of the fields that every answer with this status has.
         """
         described = {
             field.name: {**_field(field), **({"required": True} if field.name in always else {})}
@@ -412,24 +442,24 @@ def _kinds(descriptions: Iterable[Description | None]) -> Iterator[Any]:
 
 
 def _methods(rule: Rule) -> list[str]:
-    """Those of a route; the one that others are like comes first."""
+    """Return the methods of a route, with HEAD last, since it is described like GET."""
     return sorted(rule.methods or (), key=lambda method: (method == "HEAD", method))
 
 
-def _template(rule: Rule, description: Description) -> str:
+def _path(rule: Rule, template: str, description: Description) -> str:
     """
-    The path as OpenAPI has it: ``/topics/{topic}``.
+    Return the path of an operation: ``/topics/{topic}``.
 
     :raise ValueError: its variables are not the parameters that are described.
     """
     named = {parameter.name for parameter in description.parameters if parameter.place == "path"}
     if rule.arguments != named:
         raise ValueError(f"The variables of {rule.rule} are {rule.arguments}, not {named}.")
-    return _VARIABLE.sub(r"{\1}", rule.rule)
+    return template
 
 
 def _of_path(operation: dict[str, Any]) -> list[dict[str, Any]]:
-    """The variables of the path, as they are for a method that looks at none of them."""
+    """Return the variables of the path, as any strings: OPTIONS does not check them."""
     return [
         {**parameter, "schema": {"type": "string"}}
         for parameter in operation.get("parameters", ())
@@ -442,10 +472,10 @@ def _row(kind: type[SampleAppError] | None) -> Row:
 
 
 def _meaning(kind: type[SampleAppError] | None) -> str:
-    """The first paragraph of what an error says of itself."""
+    """Return the first paragraph of the docstring of an error."""
     if kind is None:
-        return "There is a fault in the service, which is in its log."
-    # Python leaves docstrings out if it is told to.
+        return "A fault in the service; its log has the details."
+    # python -OO removes docstrings.
     paragraph = (inspect.getdoc(kind) or ROWS[kind].title).partition("\n\n")[0]
     return " ".join(paragraph.replace("``", "`").split())
 
@@ -455,7 +485,7 @@ def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
     names = {name.decode("ascii") for name, _ in (*row.headers, *own)}
     if kind is request_errors.MethodNotAllowed:
         names.add(ALLOW.name)
-    if kind in _TOLD_WHEN:
+    if kind in _WITH_RETRY_AFTER:
         names.add("Retry-After")
     return {"Cache-Control", *names}
 

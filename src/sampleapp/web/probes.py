@@ -1,4 +1,4 @@
-"""What load balancers and supervisors ask, as often as they like: ``/live`` and ``/ready``."""
+"""Liveness and readiness probes: ``/live`` and ``/ready``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from sampleapp.access import Right
-from sampleapp.web.answers import Answer
+from sampleapp.web.answers import Answer, json_line
 from sampleapp.web.descriptions import CACHE_CONTROL, Content, Description, Success
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import NotReady
@@ -30,10 +29,10 @@ class _Ready(Struct):
 
 _LIVE_DESCRIPTION: Final = Description(
     tag="Operations",
-    summary="Whether the process answers",
+    summary="Liveness probe",
     successes=(
         Success(
-            meaning="It does.",
+            meaning="The process answers.",
             contents=(Content(media_type="application/json", kind=_Live, example={"live": True}),),
             fields=(CACHE_CONTROL,),
         ),
@@ -41,11 +40,11 @@ _LIVE_DESCRIPTION: Final = Description(
 )
 _READY_DESCRIPTION: Final = Description(
     tag="Operations",
-    summary="Whether the service is ready",
-    text="Answers at once, by what is known; it does not ask the broker.",
+    summary="Readiness probe",
+    text="Answers at once from the known state, without a request to the broker.",
     successes=(
         Success(
-            meaning="Messages are expected to be taken, all readings were read, and it is not stopping.",
+            meaning="Publishing should succeed, all readings were read, and the service is not stopping.",
             contents=(Content(media_type="application/json", kind=_Ready, example={"ready": True}),),
             fields=(CACHE_CONTROL,),
         ),
@@ -56,7 +55,7 @@ _READY_DESCRIPTION: Final = Description(
 
 def _fixed(value: Struct) -> Answer:
     headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
-    return Answer(HTTPStatus.OK, headers, msgspec.json.encode(value))
+    return Answer(HTTPStatus.OK, headers, json_line(value))
 
 
 _LIVE: Final = _fixed(_Live())
@@ -64,7 +63,7 @@ _READY: Final = _fixed(_Ready())
 
 
 class Probes:
-    """Answers at once, and waits for nothing: a probe must not fail because others are slow."""
+    """Answers at once, without waiting: a probe must not fail because other requests are slow."""
 
     routes = Routes()
 
@@ -75,20 +74,21 @@ class Probes:
         may_see_reasons: Callable[[Request], bool] = lambda _request: True,
     ) -> None:
         """
-        :param get_reasons: why the service is not ready; none if it is.
-        :param may_see_reasons: whether those are for who asks. The others get the status only.
+        :param get_reasons: returns the reasons why the service is not ready; none if it is ready.
+        :param may_see_reasons: returns whether a request may see the reasons. Other requests get the status
+            only.
         """
         self._get_reasons = get_reasons
         self._may_see_reasons = may_see_reasons
 
     @routes.route("/live", "GET", "HEAD", right=Right.NONE, description=_LIVE_DESCRIPTION)
     def live(self, request: Request) -> Answer:
-        """Tell that the process answers."""
+        """Answer 200 while the process runs."""
         return _LIVE
 
     @routes.route("/ready", "GET", "HEAD", right=Right.NONE, description=_READY_DESCRIPTION)
     def ready(self, request: Request) -> Answer:
-        """Tell whether messages would be taken now, and the readings are served; otherwise ``503``."""
+        """Answer 200 if publishing and reading are expected to work now; otherwise 503."""
         reasons = self._get_reasons()
         if not reasons:
             return _READY

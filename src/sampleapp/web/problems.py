@@ -1,7 +1,7 @@
 """
-The one table from what went wrong to what the caller sees (RFC 9457).
+The table that maps errors to HTTP statuses and problem documents (RFC 9457).
 
-Nowhere else do errors have HTTP status numbers.
+No other module gives a status to an error.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from sampleapp import access, errors
+from sampleapp.model import GoneRecords
+from sampleapp.records import position_errors
 from sampleapp.web import request_errors
-from sampleapp.web.answers import Answer, Headers
+from sampleapp.web.answers import Answer, Headers, json_line
 
 __all__ = [
+    "BROKER_REFUSALS",
     "FAULT",
     "INTERNAL_ERROR",
     "KINDS",
@@ -29,33 +31,38 @@ __all__ = [
     "Problem",
     "Result",
     "Row",
+    "is_temporary",
     "partly_published_answer",
     "problem_answer",
     "row_of",
     "urgency_of",
 ]
 
-# RFC 6750, section 3: no error where there are no credentials, or ones of another scheme.
-_ASK: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp"'),)
-_ASK_ANOTHER: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_token"'),)
-_ASK_ONE: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_request"'),)
+# RFC 6750, section 3: no "error" if credentials are missing or of another scheme.
+_CHALLENGE: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp"'),)
+_CHALLENGE_INVALID_TOKEN: Final[Headers] = (
+    (b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_token"'),
+)
+_CHALLENGE_INVALID_REQUEST: Final[Headers] = (
+    (b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_request"'),
+)
 _RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 
 
 class Row(Struct, frozen=True):
-    """What all answers to one kind of error have in common."""
+    """The status, type, title and header fields of one kind of error."""
 
     status: HTTPStatus
     name: str | None
-    """The last part of ``type``; ``None`` where the status says it all (RFC 9457, section 4.2.1)."""
+    """The last part of ``type``; ``None`` for ``about:blank`` (RFC 9457, section 4.2.1)."""
     title: str
     headers: Headers = ()
     at_once: bool = False
-    """Whether nobody waits for the rest of such a request."""
+    """True to answer before the whole request is received; see `sampleapp.web.Answer.at_once`."""
 
     @property
     def kind(self) -> str:
-        """The problem in one word, for those who count."""
+        """The kind of problem, as a label of metrics."""
         return self.name or self.status.phrase.lower().replace(" ", "-")
 
     @property
@@ -65,47 +72,52 @@ class Row(Struct, frozen=True):
 
 
 class Result(Struct, kw_only=True, omit_defaults=True):
-    """What became of one of many messages: where its record is, or its problem."""
+    """The outcome of one of many messages: its partition and offset, or its problem."""
 
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
     status: Annotated[
-        int | None, Meta(description="The status that the message alone would have been answered with.")
+        int | None, Meta(description="The status that a request with this message alone would get.")
     ] = None
-    type: Annotated[str | None, Meta(description="The type of its problem.")] = None
-    detail: Annotated[str | None, Meta(description="What was wrong with it, and what would be right.")] = None
+    type: Annotated[str | None, Meta(description="The type of the problem.")] = None
+    detail: Annotated[str | None, Meta(description="The fault of the message, and how to correct it.")] = None
 
 
 class Problem(Struct, kw_only=True, omit_defaults=True):
-    """What went wrong, as RFC 9457 has it."""
+    """A problem document (RFC 9457)."""
 
     type: Annotated[
         str,
         Meta(
-            description="What went wrong, for programs: `about:blank` where the status says it all.",
+            description="The kind of problem, for programs. `about:blank`: see the status.",
             extra_json_schema={"format": "uri-reference"},
         ),
     ]
-    title: Annotated[str, Meta(description="The same for people; always the same for one type.")]
+    title: Annotated[str, Meta(description="The kind of problem, for people. Each type has one title.")]
     status: Annotated[int, Meta(description="The status of the answer.")]
     detail: Annotated[
-        str, Meta(description="What was wrong this time, and what would be right. The wording may change.")
+        str, Meta(description="The fault of this request, and how to correct it. The wording may change.")
     ]
     errors: Annotated[
         tuple[errors.Fault, ...],
-        Meta(description="All that is wrong with a message, where it was read and is not one."),
+        Meta(description="All faults of a message; if it has more than 64 KiB, perhaps only the first."),
     ] = ()
     reasons: Annotated[
         tuple[str, ...],
-        Meta(description="Why the service is not ready, for those who may know; a sentence for each reason."),
+        Meta(description="The reasons why the service is not ready, for callers with the right to see them."),
     ] = ()
     results: Annotated[
         tuple[Result, ...],
-        Meta(
-            description="Where some of many messages were published: what became of each of them, in order."
-        ),
+        Meta(description="If only some of many messages were published: the outcome of each, in order."),
     ] = ()
+    gone: Annotated[
+        tuple[GoneRecords, ...],
+        Meta(description="The records after the position that are no longer in the topic."),
+    ] = ()
+    resume: Annotated[
+        str, Meta(description="The position after the records that are gone.", examples=["pVqT3f8WQb6~99"])
+    ] = ""
 
 
 def _plain(status: HTTPStatus, *, headers: Headers = ()) -> Row:
@@ -119,13 +131,24 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.MethodNotAllowed: _plain(_S.METHOD_NOT_ALLOWED),
     request_errors.PreconditionFailed: _plain(_S.PRECONDITION_FAILED),
     request_errors.BodyTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large"),
+    request_errors.BodyMemoryFull: Row(
+        _S.SERVICE_UNAVAILABLE, "body-memory-full", "Too many bodies at once", _RETRY_AFTER, at_once=True
+    ),
+    request_errors.BodyNeedsTooMuchMemory: Row(
+        _S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large", at_once=True
+    ),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.SeveralContentTypes: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedEmbeddedFormat: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.NotAcceptable: _plain(_S.NOT_ACCEPTABLE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UndecodableBody: Row(_S.BAD_REQUEST, "undecodable-body", "Body cannot be decoded"),
-    request_errors.ExpectationNotMet: _plain(_S.EXPECTATION_FAILED),
+    request_errors.MisdirectedRequest: Row(
+        _S.MISDIRECTED_REQUEST, "misdirected-request", "Misdirected request", at_once=True
+    ),
+    request_errors.ExpectationNotMet: Row(
+        _S.EXPECTATION_FAILED, None, _S.EXPECTATION_FAILED.phrase, at_once=True
+    ),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
     request_errors.RequestTooSlow: _plain(_S.REQUEST_TIMEOUT),
     request_errors.TooManyConnections: Row(
@@ -134,20 +157,33 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.TooManyRequests: Row(
         _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
     ),
+    request_errors.TooManyStreams: Row(
+        _S.SERVICE_UNAVAILABLE, "too-many-streams", "Too many streams", ((b"Retry-After", b"30"),)
+    ),
+    request_errors.TooManyTopics: Row(
+        _S.SERVICE_UNAVAILABLE, "too-many-topics", "Too many topics", ((b"Retry-After", b"30"),)
+    ),
     request_errors.NotReady: Row(_S.SERVICE_UNAVAILABLE, "not-ready", "Service is not ready", _RETRY_AFTER),
-    access.NoCredentials: Row(_S.UNAUTHORIZED, "no-credentials", "No credentials", _ASK, at_once=True),
+    access.NoCredentials: Row(_S.UNAUTHORIZED, "no-credentials", "No credentials", _CHALLENGE, at_once=True),
     access.InvalidCredentials: Row(
-        _S.UNAUTHORIZED, "invalid-credentials", "Invalid credentials", _ASK_ANOTHER, at_once=True
+        _S.UNAUTHORIZED, "invalid-credentials", "Invalid credentials", _CHALLENGE_INVALID_TOKEN, at_once=True
     ),
     access.AmbiguousCredentials: Row(
-        _S.UNAUTHORIZED, "ambiguous-credentials", "Ambiguous credentials", _ASK_ONE, at_once=True
+        _S.UNAUTHORIZED,
+        "ambiguous-credentials",
+        "Ambiguous credentials",
+        _CHALLENGE_INVALID_REQUEST,
+        at_once=True,
     ),
     access.IssuerKeysNotKnown: Row(
         _S.SERVICE_UNAVAILABLE, "issuer-keys-not-known", "Issuer's keys not known", at_once=True
     ),
     access.NotGranted: Row(_S.FORBIDDEN, "not-granted", "Not granted"),
-    request_errors.CrossSiteRequest: Row(_S.FORBIDDEN, "cross-site", "Request of another site"),
+    request_errors.CrossSiteRequest: Row(_S.FORBIDDEN, "cross-site", "Cross-site request"),
     access.RateExceeded: Row(_S.TOO_MANY_REQUESTS, "rate-exceeded", "Rate exceeded", at_once=True),
+    access.TooManyStreamsOfCaller: Row(
+        _S.TOO_MANY_REQUESTS, "too-many-streams-of-caller", "Too many streams of one caller"
+    ),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
     errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
@@ -171,17 +207,23 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
         _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
     ),
     errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
+    position_errors.PositionExpired: Row(_S.GONE, "position-expired", "Records are gone"),
+    position_errors.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
+    position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position beyond the end"),
     errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
     errors.PartlyRefused: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
 }
 
+BROKER_REFUSALS: Final = tuple(kind for kind in ROWS if issubclass(kind, errors.PublishError))
+"""The errors with which a broker refuses a record."""
+
 
 def row_of(kind: type[errors.SampleAppError]) -> Row:
     """
-    Find the row of a kind of error: its own, or that of what it is a kind of.
+    Return the row of a class of errors: its own, or that of a base class.
 
-    :raise LookupError: there is none, so the error is not one for callers.
+    :raise LookupError: the class has no row, since it is not an error for callers.
     """
     row = next((ROWS[each] for each in kind.__mro__ if each in ROWS), None)
     if row is None:
@@ -189,17 +231,22 @@ def row_of(kind: type[errors.SampleAppError]) -> Row:
     return row
 
 
-# If many messages are wrong in several ways, the first of these that there is decides on the status.
+def is_temporary(error: errors.SampleAppError) -> bool:
+    """Return whether the same request may succeed later: its status is 429 or 503."""
+    return row_of(type(error)).status in (_S.TOO_MANY_REQUESTS, _S.SERVICE_UNAVAILABLE)
+
+
+# If messages of one request have several kinds of faults, the first of these statuses is that of the answer.
 _MOST_URGENT: Final = (_S.BAD_REQUEST, _S.UNPROCESSABLE_ENTITY, _S.FORBIDDEN, _S.NOT_FOUND)
 LEAST_URGENT: Final = len(_MOST_URGENT)
-"""Of what is wrong with no message."""
+"""The urgency of errors that are not faults of a message."""
 
 
 def urgency_of(kind: type[errors.SampleAppError]) -> int:
     """
-    Tell which of several kinds of errors decides where they meet in one request: that of the least number.
+    Return the rank of a class of errors: in a request with several, the least rank decides on the status.
 
-    :raise LookupError: it has no row.
+    :raise LookupError: the class has no row.
     """
     status = row_of(kind).status
     return _MOST_URGENT.index(status) if status in _MOST_URGENT else LEAST_URGENT
@@ -209,16 +256,16 @@ def problem_answer(
     error: errors.SampleAppError, *, detail: str | None = None, faults: Sequence[errors.Fault] | None = None
 ) -> Answer:
     """
-    The answer that an error deserves.
+    Return the problem document of an error, as an answer.
 
-    :param detail: what to say instead of what the error says of itself.
-    :param faults: all that is wrong, instead of what the error names.
-    :raise LookupError: it has no row, so it is not one for callers.
+    :param detail: instead of the message of the error.
+    :param faults: instead of the faults of the error.
+    :raise LookupError: the error has no row, since it is not one for callers.
     """
     row = row_of(type(error))
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
     if isinstance(error, access.AccessError) and error.retry_after_s is not None:
-        # Whole seconds, and none that is too early (RFC 9110, section 10.2.3).
+        # Whole seconds, rounded up (RFC 9110, section 10.2.3).
         own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
     if faults is None:
         faults = error.faults if isinstance(error, errors.InvalidMessage) else ()
@@ -228,19 +275,21 @@ def problem_answer(
         headers=own_headers,
         faults=tuple(faults),
         reasons=error.reasons if isinstance(error, request_errors.NotReady) else (),
+        gone=error.gone if isinstance(error, position_errors.PositionExpired) else (),
+        resume=error.resume if isinstance(error, position_errors.PositionExpired) else "",
     )
 
 
 def partly_published_answer(error: errors.PartlyPublished, results: Iterable[bytes]) -> Answer:
     """
-    The answer after which only a part of many messages has to be sent again.
+    Return the answer for a batch of which only some messages must be sent again.
 
-    :param results: one or more `Result` each, as the members of JSON arrays: without the brackets.
+    :param results: pieces of JSON, each with one or more `Result`, as in an array but without its brackets.
     """
     answer = problem_answer(error)
     (document,) = answer.pieces
     *separated, _ = chain.from_iterable((piece, b",") for piece in results)
-    return replace(answer, body=(document[:-1] + b',"results":[', *separated, b"]}"))
+    return replace(answer, body=(document.removesuffix(b"}\n") + b',"results":[', *separated, b"]}\n"))
 
 
 def _answer(
@@ -250,6 +299,8 @@ def _answer(
     headers: Headers = (),
     faults: tuple[errors.Fault, ...] = (),
     reasons: tuple[str, ...] = (),
+    gone: tuple[GoneRecords, ...] = (),
+    resume: str = "",
 ) -> Answer:
     document = Problem(
         type=row.type,
@@ -258,30 +309,32 @@ def _answer(
         detail=detail,
         errors=faults,
         reasons=reasons,
+        gone=gone,
+        resume=resume,
     )
     return Answer(
         row.status,
         (
             (b"Content-Type", b"application/problem+json"),
-            # Without this a cache may keep some of the refusals (RFC 9111, section 4.2.2).
+            # Without it, caches may store some errors (RFC 9111, section 4.2.2).
             (b"Cache-Control", b"no-store"),
             *row.headers,
             *headers,
         ),
-        msgspec.json.encode(document),
+        json_line(document),
         problem=row.kind,
         at_once=row.at_once,
     )
 
 
 FAULT: Final = _plain(_S.INTERNAL_SERVER_ERROR)
-"""The row of what is no error for callers: there is a fault in the service itself."""
+"""The row of errors that are not for callers: faults in the service itself."""
 
 INTERNAL_ERROR: Final = _answer(
     FAULT,
-    detail="The service has a fault, which is in its log. What became of the request is not known.",
+    detail="A fault in the service; its log has the details. The outcome of the request is unknown.",
 )
-"""The answer then: it tells nothing of the inside."""
+"""The answer to a fault in the service, which discloses nothing internal."""
 
 KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
-"""Every kind of problem there is (`Answer.problem`)."""
+"""All kinds of problems (`Answer.problem`)."""

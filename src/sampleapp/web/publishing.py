@@ -1,71 +1,75 @@
-"""What all ways to publish over HTTP have in common."""
+"""Publishing records for requests: the part that all formats of bodies share."""
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.errors import PublishError
+from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
-from sampleapp.model import Record, RecordMetadata
-from sampleapp.records import RecordHeaders, length_of
-from sampleapp.trace_context import trace_headers
-from sampleapp.turns import Turns
+from sampleapp.messages.records import RecordHeaders, length_of
+from sampleapp.messages.trace_context import trace_headers
+from sampleapp.model import Record
 from sampleapp.web.answers import Answer, published_answer
-from sampleapp.web.descriptions import Content, Success
-from sampleapp.web.problems import ROWS
+from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.server import Limits, Request
 
-__all__ = ["REFUSALS_OF_BROKERS", "STORED", "Publisher", "trace_of"]
-
-STORED: Final = Success(
-    meaning="The record is stored, and where.",
-    contents=(
-        Content(
-            media_type="application/json",
-            kind=RecordMetadata,
-            summary="Where the record is",
-            example={"topic": "readings", "partition": 0, "offset": 42},
-        ),
-    ),
-)
-REFUSALS_OF_BROKERS: Final = tuple(kind for kind in ROWS if issubclass(kind, PublishError))
-"""Whatever a broker may refuse a record for."""
+__all__ = ["Publisher", "trace_of"]
 
 
 class Publisher:
-    """Publishes what requests ask for."""
+    """Publishes records, for topics that the caller of a request may publish to."""
 
-    def __init__(self, broker: IBroker, clock: IReactorTime, limits: Limits) -> None:
+    def __init__(
+        self, broker: IBroker, clock: IReactorTime, limits: Limits, *, now: Callable[[], float] = time.time
+    ) -> None:
         """
-        :param broker: where records go.
-        :param clock: gives them their timestamps; it shows seconds since the epoch.
-        :param limits: how long bodies may be.
+        :param broker: receives the records.
+        :param clock: schedules long work in slices.
+        :param limits: for the lengths of bodies.
+        :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         self.broker = broker
-        """Where records go."""
+        """Receives the records."""
         self.limits = limits
-        """How long bodies may be."""
-        self.turns = Turns(clock)
-        """For work that takes long."""
-        self._clock = clock
+        """For the lengths of bodies."""
+        self.slices = TimeSlices(clock)
+        """For long work."""
+        self.clock = clock
+        """For work that is due later."""
+        self._now = now
 
     def now_ms(self) -> int:
-        """The time in milliseconds since the epoch."""
-        return int(self._clock.seconds() * 1000)
+        """Return the time in milliseconds since the epoch."""
+        return int(self._now() * 1000)
 
-    def publish(self, record: Record) -> Deferred[Answer]:
+    def publish(self, request: Request, record: Record) -> Deferred[Answer]:
         """
-        Publish one record.
+        Publish the record that the body of a request asks for.
 
-        :return: fires with where it is once the broker has it; fails with a `sampleapp.errors.PublishError`.
+        :return: fires with the partition and the offset after the broker's acknowledgement; fails with a
+            `sampleapp.errors.PublishError`.
+        :raise NotGranted: the caller may not publish to the topic of the record.
         """
+        authorize_topic(request, record.topic, TO_PUBLISH)
+        return self.broker.publish(record).addCallback(published_answer, length_of(record))
+
+    def publish_to(
+        self, topic: AuthorizedTopic, *, key: bytes | None, value: bytes | None, headers: RecordHeaders
+    ) -> Deferred[Answer]:
+        """
+        Publish a record to a topic that was checked already.
+
+        :return: as for `publish`.
+        """
+        record = Record(topic=topic, key=key, value=value, timestamp_ms=self.now_ms(), headers=headers)
         return self.broker.publish(record).addCallback(published_answer, length_of(record))
 
 
 def trace_of(request: Request) -> RecordHeaders:
-    """Return the trace of a request, if it has one, as headers of its records."""
+    """Return the trace context of a request, if it has one, as record headers."""
     traceparents = request.fields.all(b"traceparent")
     return trace_headers(traceparents, request.fields.all(b"tracestate")) if traceparents else ()

@@ -1,4 +1,4 @@
-"""What can be wrong with a request before anybody looks at what it says."""
+"""Errors of requests at the level of HTTP."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Headers
 
 __all__ = [
+    "BodyMemoryFull",
+    "BodyNeedsTooMuchMemory",
     "BodyTooLarge",
     "CrossSiteRequest",
     "ExpectationNotMet",
     "HeaderTooLarge",
     "MalformedRequest",
     "MethodNotAllowed",
+    "MisdirectedRequest",
     "NotAcceptable",
     "NotReady",
     "PathNotFound",
@@ -23,6 +26,8 @@ __all__ = [
     "SeveralContentTypes",
     "TooManyConnections",
     "TooManyRequests",
+    "TooManyStreams",
+    "TooManyTopics",
     "UndecodableBody",
     "UnsupportedContentCoding",
     "UnsupportedContentType",
@@ -30,47 +35,47 @@ __all__ = [
 ]
 
 _LONGEST_FIELD = 100
-"""So many bytes of a header field are repeated in a refusal."""
+"""The maximum length of a header field that an error quotes, in bytes."""
 
 
 class RequestError(SampleAppError):
-    """A request that HTTP, or this service, does not allow."""
+    """A request is not valid in HTTP, or for this service."""
 
     headers: Headers = ()
-    """What the answer has to say beside its document."""
+    """Header fields of the answer."""
 
 
 class MalformedRequest(RequestError):
-    """The request does not follow the grammar of HTTP (RFC 9112)."""
+    """The request does not match the grammar of HTTP (RFC 9112)."""
 
 
 class HeaderTooLarge(RequestError):
-    """The request line or the header fields are more than the service reads."""
+    """The request line or the header fields are larger than the limit."""
 
 
 class PathNotFound(RequestError):
-    """Nothing is at this path."""
+    """No resource has this path."""
 
-    def __init__(self, why: str = "There is nothing at this path") -> None:
-        """:param why: without the end of the sentence."""
-        super().__init__(f"{why}; /openapi.json lists the paths that there are.")
+    def __init__(self, reason: str = "No resource has this path.") -> None:
+        """:param reason: a sentence."""
+        super().__init__(f"{reason} /openapi.json lists all paths.")
 
 
 class MethodNotAllowed(RequestError):
-    """The path exists, and does not take this method (RFC 9110, section 15.5.6)."""
+    """The path does not have this method (RFC 9110, section 15.5.6)."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """:param allowed: the methods that the path does take."""
+        """:param allowed: the methods of the path."""
         methods = ", ".join(sorted(allowed, key=lambda method: (method == "OPTIONS", method)))
-        super().__init__(f"This path does not take this method; it takes {methods}.")
+        super().__init__(f"This path does not have this method. Its methods are {methods}.")
         self.headers = ((b"Allow", methods.encode("ascii")),)
 
 
 class NotReady(RequestError):
-    """Messages are not expected to be taken now, or the readings are not read yet, or the service stops."""
+    """Publishing is expected to fail, the readings are not complete yet, or the service is stopping."""
 
     def __init__(self, reasons: Iterable[str] = ()) -> None:
-        """:param reasons: why, a sentence each; none if that is not for who asks."""
+        """:param reasons: a sentence each; none if the client may not see them."""
         self.reasons = tuple(reasons)
         super().__init__(" ".join(self.reasons) or "The service is not ready.")
 
@@ -80,24 +85,49 @@ class PreconditionFailed(RequestError):
 
     def __init__(self) -> None:
         super().__init__(
-            "If-Match holds neither the current entity tag nor *. Send the request without it, or with the "
-            "tag of the answer to a request with the same Accept."
+            "If-Match has neither the current entity tag nor *. Omit it, or send the ETag of an answer to a "
+            "request with the same Accept."
         )
 
 
 class BodyTooLarge(RequestError):
-    """The body is over the limit of the service."""
+    """The body is larger than the limit (``--max-body``, ``--max-batch-body``)."""
 
     def __init__(self, max_body: int | None, *, is_decoded: bool = False) -> None:
         """
-        :param max_body: the limit, in bytes; ``None`` if the length is more than any.
-        :param is_decoded: whether it is over the limit only once it is decoded.
+        :param max_body: the limit, in bytes; ``None`` if the length exceeds any limit.
+        :param is_decoded: whether only the decoded body is over the limit.
         """
         super().__init__(
-            "The declared length of the body has more than 64 bits."
+            "The Content-Length of the body does not fit into 64 bits."
             if max_body is None
-            else f"The body{', when decoded,' if is_decoded else ''} is larger than the {max_body} bytes "
-            "that this service takes."
+            else f"The {'decoded ' if is_decoded else ''}body is larger than {max_body} bytes, the limit of "
+            "this service."
+        )
+
+
+class BodyMemoryFull(RequestError):
+    """The memory for bodies is full (``--max-body-memory``)."""
+
+    def __init__(self, max_body_memory: int) -> None:
+        """:param max_body_memory: the limit for all of them, in bytes."""
+        super().__init__(
+            f"The bodies of other requests leave too little of the {max_body_memory} bytes of memory for "
+            "bodies. Nothing was published. Send the request again."
+        )
+
+
+class BodyNeedsTooMuchMemory(RequestError):
+    """The body and its records need more memory than one request may have."""
+
+    def __init__(self, needed: int, most: int) -> None:
+        """
+        :param needed: up to now, in bytes.
+        :param most: the limit, in bytes.
+        """
+        super().__init__(
+            f"The body and its records need at least {needed} bytes of memory. One request may have {most}. "
+            "Nothing was published. Send fewer records in one request."
         )
 
 
@@ -106,125 +136,163 @@ class CrossSiteRequest(RequestError):
 
     def __init__(self, name: str, value: bytes) -> None:
         """
-        :param name: of the header field that says so.
-        :param value: of that field.
+        :param name: of the header field that shows it.
+        :param value: of the field.
         """
         super().__init__(
-            f"A page of another site made this request ({name}: {_shown(value)}), and nothing was published. "
-            "Requests of pages are taken if Origin has the host and the port of Host, or if it is an origin "
-            "that the service was started with (--allow-origin)."
+            f"A page of another site made this request ({name}: {_shown(value)}). Nothing was published. "
+            "Pages may publish if Origin has the host and the port of Host, or if the service was started "
+            "with --allow-origin and this origin."
+        )
+
+
+class MisdirectedRequest(RequestError):
+    """``Host`` is not a known name of this service (``--allow-host``)."""
+
+    def __init__(self, host: bytes) -> None:
+        """:param host: from the field, or from the target."""
+        super().__init__(
+            f"The host {_shown(host)} is not a known name of this service. Since callers need no "
+            "credentials, only localhost, loopback addresses and the hosts of --allow-host are served: "
+            "another site could point its name here. If it is a name of the service, start the service with "
+            "--allow-host NAME."
         )
 
 
 class RequestTooSlow(RequestError):
-    """The header, or the body, has not come in time (RFC 9110, section 15.5.9)."""
+    """The head or the body was not received in time (RFC 9110, section 15.5.9)."""
 
 
 class TooManyConnections(RequestError):
-    """As many connections are open as may be."""
+    """The maximum number of connections is open."""
 
     def __init__(self, max_connections: int) -> None:
         """:param max_connections: the limit."""
-        super().__init__(f"All of the {max_connections} connections that this service takes are in use.")
+        super().__init__(f"All {max_connections} connections of this service are in use. Try again later.")
 
 
 class TooManyRequests(RequestError):
-    """As many requests wait for the broker as may."""
+    """The maximum number of requests is waiting for the broker."""
 
     def __init__(self, max_waiting: int) -> None:
         """:param max_waiting: the limit."""
         super().__init__(
-            f"There are {max_waiting} requests already that wait for the broker. Nothing was published."
+            f"{max_waiting} requests are waiting for the broker, the maximum. Nothing was published."
+        )
+
+
+class TooManyStreams(RequestError):
+    """The maximum number of streams, or of waiting pages, is open (``--max-streams``)."""
+
+    def __init__(self, limit: int, *, what: str) -> None:
+        """:param what: ``streams`` or ``waiting pages``."""
+        super().__init__(
+            f"{limit} {what} are open, the maximum of this service. Send the request again after the seconds "
+            "in Retry-After, or to another instance."
+        )
+
+
+class TooManyTopics(RequestError):
+    """Streams and waiting pages read the maximum number of topics (``--max-followed-topics``)."""
+
+    def __init__(self, limit: int) -> None:
+        """:param limit: the number of topics."""
+        super().__init__(
+            f"Streams and waiting pages read {limit} other topics, the maximum of this service. Read pages "
+            "without wait, or send the request again after the seconds in Retry-After."
         )
 
 
 class UnsupportedContentType(RequestError):
-    """The body is not said to be JSON, or lines of it."""
+    """``Content-Type`` is not JSON or lines of JSON."""
 
     headers = ((b"Accept", b"application/json, application/x-ndjson, application/jsonl"),)
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
         if len(content_types) == 1:
-            came = f"not {_shown(content_types[0])}"
+            actual = _shown(content_types[0])
         elif content_types:
-            came = f"once; this request has {len(content_types)} of them"
+            actual = f"{len(content_types)} of them"
         else:
-            came = "and this request has none"
+            actual = "none"
         super().__init__(
-            "The Content-Type of a message has to be application/json (of many, one a line: "
-            f"application/x-ndjson), {came}."
+            "The Content-Type must be application/json for one message, or application/x-ndjson for one "
+            f"message on each line. The Content-Type of this request: {actual}."
         )
 
 
 class SeveralContentTypes(RequestError):
-    """The body is said to be more than one thing, where it may be anything (RFC 9110, section 8.3)."""
+    """The request has more than one ``Content-Type`` (RFC 9110, section 8.3)."""
 
     def __init__(self) -> None:
-        super().__init__("The request has more than one Content-Type; send one, or none.")
+        super().__init__("The request has more than one Content-Type. Send one, or none.")
 
 
 def _shown(field: bytes) -> str:
-    # RFC 9110, section 5.5: what is not ASCII has no defined meaning.
+    # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
     text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
 
 
 class UnsupportedEmbeddedFormat(RequestError):
-    """The body is not said to hold records of JSON or of base64, as REST Proxy's API v2 names them."""
+    """``Content-Type`` is none of the supported formats of REST Proxy's API v2: ``json`` and ``binary``."""
 
     headers = ((b"Accept", b"application/vnd.kafka.json.v2+json, application/vnd.kafka.binary.v2+json"),)
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
-        came = _shown(content_types[0]) if len(content_types) == 1 else f"{len(content_types) or 'none'}"
+        actual = _shown(content_types[0]) if len(content_types) == 1 else f"{len(content_types) or 'none'}"
         super().__init__(
-            "Of REST Proxy's media types, a Content-Type may be application/vnd.kafka.json.v2+json or "
-            f"application/vnd.kafka.binary.v2+json; this request has {came}. There are no schemas (Avro, "
-            "JSON Schema, Protobuf), and no other versions."
+            "Of REST Proxy's media types, the service supports application/vnd.kafka.json.v2+json and "
+            f"application/vnd.kafka.binary.v2+json. The Content-Type of this request: {actual}. Schemas "
+            "(Avro, JSON Schema, Protobuf) and other versions are not supported."
         )
 
 
 class NotAcceptable(RequestError):
-    """The client takes none of the media types that the answer may have (RFC 9110, section 15.5.7)."""
+    """``Accept`` allows none of the media types of the answer (RFC 9110, section 15.5.7)."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The answer is application/vnd.kafka.v2+json, also as application/vnd.kafka+json or "
-            "application/json, and Accept allows none of them. Nothing was published."
+            "The answer can be application/vnd.kafka.v2+json, application/vnd.kafka+json or "
+            "application/json. Accept allows none of them. Nothing was published."
         )
 
 
 class UnsupportedContentCoding(RequestError):
-    """The body is compressed in a way that is not undone here (RFC 9110, section 15.5.16)."""
+    """The ``Content-Encoding`` of the body is not supported (RFC 9110, section 15.5.16)."""
 
     # RFC 7694, section 3.
     headers = ((b"Accept-Encoding", b"gzip, zstd"),)
 
     def __init__(self, codings: Sequence[bytes]) -> None:
-        """:param codings: that the body has, in the order in which they were applied."""
-        came = f"not {_shown(codings[0])}" if len(codings) == 1 else f"not {len(codings)} of them"
-        super().__init__(f"The Content-Encoding of a body may be gzip or zstd, {came}; it need not have one.")
+        """:param codings: of the body, in the order in which they were applied."""
+        actual = _shown(codings[0]) if len(codings) == 1 else f"{len(codings)} of them"
+        super().__init__(
+            "The Content-Encoding of a body must be gzip or zstd, or absent. The Content-Encoding of this "
+            f"request: {actual}."
+        )
 
 
 class UndecodableBody(RequestError):
-    """The body is not what its ``Content-Encoding`` says: gzip (RFC 1952) or zstd (RFC 8878)."""
+    """The body is not valid in its ``Content-Encoding``: gzip (RFC 1952) or zstd (RFC 8878)."""
 
     def __init__(self, coding: str, reason: str) -> None:
         """
-        :param coding: what it says.
-        :param reason: what is wrong, in the words of the library that was to decode it, perhaps.
+        :param coding: the ``Content-Encoding``.
+        :param reason: the fault, possibly in the words of the library that decodes.
         """
-        hint = " A window may have up to 8 MiB (RFC 9659)." if coding == "zstd" else ""
+        hint = " The maximum window is 8 MiB (RFC 9659)." if coding == "zstd" else ""
         super().__init__(
-            f"The body is not what its Content-Encoding says, {coding}: {reason.rstrip('.')}.{hint} Send all "
-            "of it as it was compressed, or without a Content-Encoding."
+            f"The body is not valid {coding}, its Content-Encoding: {reason.rstrip('.')}.{hint} Send the "
+            "whole compressed body, or send it uncompressed, without Content-Encoding."
         )
 
 
 class ExpectationNotMet(RequestError):
-    """The request expects something else than 100-continue (RFC 9110, section 10.1.1)."""
+    """``Expect`` is not 100-continue (RFC 9110, section 10.1.1)."""
 
     def __init__(self) -> None:
-        super().__init__("The only expectation that this service can meet is 100-continue.")
+        super().__init__("The only value of Expect that this service supports is 100-continue.")

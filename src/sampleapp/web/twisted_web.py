@@ -1,4 +1,4 @@
-"""The same handlers inside a site of twisted.web: what comes and goes there, as ours and back."""
+"""Adapter for sites of twisted.web: converts their requests, and writes the answers of handlers to them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from sampleapp.access import Caller
 from sampleapp.web.answers import Answer, set_head
 from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.request_errors import BodyTooLarge
-from sampleapp.web.server import Exchange, Fields, Handler, Limits, Peer, Request
+from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Limits, Peer, Request, Share
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
+from sampleapp.web.server.request import Charge
 from sampleapp.web.server.request_ids import new_request_ids
+from sampleapp.web.server.stream import close_source
+from sampleapp.web.twisted_stream import SiteStream
 
 __all__ = ["Terms", "give_request_id", "in_form_of", "render", "render_resource", "request_of", "set_terms"]
 
@@ -31,19 +34,21 @@ _new_request_id = new_request_ids()
 
 
 class Terms(NamedTuple):
-    """On what terms a request is taken: found out once, and needed when it is read again."""
+    """Results of access control and limits of a request, kept for when the request is converted again."""
 
     caller: Caller | None
-    """Who makes it; ``None`` if nobody was asked for it."""
-    finish: Callable[[Handler], Handler] | None
-    """What its handler has to go through, if anything."""
+    """The authenticated caller; ``None`` if callers need no credentials."""
+    charge: Charge | None
+    """Charges the decoded body to the caller's rate; ``None`` if the caller has no rate."""
     max_body: int
-    """How long its body may be when it is decoded, in bytes, unless its route says so."""
+    """The limit for the decoded body, in bytes, if the route has none of its own."""
     decoding: Decoding
+    memory: BodyMemory
+    """For decoded bodies and their records. The site limits the bodies as received."""
 
 
 def request_of(request: IRequest) -> Request:
-    """Read a request of twisted.web, whose body is there already."""
+    """Convert a request of twisted.web, whose body is received."""
     path, _, query = request.uri.partition(b"?")
     fields = Fields(
         (name, value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
@@ -51,17 +56,18 @@ def request_of(request: IRequest) -> Request:
     exchange = Exchange(
         Peer(getattr(request, "transport", None)),
         give_request_id(request, request_id_of(fields)),
-        time.time(),
+        time.monotonic(),
     )
     terms = _terms_of(request)
     caller = None if terms is None else terms.caller
     if caller is not None:
         exchange.caller = caller.name
-    return Request(request.method, path, query, fields, exchange, request.content.read(), caller)
+    share = None if terms is None else Share(terms.memory)
+    return Request(request.method, path, query, fields, exchange, request.content.read(), caller, share=share)
 
 
 def set_terms(request: IRequest, terms: Terms) -> None:
-    """Note in a request of twisted.web on what terms it is taken, for when it is read again."""
+    """Store terms in a request of twisted.web, for when it is converted again."""
     setattr(request, _TERMS, terms)
 
 
@@ -71,7 +77,7 @@ def _terms_of(request: IRequest) -> Terms | None:
 
 
 def in_form_of(request: IRequest, answer: Answer) -> Answer:
-    """Give a refusal the form that a request of twisted.web expects of it."""
+    """Return an error in the form that the client of a request of twisted.web reads."""
     if not answer.problem:
         return answer
     accepts = request.requestHeaders.getRawHeaders(b"accept")
@@ -86,9 +92,9 @@ def in_form_of(request: IRequest, answer: Answer) -> Answer:
 
 def give_request_id(request: IRequest, own: bytes | None) -> bytes:
     """
-    Give a request the id by which it is known, unless it has one, and put that into its answer.
+    Return the id of a request. If it has none yet, set one in the header of its answer.
 
-    :param own: the one that the client has given it, if any.
+    :param own: the id that the client sent, if any.
     """
     given: list[bytes] | None = request.responseHeaders.getRawHeaders(b"x-request-id")
     if given is not None:
@@ -101,64 +107,99 @@ def give_request_id(request: IRequest, own: bytes | None) -> bytes:
 def render(
     request: IRequest,
     *,
-    handler: Handler,
+    admit: Callable[[Request], Handler],
     answer_to: Callable[[Failure, bytes], Answer],
-    admit: Callable[[Request], None] | None = None,
 ) -> Deferred[bytes]:
     """
     Let a handler answer a request of twisted.web.
 
-    :param answer_to: what to answer when the handler has failed; is given the id of the request, too.
-    :param admit: looks at the request first, and raises what is wrong with it.
-    :return: fires with the end of the body, once status and header fields are set. Cancelling it does not
-        reach the handler, so that somebody sees what becomes of a record that is on its way.
+    :param admit: checks the request and returns its handler.
+    :param answer_to: returns the answer to an error of ``admit`` or the handler, given the id of the request.
+    :return: fires with the end of the body, after status and header fields are set. Cancelling it does not
+        cancel the handler, so that the outcome of a record that is being published is still observed; see
+        `Request.ends_with_client`.
     """
+    working = _Working()
 
     async def answer() -> None:
+        share = None
         try:
             own = request_of(request)
-            if admit is not None:
-                admit(own)
-            answer = _handle(request, handler, own)
+            share = own.share
+            answer = _handle(request, admit(own), own)
             if isinstance(answer, Deferred):
-                answer = await answer
+                answer = await working.add(answer, own)
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
             answer = answer_to(Failure(), give_request_id(request, None))
-        if rendered.called:
-            # The client has gone.
-            return
-        answer = in_form_of(request, answer)
-        set_head(request, answer)
-        body = answer.body
-        if isinstance(body, bytes):
-            rendered.callback(body)
-        elif request.method == b"HEAD":
-            rendered.callback(b"")
-        else:
-            _PieceSender(request, iter(body), rendered).resumeProducing()
+        finally:
+            if share is not None:
+                share.release()
+        _send(request, answer, rendered)
 
-    rendered: Deferred[bytes] = Deferred()
+    rendered: Deferred[bytes] = Deferred(working.cancel)
     Deferred.fromCoroutine(answer()).addErrback(rendered.errback)
     return rendered
 
 
+def _send(request: Any, answer: Answer, rendered: Deferred[bytes]) -> None:
+    """Send an answer, whose last bytes are the result of the Deferred, unless the client has disconnected."""
+    source = answer.source
+    if rendered.called:
+        if source is not None:
+            close_source(source, "client", give_request_id(request, None))
+        return
+    answer = in_form_of(request, answer)
+    set_head(request, answer)
+    body = answer.body
+    if source is not None:
+        if request.method != b"HEAD":
+            SiteStream(request, source, rendered).begin()
+            return
+        close_source(source, "head", give_request_id(request, None))
+    if isinstance(body, bytes):
+        rendered.callback(body)
+    elif request.method == b"HEAD":
+        rendered.callback(b"")
+    else:
+        _PieceSender(request, iter(body), rendered).resumeProducing()
+
+
+class _Working:
+    """The work of a handler, which is cancelled if it is useless without the client."""
+
+    def __init__(self) -> None:
+        self._useless: Deferred[Answer] | None = None
+
+    def add(self, work: Deferred[Answer], request: Request) -> Deferred[Answer]:
+        """Add the work for a request, and return it."""
+        if request.ends_with_client:
+            self._useless = work
+        return work
+
+    def cancel(self, rendered: Deferred[bytes]) -> None:
+        """Forget the client, which has disconnected."""
+        rendered.errback(CancelledError())
+        if self._useless is not None:
+            self._useless.cancel()
+
+
 def _handle(request: Any, handler: Handler, own: Request) -> Answer | Deferred[Answer]:
-    """Let a handler answer a request, whose body is decoded first if it was compressed."""
-    # A resource that is not that of routes has no terms.
-    terms = _terms_of(request) or Terms(None, None, Limits().max_body, Decoding(request.site.reactor))
-    if terms.finish is not None:
-        handler = terms.finish(handler)
+    """Let a handler answer a request, after decoding a compressed body."""
+    # A resource other than that of `Routes` sets no terms.
+    terms = _terms_of(request) or Terms(
+        None, None, Limits().max_body, Decoding(request.site.reactor), BodyMemory(Limits().max_body_memory)
+    )
+    share = Share(terms.memory) if own.share is None else own.share
     codings = content_codings(own.fields)
-    if not codings:
+    if not codings or not has_content(own.fields):
         return handler(own)
     coding = coding_of(codings)
-    if not has_content(own.fields):
-        return handler(own)
     max_body = terms.max_body if own.max_body is None else own.max_body
     if len(own.body) > max_body:
         raise BodyTooLarge(max_body)
-    coded = CodedBody(coding, limit=max_body)
+    coded = CodedBody(coding, limit=max_body, reserve=share.resize)
     coded.write(own.body)
+    own.charge = terms.charge
     own.body = b""
     return terms.decoding.handle(handler, coded, own)
 
@@ -167,9 +208,9 @@ def render_resource(request: Any, handler: Handler) -> int:
     """
     Let a handler answer a request, as a resource's ``render`` does.
 
-    What it raises, or fails with, is left to twisted.web.
+    Errors of the handler are left to twisted.web.
 
-    :param request: of twisted.web, with what its interface does not name.
+    :param request: of twisted.web; uses more than its interface has.
     """
 
     def finish(body: bytes) -> None:
@@ -180,7 +221,7 @@ def render_resource(request: Any, handler: Handler) -> int:
         if not failure.check(CancelledError):
             request.processingFailed(failure)
 
-    rendered = render(request, handler=handler, answer_to=_raise)
+    rendered = render(request, admit=lambda _: handler, answer_to=_raise)
     request.notifyFinish().addErrback(lambda _: rendered.cancel())
     rendered.addCallbacks(finish, fail)
     return NOT_DONE_YET
@@ -192,12 +233,12 @@ def _raise(failure: Failure, _request_id: bytes) -> NoReturn:
 
 @implementer(IPushProducer)
 class _PieceSender:
-    """Hands over a body in pieces as the client reads: to join a large one takes tens of milliseconds."""
+    """Writes a body in pieces as the client reads: joining a large one would take tens of milliseconds."""
 
     def __init__(self, request: Any, pieces: Iterator[bytes], rendered: Deferred[bytes]) -> None:
         """
-        :param request: of twisted.web, with what its interface does not name.
-        :param rendered: fires when all pieces are handed over.
+        :param request: of twisted.web; uses more than its interface has.
+        :param rendered: fires when all pieces are written.
         """
         self._request = request
         self._pieces = pieces
@@ -206,7 +247,7 @@ class _PieceSender:
         request.registerProducer(self, streaming=True)
 
     def resumeProducing(self) -> None:
-        """Hand over what the transport has room for."""
+        """Write pieces until the transport is full."""
         self._is_paused = False
         for piece in self._pieces:
             self._request.write(piece)
@@ -216,9 +257,9 @@ class _PieceSender:
         self._rendered.callback(b"")
 
     def pauseProducing(self) -> None:
-        """Hand over nothing more for now."""
+        """Stop writing until `resumeProducing`."""
         self._is_paused = True
 
     def stopProducing(self) -> None:
-        """Hand over nothing more: nobody is there."""
+        """Stop writing, since the client has disconnected."""
         self._pieces = iter(())

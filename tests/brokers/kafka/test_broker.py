@@ -150,16 +150,22 @@ async def test_topics_are_checked_described_and_made(mock):
     mock.create_topic("a", partitions=1)
     async with running(mock.bootstrap, auto_create="false") as broker:
         errors = await within(broker.check_topics(["a", "b", "absent"]))
-        described = await within(broker.describe_topics())
+        found = await within(broker.check_topics(["a", "b", "absent"], create=False))
+        names = await within(broker.list_topics())
+        described = await within(broker.describe_topics(names))
         one = await within(broker.describe_topics(["b", "absent"]))
     assert {name: type(error) for name, error in errors.items()} == {"absent": UnknownTopic}
-    assert [topic.name for topic in described] == ["a", "b"]
+    assert [topic.name for topic in described] == names == ["a", "b"]
     assert one == described[1:]
     for partition in described[1].partitions:
         assert partition.leader in partition.in_sync
         assert set(partition.in_sync) <= set(partition.replicas)
     assert [partition.partition for partition in described[1].partitions] == [0, 1]
+    assert {name: type(error) for name, error in found.items()} == {"absent": UnknownTopic}
     async with running(mock.bootstrap) as broker:
+        await eventually(lambda: broker.health().ready)
+        assert await within(broker.check_topics(["a", "made"], create=False)) == {}
+        assert await within(broker.list_topics()) == ["a", "b"]
         assert await within(broker.check_topics(["made"])) == {}
         assert [topic.name for topic in await within(broker.describe_topics(["made"]))] == ["made"]
 
@@ -169,17 +175,26 @@ async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published
     broker = from_url(url(shared.bootstrap), reactor=reactor)
 
     async def refusals():
-        for answer in (broker.publish_many([record("t")]), broker.describe_topics()):
+        for answer in (
+            broker.publish_many([record("t")]),
+            broker.list_topics(),
+            broker.describe_topics(["t"]),
+        ):
             with pytest.raises(PublishError) as caught:
                 await within(answer)
             yield type(caught.value)
         yield type((await within(broker.check_topics(["t"])))["t"])
 
-    assert [each async for each in refusals()] == [BrokerUnavailable] * 3
+    assert [each async for each in refusals()] == [BrokerUnavailable] * 4
     broker.check()
     broker.start()
     await within(broker.stop(deadline_s=5))
-    assert [each async for each in refusals()] == [BrokerStopped, BrokerUnavailable, BrokerStopped]
+    assert [each async for each in refusals()] == [
+        BrokerStopped,
+        BrokerUnavailable,
+        BrokerUnavailable,
+        BrokerStopped,
+    ]
 
 
 @pytest.mark.parametrize("compression", CODECS)

@@ -1,4 +1,4 @@
-"""The URL of a Kafka cluster: what is taken, and what is said."""
+"""The URL of a Kafka cluster: accepted values, and error messages."""
 
 from __future__ import annotations
 

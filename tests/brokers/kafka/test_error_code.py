@@ -1,4 +1,4 @@
-"""Kafka's error codes, beside those that kio generates from Kafka's own definitions."""
+"""Kafka's error codes, compared with those that kio generates from Kafka's own definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a cluster can be reached of which some brokers do not answer, or not yet."""
+"""Reaching a cluster in which some brokers do not answer, or not yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.kafka.client import RequestFailed
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.watch import UNREACHABLE_AFTER_S, Watch
 from sampleapp.brokers.shared.condition import Condition

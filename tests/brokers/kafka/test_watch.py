@@ -1,4 +1,4 @@
-"""Whether the cluster can be reached: when that is looked at, and who is told what."""
+"""Probes of the cluster, and the notifications and log lines that follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.brokers.kafka.client import RequestFailed
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.watch import UNREACHABLE_AFTER_S, Watch
 from sampleapp.brokers.shared.condition import Condition
@@ -52,7 +52,7 @@ class Watched:
     def __init__(self):
         self.clock = Clock()
         self.client = Client(self.clock)
-        self.condition = Condition(self.clock)
+        self.condition = Condition(self.clock, unavailable="Kafka is unreachable")
         self.told = []
         self.watch = Watch(condition=self.condition, interval_s=INTERVAL_S, clock=self.clock)
 
@@ -216,7 +216,7 @@ def test_advertised_addresses_that_cannot_be_used_are_named(watched):
     watched.client.advertised = lambda: fail(RequestFailed(reason("b:1 refused the connection."), sent=False))
     watched.start()
     [said] = watched.condition.health().reasons
-    assert said.startswith("The brokers advertise addresses of which none can be used from here: b:1 refused")
+    assert said.startswith("None of the addresses that the brokers advertise can be used: b:1 refused")
     watched.pass_s(UNREACHABLE_AFTER_S + 0.2)
     assert [why.sentence for why in watched.unreachable()] == [said]
 
@@ -309,7 +309,7 @@ def test_one_reason_is_one_line(watched):
         watched.fail_with(reason())
         watched.start()
         watched.pass_s(30)
-    assert lines == [f"The broker does not work: {reason().sentence}"]
+    assert lines == [f"Kafka is unreachable; still trying: {reason().sentence}"]
 
 
 def test_an_address_that_fails_while_others_work_is_a_line_of_its_own_and_so_is_its_end(watched):
@@ -322,8 +322,8 @@ def test_an_address_that_fails_while_others_work_is_a_line_of_its_own_and_so_is_
         watched.pass_s(1)
     assert lines == [
         "Kafka was reached; brokers: 2",
-        f"No connection to a broker: {reason().sentence}",
-        "There is a connection to kafka1:9092 again.",
+        f"No connection to a Kafka broker; still trying: {reason().sentence}",
+        "Connected to the Kafka broker at kafka1:9092 again.",
     ]
 
 
@@ -334,3 +334,22 @@ def test_an_address_that_fails_for_another_reason_is_logged_again_but_not_all_th
             watched.watch.failed(HOST, PORT, reason(f"reason {turn // 7 % 2}"))
             watched.pass_s(1)
     assert 3 <= len([line for line in lines if line.startswith("No connection")]) <= 4
+
+
+@pytest.mark.parametrize("seam", ["mark_healthy", "mark_failed"])
+def test_the_watch_goes_on_after_any_fault(seam, no_failure_is_lost, monkeypatch):
+    watched = Watched()
+    monkeypatch.setattr(watched.condition, seam, lambda *_, **__: 1 / 0)
+    watched.client.answer = lambda: (
+        succeed(None) if seam == "mark_healthy" else fail(RequestFailed(reason(), sent=False))
+    )
+    watched.start()
+    watched.clock.advance(1)
+    monkeypatch.undo()
+    watched.client.answer = lambda: succeed(None)
+    for _ in range(10):
+        watched.clock.advance(INTERVAL_S)
+    assert watched.condition.health().ready
+    watched.watch.stop()
+    assert {failure.type for failure in no_failure_is_lost} == {ZeroDivisionError}
+    no_failure_is_lost.clear()

@@ -26,85 +26,94 @@ def condition(clock):
 def test_a_reason_is_logged_once_however_often_it_is_given(condition, clock):
     with logged_lines() as lines:
         for _ in range(100):
-            condition.bad(WRITING, "refused")
+            condition.mark_failed(WRITING, "refused")
             clock.advance(10)
-        condition.good(WRITING)
-        condition.good(WRITING)
-    assert lines == ["The broker does not work: refused", "The broker works again. Before: refused"]
+        condition.mark_healthy(WRITING)
+        condition.mark_healthy(WRITING)
+    assert lines == [
+        "The broker is not ready; still trying: refused",
+        "The broker is ready again. Before: refused",
+    ]
 
 
 def test_another_reason_of_the_same_part_is_logged_too(condition, clock):
     with logged_lines() as lines:
-        condition.bad(WRITING, "refused the connection")
+        condition.mark_failed(WRITING, "refused the connection")
         clock.advance(300)
-        condition.bad(WRITING, "refused the credentials")
-        condition.good(WRITING)
+        condition.mark_failed(WRITING, "refused the credentials")
+        condition.mark_healthy(WRITING)
     assert lines == [
-        "The broker does not work: refused the connection",
-        "The broker does not work: refused the credentials",
-        "The broker works again. Before: refused the credentials",
+        "The broker is not ready; still trying: refused the connection",
+        "The broker is not ready; still trying: refused the credentials",
+        "The broker is ready again. Before: refused the credentials",
     ]
 
 
 def test_reasons_that_alternate_are_a_line_a_minute_and_not_a_storm(condition, clock):
     with logged_lines() as lines:
         for turn in range(1000):
-            condition.bad(WRITING, f"reason {turn % 2}")
+            condition.mark_failed(WRITING, f"reason {turn % 2}")
             clock.advance(0.7)
     assert 10 <= len(lines) <= 12
 
 
 def test_a_reason_that_came_too_soon_is_logged_when_it_lasts(condition, clock):
     with logged_lines() as lines:
-        condition.bad(WRITING, "one")
+        condition.mark_failed(WRITING, "one")
         for _ in range(100):
             clock.advance(1)
-            condition.bad(WRITING, "other")
-    assert lines == ["The broker does not work: one", "The broker does not work: other"]
+            condition.mark_failed(WRITING, "other")
+    assert lines == [
+        "The broker is not ready; still trying: one",
+        "The broker is not ready; still trying: other",
+    ]
 
 
 def test_one_reason_of_several_parts_is_one_line_until_none_has_it(condition):
     with logged_lines() as lines:
-        condition.bad(WRITING, "refused")
-        condition.bad(READING, "refused")
+        condition.mark_failed(WRITING, "refused")
+        condition.mark_failed(READING, "refused")
         assert condition.health().reasons == ("refused",)
-        condition.good(WRITING)
+        condition.mark_healthy(WRITING)
         assert not condition.health().ready
-        condition.good(READING)
-    assert lines == ["The broker does not work: refused", "The broker works again. Before: refused"]
+        condition.mark_healthy(READING)
+    assert lines == [
+        "The broker is not ready; still trying: refused",
+        "The broker is ready again. Before: refused",
+    ]
 
 
 def test_what_is_expected_is_not_logged_but_known(condition):
     with logged_lines() as lines:
         condition.expect(WRITING, "not started")
         assert condition.health().reasons == ("not started",)
-        condition.good(WRITING)
-        condition.bad(READING, "damage")
+        condition.mark_healthy(WRITING)
+        condition.mark_failed(READING, "damage")
         condition.forget(READING)
         assert condition.health().ready
-    assert lines == ["The broker does not work: damage"]
+    assert lines == ["The broker is not ready; still trying: damage"]
 
 
 def test_only_what_keeps_records_from_being_stored_is_an_obstacle_and_in_words_for_everybody(condition):
     with logged_lines():
-        condition.bad(READING, "/var/lib/file is damaged")
+        condition.mark_failed(READING, "/var/lib/file is damaged")
         assert not condition.health().ready
         assert condition.health().obstacles == ()
-        condition.bad(WRITING, "/var/lib/file is full", obstacle="The disk is full.")
+        condition.mark_failed(WRITING, "/var/lib/file is full", obstacle="The disk is full.")
         assert condition.health().obstacles == ("The disk is full.",)
-        condition.bad(WRITING, "/var/lib/file is gone")
+        condition.mark_failed(WRITING, "/var/lib/file is gone")
         (obstacle,) = condition.health().obstacles
         assert "/" not in obstacle
-        condition.good(WRITING)
+        condition.mark_healthy(WRITING)
         assert condition.health().obstacles == ()
 
 
 def test_without_a_clock_it_is_the_systems():
     with logged_lines() as lines:
         condition = Condition()
-        condition.bad(WRITING, "one")
-        condition.bad(WRITING, "other")
-    assert lines == ["The broker does not work: one"]
+        condition.mark_failed(WRITING, "one")
+        condition.mark_failed(WRITING, "other")
+    assert lines == ["The broker is not ready; still trying: one"]
     assert condition.health().reasons == ("other",)
 
 
@@ -122,12 +131,12 @@ def test_health_is_what_was_said_last_of_each_part_and_what_was_logged_as_bad_is
             clock.advance(seconds)
             if reason is None:
                 last.pop(part, None)
-                condition.good(part)
+                condition.mark_healthy(part)
             else:
                 last[part] = reason
-                condition.bad(part, reason)
+                condition.mark_failed(part, reason)
             assert set(condition.health().reasons) == set(last.values())
         for part in (WRITING, READING):
-            condition.good(part)
+            condition.mark_healthy(part)
     if lines:
-        assert "works again" in lines[-1]
+        assert "ready again" in lines[-1]

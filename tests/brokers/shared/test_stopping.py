@@ -10,7 +10,7 @@ from sampleapp.brokers.shared.stopping import Stopping
 
 
 class Broker:
-    """What is to be stopped."""
+    """A broker that stops when the test says so."""
 
     def __init__(self):
         self.clock = Clock()
@@ -69,6 +69,15 @@ def test_work_that_does_not_end_may_be_left_behind(broker):
 def test_work_that_fails_is_logged_and_keeps_nobody_waiting(broker, no_failure_is_lost):
     waiter = broker.stopping.request(deadline_s=1)
     broker.work.errback(ZeroDivisionError("on purpose"))
+    assert waiter.result is None
+    assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
+    no_failure_is_lost.clear()
+
+
+def test_a_deadline_that_fails_is_logged_and_keeps_nobody_waiting(broker, no_failure_is_lost):
+    broker.stopping = Stopping(clock=broker.clock, work=broker.stop, deadline_passed=lambda: 1 / 0)
+    waiter = broker.stopping.request(deadline_s=1)
+    broker.clock.advance(1)
     assert waiter.result is None
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()

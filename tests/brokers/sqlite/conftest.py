@@ -9,13 +9,13 @@ from tests.support.sqlite import Disk, OwnConnection
 
 @pytest.fixture
 def path(tmp_path):
-    """Where a file of records may be made."""
+    """The path of a file of records that does not exist yet."""
     return tmp_path / "log.sqlite3"
 
 
 @pytest.fixture
 def disk(monkeypatch):
-    """What the brokers' stores are asked, and whether they answer."""
+    """Counts the calls of the brokers' stores, and can let them hang."""
     return Disk(monkeypatch)
 
 

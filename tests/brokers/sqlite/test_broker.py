@@ -1,4 +1,4 @@
-"""What the SQLite broker keeps."""
+"""Records in the file of the SQLite broker."""
 
 # ruff: noqa: ASYNC240 -- a test may look at its few small files while the reactor waits
 
@@ -168,7 +168,7 @@ async def test_pages_are_bounded_by_bytes_and_a_record_larger_than_a_page_is_sti
 
 
 _small = st.none() | st.binary(max_size=6) | st.just(bytes(300))
-_some_headers = st.sampled_from([()] * 20 + [(("a", b"1"),)])
+_some_headers = st.sampled_from([()] * 20 + [(("a", b"1"), ("ü", b"\0")), (("a", bytes(300)),)])
 
 
 @settings(max_examples=50)
@@ -215,3 +215,21 @@ async def test_a_long_topic_that_is_stopped_between_two_turns_delivers_nothing_m
         assert [len(recorder.records)] == counts
         assert 1600 < len(recorder.records) < 5000
     assert recorder.values() == [b"%d" % n for n in range(len(recorder.records))]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_published_while_many_topics_are_listed_does_not_wait_for_the_last_of_them(
+    path, monkeypatch
+):
+    monkeypatch.setattr("sampleapp.brokers.sqlite.broker._PAGE_TOPICS", 2)
+    names = sorted(f"t{number}" for number in range(61))
+    async with running(path) as broker:
+        await within(broker.publish_many([record(name) for name in names]))
+        ended = []
+        listing = broker.list_topics().addCallback(lambda found: ended.append("listed") or found)
+        publishing = broker.publish(record("t0")).addCallback(lambda _: ended.append("published"))
+        assert await within(listing) == names
+        await within(publishing)
+        assert ended == ["published", "listed"]
+        found = await within(broker.describe_topics([*names, "other", "\ud800"]))
+        assert [each.name for each in found] == names

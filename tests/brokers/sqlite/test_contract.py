@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sampleapp.testing.broker_contract import BrokerContract
-from tests.support.sqlite import new_broker
+from tests.support.sqlite import new_broker, other_connection
 
 
 class TestSQLiteBroker(BrokerContract):
     one_partition = True
     first_offset = 0
+    deletes = True
     durable = True
 
     @contextmanager
@@ -20,6 +21,13 @@ class TestSQLiteBroker(BrokerContract):
         with tempfile.TemporaryDirectory() as directory:
             self.path = Path(directory, "log.sqlite3")
             yield self.again(None)
+
+    async def delete_before(self, broker, topic, partition, offset):
+        with other_connection(self.path) as connection:
+            connection.execute(
+                "DELETE FROM record WHERE offset < ? AND topic_id = (SELECT id FROM topic WHERE name = ?)",
+                (offset, topic),
+            )
 
     def again(self, broker):
         return new_broker(self.path)

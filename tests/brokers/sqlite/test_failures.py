@@ -1,4 +1,4 @@
-"""What the broker does when the file goes bad while it runs."""
+"""Failures of the file while the broker runs."""
 
 # ruff: noqa: ASYNC240 -- a test may look at its few small files while the reactor waits
 
@@ -130,14 +130,14 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
                 PublishTimedOut,
                 BrokerUnavailable,
             ]
-            # Nobody has to wait to be told the same.
+            # Later callers are refused at once.
             assert [type(each) for each in await settled(broker, [record("t")])] == [BrokerUnavailable]
             assert not broker.health().ready
         assert len(errors) == 1
         disk.answer()
         await eventually(lambda: broker.health().ready)
         assert (await within(broker.publish(record("t", b"after")))).offset == 2
-    # What timed out may be there, and is; what was said not to be there is not.
+    # The record that timed out is there; the one that was refused is not.
     assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
 
 
@@ -152,7 +152,7 @@ async def test_of_many_records_on_a_disk_that_does_not_answer_those_are_in_doubt
             assert [type(each) for each in ends] == [PublishTimedOut] * 500 + [BrokerUnavailable] * 100
             (end,) = await outcomes([broker.publish_many([record("t", b"refused")])])
             assert isinstance(end, BrokerUnavailable)
-            (end,) = await outcomes([broker.describe_topics()])
+            (end,) = await outcomes([broker.list_topics()])
             assert isinstance(end, BrokerUnavailable)
             assert "0.5 seconds" in str(end)
         disk.answer()
@@ -180,17 +180,17 @@ async def test_what_is_behind_a_transaction_that_failed_is_not_tried(path, own_c
 
 
 @pytest_twisted.ensureDeferred
-async def test_topics_of_a_file_that_cannot_be_read_are_not_described(path, own_connection):
+async def test_topics_of_a_file_that_cannot_be_read_are_not_listed(path, own_connection):
     broker = new_broker(path)
-    (early,) = await outcomes([broker.describe_topics()])
+    (early,) = await outcomes([broker.list_topics()])
     assert isinstance(early, BrokerUnavailable)
     async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t")))
         own_connection.fail_next("SELECT name FROM topic", "database disk image is malformed")
-        (end,) = await outcomes([broker.describe_topics()])
+        (end,) = await outcomes([broker.list_topics()])
         assert isinstance(end, BrokerUnavailable)
         assert "damaged" in str(end)
-        assert [each.name for each in await within(broker.describe_topics())] == ["t"]
+        assert await within(broker.list_topics()) == ["t"]
 
 
 @pytest.mark.parametrize("operation", ["append", "read"])
@@ -207,7 +207,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_from_stopping(path, disk
     with logged(LogLevel.error) as errors:
         await within(broker.stop(deadline_s=0))
     assert [type(each) for each in await outcomes(sent)] == [OutcomeUnknown]
-    assert ["left behind" in event["log_format"] for event in errors] == [True]
+    assert ["abandoning its thread" in event["log_format"] for event in errors] == [True]
     disk.answer()
     await eventually(lambda: not [t for t in threading.enumerate() if "sampleapp.sqlite" in t.name])
 
@@ -223,7 +223,7 @@ async def test_the_deadline_of_stop_ends_the_waiting_for_a_lock(path, disk):
         await eventually(lambda: disk.asked["append"] == 2)
         with logged(LogLevel.error) as errors:
             assert await within(broker.stop(deadline_s=0.01)) is None
-        # Nor was the thread left behind, waiting.
+        # Nor was the thread abandoned while it waited.
         assert errors == []
         ends = await outcomes(published)
     assert [type(each) for each in ends] == [BrokerUnavailable] * 500 + [BrokerStopped] * 1000
@@ -261,7 +261,7 @@ async def test_a_full_disk_fails_publishes_and_room_made_later_is_used(path, dis
             assert len({id(each) for each in ends}) == 3
             assert not broker.health().ready
             assert "full" in broker.health().reasons[0]
-            # As long as there is no room, looking again does not say that there is.
+            # While the disk is full, a probe fails as well.
             disk.asked.clear()
             await eventually(lambda: disk.asked["probe"] == 2)
             assert not broker.health().ready
@@ -289,7 +289,7 @@ async def test_a_file_that_turns_read_only_fails_publishes_and_is_opened_again(p
     async with running(path, clock=FasterReactor()) as broker:
         await within(broker.publish(record("t", b"before")))
         own_connection.before_next_use(lambda c: c.execute("PRAGMA query_only = ON"))
-        assert "may not be written to" in await unavailable(broker)
+        assert "cannot be written to" in await unavailable(broker)
         await works_again(broker, path, before=[b"before"])
 
 

@@ -1,4 +1,4 @@
-"""What an error of SQLite means."""
+"""Translation of SQLite's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SQLite broker counts, against what is in its file."""
+"""The measures of the SQLite broker, compared with its file."""
 
 from __future__ import annotations
 

@@ -1,20 +1,29 @@
-"""What is wrong with the file at the start."""
+"""Problems of the file at the start."""
 
 # ruff: noqa: ASYNC240 -- a test may look at its few small files while the reactor waits
 
 from __future__ import annotations
 
+import os
+import re
+import sqlite3
+import stat
 import tempfile
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import pytest_twisted
 
+from sampleapp.brokers.sqlite import opening
+from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
 from sampleapp.errors import (
     StartUpError,
 )
 from tests.support import sqlite_process
-from tests.support.sqlite import in_process, make_file, new_broker, other_connection, stored
+from tests.support.brokers import outcomes, record, within
+from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
 
 
 def refused_at_start(path):
@@ -43,9 +52,9 @@ def test_check_leaves_a_log_that_is_marked_as_ours_and_holds_nothing_open(path):
     make_file(path)
     with other_connection(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (0x53417070,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        # Possible only while nobody else has the file open.
+        # Possible only while no other connection has the file open.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
     new_broker(path).check()
@@ -94,10 +103,10 @@ def test_the_database_of_another_program_is_refused_and_left_alone(path, mark):
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
     make_file(path)
     with other_connection(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     assert "was written by a newer version" in refused_at_start(path)
     with other_connection(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
 
 
 def test_a_file_whose_tables_are_missing_is_refused(path):
@@ -110,7 +119,7 @@ def test_a_file_whose_tables_are_missing_is_refused(path):
 @pytest.mark.parametrize("writable", ["nothing", "directory"])
 @pytest_twisted.ensureDeferred
 async def test_a_file_that_may_not_be_written_to_is_refused(writable):
-    # Not tmp_path: nobody but its owner may look into that.
+    # Not tmp_path, which only its owner may read.
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "log")
         make_file(path)
@@ -127,3 +136,96 @@ def test_a_locked_file_is_no_reason_not_to_start(path):
     with other_connection(path) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         new_broker(path).check()
+
+
+def modes(directory):
+    return {each.name: stat.S_IMODE(each.stat().st_mode) for each in directory.iterdir()}
+
+
+@pytest.fixture
+def usual_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest_twisted.ensureDeferred
+async def test_new_files_can_be_read_by_their_owner_only(tmp_path, usual_umask):
+    async with running(tmp_path / "log") as broker:
+        await within(broker.publish(record("t")))
+        assert modes(tmp_path) == dict.fromkeys(["log", "log-wal", "log-shm"], 0o600)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_there_keeps_its_mode_and_gives_it_to_the_others(tmp_path, usual_umask):
+    path = tmp_path / "log"
+    path.touch()
+    path.chmod(0o640)
+    async with running(path) as broker:
+        await within(broker.publish(record("t")))
+        assert modes(tmp_path) == dict.fromkeys(["log", "log-wal", "log-shm"], 0o640)
+
+
+def make_file_of_version_1(path):
+    schema = files("sampleapp.brokers.sqlite").joinpath("schema", "v1.sql").read_text()
+    with other_connection(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(schema)
+        connection.executemany("INSERT INTO topic (name, next_offset) VALUES (?, ?)", [("t", 2), ("u", 0)])
+        connection.executemany("INSERT INTO record VALUES (1, ?, 0, NULL, ?, NULL)", [(0, b"0"), (1, b"1")])
+
+
+def version_and_topics(path):
+    with other_connection(path) as connection:
+        ((version,),) = connection.execute("PRAGMA user_version")
+        return version, connection.execute("SELECT * FROM topic ORDER BY id").fetchall()
+
+
+def test_a_file_of_version_1_is_brought_up_to_date_and_keeps_its_records(path):
+    make_file_of_version_1(path)
+    new_broker(path).check()
+    version, topics = version_and_topics(path)
+    assert version == SCHEMA_VERSION
+    assert [each[:3] for each in topics] == [(1, "t", 2), (2, "u", 0)]
+    ids = [each[3] for each in topics]
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch("[0-9a-f]{16}", each) for each in ids)
+    assert stored(path) == [("t", 0, None, b"0"), ("t", 1, None, b"1")]
+    new_broker(path).check()
+    assert version_and_topics(path) == (version, topics)
+
+
+@pytest.mark.parametrize(
+    "statement", ["PRAGMA user_version =", "ALTER", "UPDATE topic", "CREATE TRIGGER", "COMMIT"]
+)
+def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(path, statement, monkeypatch):
+    make_file_of_version_1(path)
+    before = version_and_topics(path)
+
+    class Failing(sqlite3.Connection):
+        has_begun = False
+
+        def execute(self, sql, *arguments):
+            self.has_begun |= sql == "BEGIN IMMEDIATE"
+            if self.has_begun and statement in sql:
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(sql, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opening.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
+        assert "I/O error" in refused_at_start(path)
+    assert version_and_topics(path) == before
+    new_broker(path).check()
+    assert version_and_topics(path)[0] == SCHEMA_VERSION
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well(path):
+    make_file_of_version_1(path)
+    brokers = [new_broker(path, patience_s=20) for _ in range(4)]
+    for each in brokers:
+        each.start()
+    found = await outcomes([each.read(topic="t", starts={}, limit=5, max_bytes=99) for each in brokers])
+    assert len({each.topic_id for each in found}) == 1
+    assert {each.positions[0] for each in found} == {2}
+    await outcomes([each.stop(deadline_s=20) for each in brokers])

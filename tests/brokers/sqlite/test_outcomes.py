@@ -73,7 +73,7 @@ async def test_each_outcome_is_true(small_steps, own_connection, calls, failing,
                 assert isinstance(outcome, ERRORS)
                 assert outcome.possibly_published or each.value not in at
         assert offsets == sorted(offsets)
-        # What is stored of a call is its beginning.
+        # A call is stored up to a point, and not after it.
         failed = [isinstance(each, PublishError) for each in of_each]
         assert failed == sorted(failed)
     if not failing and buffer_records == 10_000:

@@ -1,9 +1,10 @@
-"""What many records of one call are, from when they are accepted until each has an outcome."""
+"""Pending publishes, until each record has an outcome."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sampleapp.brokers.sqlite.publishes import PublishMany, weight
 from sampleapp.model import RecordMetadata
@@ -23,7 +24,11 @@ def test_each_record_is_taken_once_in_order_and_its_outcome_is_told_at_its_place
         publish.weigh(100)
     slices = []
     while not publish.is_taken:
-        slices.append(publish.left() if len(slices) == before else publish.take())
+        if len(slices) == before:
+            first, count, size = publish.left()
+            slices.append((first, records[first : first + count], size))
+        else:
+            slices.append(publish.take())
     assert [first for first, _, _ in slices] == [
         sum(len(s[1]) for s in slices[:n]) for n in range(len(slices))
     ]
@@ -45,3 +50,15 @@ def test_a_slice_is_bounded_and_never_empty(sizes):
         _, some, _ = publish.take()
         assert 1 <= len(some) <= 100
         assert sum(map(weight, some[:-1])) < 256 * 1024
+
+
+def test_few_records_are_weighed_at_once_where_they_have_many_headers():
+    headers = tuple((f"h{n}", b"") for n in range(1000))
+    publish = PublishMany([replace(record("t"), headers=headers)] * 900)
+    weighed = []
+    while publish.weighed < 900:
+        before = publish.weighed
+        publish.weigh(2000)
+        weighed.append(publish.weighed - before)
+    assert max(weighed) <= 100
+    assert publish.weight_bytes == 900 * weight(publish.records[0])

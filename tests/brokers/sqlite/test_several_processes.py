@@ -7,6 +7,7 @@ import itertools
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
+from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
 from sampleapp.brokers.sqlite.store import Store
 from tests.support import sqlite_process
 from tests.support.brokers import (
@@ -68,4 +69,4 @@ async def test_many_that_create_the_file_at_the_same_moment_all_end_well(tmp_pat
         stores = [Store(path=path, patience_s=20) for _ in range(8)]
         assert await outcomes([deferToThread(probe_and_close, store) for store in stores]) == [None] * 8
         with other_connection(path) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+            assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -1,4 +1,4 @@
-"""What becomes of records when somebody removes or overwrites the ``-wal`` file of a running service."""
+"""Detection of a ``-wal`` file that was deleted, replaced or overwritten under a running service."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from twisted.logger import LogLevel, formatEvent
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.wal import WriteAheadLog
+from sampleapp.errors import BrokerUnavailable
 from tests.support import sqlite_process
-from tests.support.brokers import Recorder, eventually, record, within
+from tests.support.brokers import Recorder, eventually, record, settled, within
 from tests.support.logs import logged
 from tests.support.sqlite import running
 
@@ -26,7 +27,7 @@ def wal(path):
 
 
 def values(path):
-    """What the next start finds, by offset."""
+    """Return the values that the next start finds, by offset."""
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return dict(connection.execute("SELECT offset, value FROM record").fetchall())
@@ -45,13 +46,6 @@ class Service:
         if report["error"] is None:
             self.acknowledged[report["offset"]] = b"%d" % report["n"]
         return report
-
-    def publish_until(self, stored):
-        """Publish until one is stored, or until one is refused; time is the process's own."""
-        while True:
-            report = self.publish()
-            if (report["error"] is None) is stored:
-                return report
 
     def kill(self):
         self._process.kill()
@@ -92,25 +86,42 @@ MOVED = [deleted, replaced_by_an_older_copy, replaced_by_an_empty_file]
 
 
 @pytest.mark.parametrize("tamper", MOVED)
-@pytest.mark.parametrize("end", ["at once", "later", "clean"])
-def test_nothing_is_lost_when_the_wal_is_moved_and_the_process_killed(path, tamper, end):
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_after_the_wal_was_moved_no_record_is_taken_and_what_was_acknowledged_is_in_the_database(
+    path, tamper, end
+):
     with service(path, 50) as running:
         older = shutil.copy(wal(path), path.with_name("older"))
         for _ in range(50):
             assert running.publish()["error"] is None
         tamper(path, Path(older))
-        refused = running.publish()
-        assert refused["error"] == "BrokerUnavailable"
-        assert f"{wal(path)} was " in refused["reasons"][0]
-        if end != "at once":
-            assert running.publish_until(stored=True)["offset"] == 100
-        if end == "clean":
-            running.stop()
-            # After a clean stop the one file is everything.
-            wal(path).unlink(missing_ok=True)
-        else:
-            running.kill()
+        for _ in range(3):
+            refused = running.publish()
+            assert refused["error"] == "BrokerUnavailable"
+            (reason,) = refused["reasons"]
+            assert reason.startswith(f"{wal(path)} was ")
+            assert f"All acknowledged records were copied to {path}. " in reason
+            assert "restart the service" in reason
+        getattr(running, end)()
+        # No other file is needed.
+        assert not wal(path).exists()
         assert values(path) == running.acknowledged
+
+
+def test_a_wal_that_was_moved_while_nobody_published_is_noticed_by_a_clean_stop(path):
+    with service(path, 50) as running:
+        wal(path).unlink()
+        running.stop()
+        assert values(path) == running.acknowledged
+
+
+def test_after_a_restart_records_are_taken_again(path):
+    with service(path, 50) as running:
+        wal(path).unlink()
+        assert running.publish()["error"] == "BrokerUnavailable"
+        running.stop()
+    with service(path, 1) as again:
+        assert again.acknowledged == {50: b"0"}
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -128,19 +139,30 @@ def test_nothing_is_lost_when_the_database_is_moved_the_process_killed_and_the_d
 
 
 @pytest_twisted.ensureDeferred
-async def test_that_a_deleted_wal_was_put_back_is_said_in_the_log_while_somebody_follows(path):
+async def test_a_deleted_wal_is_one_line_in_the_log_while_a_topic_is_followed(path):
     recorder = Recorder()
     async with running(path) as broker:
-        broker.follow(topic="t", observer=recorder)
+        following = broker.follow(topic="t", observer=recorder)
         assert (await within(broker.publish(record("t")))).offset == 0
         await eventually(lambda: recorder.records)
         with logged(LogLevel.warn) as warnings, logged(LogLevel.error) as errors:
             wal(path).unlink()
-            await eventually(lambda: warnings or errors)
-        assert wal(path).exists()
-        # A following that reads at that moment meets it first.
-        (event,) = warnings or errors
-        assert f"{wal(path)} was deleted while it was in use; what it held was put back" in formatEvent(event)
+            await eventually(lambda: not broker.health().ready)
+            # Also before anybody publishes.
+            assert broker.health().obstacles == ("Records cannot be stored until the service is restarted.",)
+            (end,) = await settled(broker, [record("t")])
+        assert isinstance(end, BrokerUnavailable)
+        assert str(end) == (
+            "The broker cannot store records until the service is restarted; this one was not stored."
+        )
+        assert warnings == []
+        (event,) = errors
+        line = formatEvent(event)
+        assert f"{wal(path)} was deleted while it was in use, and no more records are stored" in line
+        assert "still trying" not in line
+        assert following.obstacle() == "The stored records cannot be read until the service is restarted."
+        assert following.is_lasting()
+        assert broker.health().obstacles == ("Records cannot be stored until the service is restarted.",)
 
 
 def zeroed(path, _):
@@ -155,6 +177,16 @@ def emptied(path, _):
 
 def overwritten_by_an_older_copy(path, older):
     shutil.copyfile(older, wal(path))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_wal_that_was_emptied_just_before_a_clean_stop_is_one_line_in_the_log(path):
+    with logged(LogLevel.error) as errors:
+        async with running(path) as broker:
+            assert (await within(broker.publish(record("t")))).offset == 0
+            emptied(path, None)
+    (event,) = errors
+    assert f"{wal(path)} was overwritten or cut short" in formatEvent(event)
 
 
 @pytest.mark.parametrize("tamper", [zeroed, emptied, overwritten_by_an_older_copy])
@@ -175,24 +207,23 @@ def test_when_the_wal_is_overwritten_nothing_more_is_answered_and_the_database_i
             refused = running.publish()
             assert refused["error"] == "BrokerUnavailable"
             assert str(wal(path)) in refused["reasons"][0]
-            assert "Restore a backup" in refused["reasons"][0]
+            assert "Restore a backup, or restart the service" in refused["reasons"][0]
         getattr(running, end)()
         found = values(path)
     assert found == {n: running.acknowledged[n] for n in found}
     assert len(found) >= 20
 
 
-def test_two_services_on_one_file_lose_nothing_when_its_wal_is_deleted(path):
+def test_two_services_on_one_file_both_stop_when_its_wal_is_deleted(path):
     with service(path, 20) as one, service(path, 20) as other:
         wal(path).unlink()
-        for _ in range(3):
-            one.publish_until(stored=True)
-            other.publish_until(stored=True)
+        # This one cannot know to which file the other has written since.
+        assert "may be lost" in one.publish()["reasons"][0]
+        assert "All acknowledged records were copied" in other.publish()["reasons"][0]
         one.kill()
         other.kill()
-        found = values(path)
-        assert found == {**one.acknowledged, **other.acknowledged}
-        assert len(one.acknowledged) + len(other.acknowledged) == len(found)
+        assert values(path) == {**one.acknowledged, **other.acknowledged}
+        assert len(values(path)) == 40
 
 
 def append(store, count):
@@ -220,6 +251,22 @@ def test_what_an_operators_checkpoint_does_to_the_wal_is_no_fault(path, store):
     store.read("t", 0, max_records=1, max_bytes=1)
 
 
+@pytest.mark.parametrize("name", ["fstat", "pread"])
+def test_a_checkpoint_while_the_wal_is_being_checked_is_no_fault(path, store, monkeypatch, name):
+    real = getattr(os, name)
+
+    def with_checkpoint(*arguments):
+        monkeypatch.undo()
+        result = real(*arguments)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return result
+
+    monkeypatch.setattr(os, name, with_checkpoint)
+    store.read("t", 0, max_records=1, max_bytes=1)
+    append(store, 1)
+
+
 def test_a_large_transaction_that_is_taken_back_is_no_fault(path, store):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(RESTART)")
@@ -228,34 +275,70 @@ def test_a_large_transaction_that_is_taken_back_is_no_fault(path, store):
     append(store, 1)
 
 
-def test_what_is_deleted_between_two_looks_of_one_transaction_is_noticed(path, store, monkeypatch):
-    check = WriteAheadLog.require_whole
+def test_another_connection_that_opens_and_closes_the_file_is_no_fault(path, store):
+    for _ in range(3):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("SELECT count(*) FROM record").fetchone()
+        append(store, 1)
+        store.read("t", 0, max_records=1, max_bytes=1)
+    store.close()
+    # The last connection deletes the file when it closes.
+    assert not wal(path).exists()
+    append(store, 1)
 
-    def then_delete(*arguments):
-        check(*arguments)
+
+def test_a_path_that_cannot_be_read_is_an_error_of_the_store_and_no_loss(path, store, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WriteAheadLog, "require_intact", denied)
+        with pytest.raises(StoreError, match="cannot be opened"):
+            append(store, 1)
+    append(store, 1)
+    assert len(values(path)) == 11
+
+
+def test_after_another_program_has_written_the_records_of_a_deleted_wal_are_copied_as_well(path, store):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM record WHERE offset = 0")
+        connection.commit()
+    store.changes()
+    wal(path).unlink()
+    with pytest.raises(StoreError, match="All acknowledged records were copied"):
+        append(store, 1)
+    assert sorted(values(path)) == list(range(1, 10))
+
+
+def test_a_wal_that_is_deleted_during_a_transaction_makes_its_outcome_unknown(path, store, monkeypatch):
+    check = WriteAheadLog.require_intact
+
+    def then_delete(*arguments, **options):
+        check(*arguments, **options)
         monkeypatch.undo()
         wal(path).unlink()
 
-    monkeypatch.setattr(WriteAheadLog, "require_whole", then_delete)
+    monkeypatch.setattr(WriteAheadLog, "require_intact", then_delete)
     with pytest.raises(StoreError) as caught:
         append(store, 1)
     assert caught.value.publish_error().possibly_published
-    assert wal(path).stat().st_size > 0
-    append(store, 1)
-    assert len(values(path)) == 12
-
-
-def test_while_the_wal_cannot_be_put_back_it_is_tried_again(path, store):
-    obstacle = Path(f"{path}-wal-copy")
-    obstacle.mkdir()
-    wal(path).unlink()
-    for _ in range(2):
-        with pytest.raises(StoreError, match="could not be put back"):
-            append(store, 1)
-    obstacle.rmdir()
-    with pytest.raises(StoreError, match="was put back"):
+    with pytest.raises(StoreError, match="restart the service"):
         append(store, 1)
-    append(store, 1)
+    assert len(values(path)) == 11
+
+
+def test_while_records_cannot_be_copied_to_the_database_it_is_tried_again(path, store):
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM record").fetchone()
+        append(store, 1)
+        wal(path).unlink()
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"cannot be copied to .* Do not stop the service"):
+                append(store, 1)
+        reader.execute("ROLLBACK")
+        with pytest.raises(StoreError, match="All acknowledged records were copied"):
+            append(store, 1)
     assert len(values(path)) == 11
 
 

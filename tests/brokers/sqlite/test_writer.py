@@ -172,7 +172,7 @@ async def test_many_small_headers_count_for_what_they_take_in_memory(path):
 
 @pytest_twisted.ensureDeferred
 async def test_a_record_that_sqlite_cannot_hold_is_refused_alone(path):
-    # Never touched, the pages of so many zeros are never allocated.
+    # These pages of zeros are never touched, and so never allocated.
     too_large = bytes(1_000_000_001)
     async with running(path, buffer_bytes=3_000_000_000) as broker:
         await within(broker.publish(record("t", b"0")))

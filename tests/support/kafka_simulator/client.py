@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
-from sampleapp.brokers.kafka.client import RequestFailed
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import (
     Fetched,
@@ -26,6 +27,7 @@ from sampleapp.brokers.kafka.protocol import (
     ProducerIdentity,
     Request,
     TopicMetadata,
+    TopicsRequest,
 )
 from tests.support.kafka_simulator.fate import ERRORS, Fate
 
@@ -56,6 +58,8 @@ class SimulatedClient:
         """Who was asked what, by the Deferred that waits for the answer."""
         self._metadata = {}
         """Of each topic: Kafka's error code, the leaders of its partitions, its id."""
+        self._epochs = {}
+        """Of each topic: the epochs of those leaders."""
         self._connected = set()
         self._turn = 0
 
@@ -71,11 +75,11 @@ class SimulatedClient:
             timeout_s=_METADATA_TIMEOUT_S,
         ).addCallback(lambda _: None)
 
-    def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Sequence[TopicMetadata]]:
+    def describe_topics(self, topics: Sequence[str] | None) -> Deferred[Iterator[TopicMetadata | None]]:
         return self._send(
             None,
-            MetadataRequest(topics=topics, auto_create=False),
-            lambda: self._describe(topics),
+            TopicsRequest(topics=topics, auto_create=False),
+            lambda: chain.from_iterable((each, None) for each in self._describe(topics)),
             timeout_s=_METADATA_TIMEOUT_S,
         )
 
@@ -91,8 +95,12 @@ class SimulatedClient:
     def topic_id(self, topic: str) -> UUID | None:
         return self._known(topic)[2]
 
+    def leader_epoch_of(self, topic: str, partition: int) -> int:
+        return self._epochs.get(topic, {}).get(partition, -1)
+
     def forget_topic(self, topic: str) -> None:
         self._metadata.pop(topic, None)
+        self._epochs.pop(topic, None)
 
     def node_ids(self) -> Sequence[int]:
         return self.cluster.brokers
@@ -134,8 +142,10 @@ class SimulatedClient:
             return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
         if isinstance(request, InitProducerIdRequest):
             return self._send(node_id, request, self._identify, timeout_s=timeout_s)
-        # Each broker is read from by one loop, which waits for the answer to its last request.
-        assert not any(node_id == at and type(each) is type(request) for at, each in self.open.values())
+        # A following reads from each broker in one loop, which waits for the answer to its last request.
+        assert cluster.has_readers or not any(
+            node_id == at and type(each) is type(request) for at, each in self.open.values()
+        )
         if isinstance(request, ListOffsetsRequest):
             return self._send(node_id, request, lambda: self._offsets(node_id, request), timeout_s=timeout_s)
         assert isinstance(request, FetchRequest)
@@ -226,6 +236,7 @@ class SimulatedClient:
                     number: log.leader for number, log in logs.items() if number not in cluster.unmentioned
                 }
                 self._metadata[topic] = (ErrorCode.NONE, leaders, topic_id)
+                self._epochs[topic] = {number: log.epoch for number, log in logs.items()}
         return True
 
     def _describe(self, topics):
@@ -244,13 +255,16 @@ class SimulatedClient:
             for topic in (reversed(cluster.topics) if topics is None else topics)
         ]
 
-    def _log(self, node_id, topic, number, topic_id=None):
+    def _log(self, node_id, topic, number, topic_id=None, epochs=()):
         known_id, logs = self.cluster.known_to(node_id, topic)
         if topic_id not in (None, known_id) or (topic_id is not None and not logs):
             return ErrorCode.UNKNOWN_TOPIC_ID
         log = logs.get(number)
         if log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if (topic, number) in epochs and epochs[topic, number] != log.epoch:
+            is_older = epochs[topic, number] < log.epoch
+            return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if log.leader != node_id else log
 
     def _identify(self):
@@ -273,17 +287,17 @@ class SimulatedClient:
         return ProduceAnswer(answer, self.cluster.throttle_ms)
 
     def _offsets(self, node_id, request):
-        assert not request.read_committed
         answer = []
         for topic, partitions in request.topics:
             for number, which in partitions:
-                log = self._log(node_id, topic, number)
+                log = self._log(node_id, topic, number, epochs=request.leader_epochs)
                 if not isinstance(log, int) and log.unlisted[which]:
                     log = log.unlisted[which].pop(0)
                 if isinstance(log, int):
                     answer.append(ListedOffset(topic, number, log, -1, -1))
                 else:
-                    answer.append(ListedOffset(topic, number, 0, -1, log.listed(which)))
+                    offset = log.listed(which, read_committed=request.read_committed)
+                    answer.append(ListedOffset(topic, number, 0, -1, offset))
         return answer
 
     def _fetch(self, node_id, request, answer_by_s):
@@ -293,7 +307,9 @@ class SimulatedClient:
         ((topic, partitions),) = request.topics
         answer, room, empty = [], request.max_bytes, True
         for number, offset in partitions:
-            log = self._log(node_id, topic, number, request.topic_ids.get(topic))
+            log = self._log(
+                node_id, topic, number, request.topic_ids.get(topic), epochs=request.leader_epochs
+            )
             if isinstance(log, int):
                 answer.append(Fetched(topic, number, log))
                 continue

@@ -79,6 +79,8 @@ class Cluster:
         self.identity_error = ErrorCode.NONE
         self.ids_given = 0
         self.waits = True
+        self.has_readers = False
+        """Whether a broker may get several requests of a kind at once, and ones for last stable offsets."""
         self.topics = {TOPIC: {}}
         """The logs of each topic by the numbers of partitions; one without any does not exist."""
         self.clients = []
@@ -120,6 +122,7 @@ class Cluster:
         """Let a broker lead all partitions; ``None`` for no leader."""
         for log in self.logs.values():
             log.leader = leader
+            log.epoch += 1
 
     def cut_off(self, why, *, brokers=None):
         """Let some brokers, or all, not be reached, for this reason."""

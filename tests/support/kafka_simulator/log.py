@@ -75,6 +75,8 @@ class Log:
 
     def __init__(self, leader=1):
         self.leader = leader
+        self.epoch = 0
+        """Of its leader: each election has the next one."""
         self.start = self.end = 0
         self.batches = []
         """First offset, last offset, bytes."""
@@ -195,14 +197,16 @@ class Log:
         self.batches = [each for each in self.batches if each[1] >= offset]
         self.shown = {o: value for o, value in self.shown.items() if o >= offset}
 
-    def listed(self, which):
+    def listed(self, which, *, read_committed=False):
         """The offset that a leader lists for a time, or for one of the two that stand for an end."""
+        end = self.readable_to() if read_committed else self.end
         if which == EARLIEST:
             return self.start
         if which == LATEST:
-            return self.end
+            return end
         found = [offset for offset, timestamp_ms in self.timestamps if timestamp_ms >= which]
-        return max(found[0], self.start) if found else -1
+        found = [max(offset, self.start) for offset in found if offset < end]
+        return found[0] if found else -1
 
     def readable_to(self):
         return self.end if self.stable is None else self.stable

@@ -1,4 +1,4 @@
-"""The Kafka broker: the parts put together, started and stopped."""
+"""The Kafka broker: wires, starts and stops its components."""
 
 from __future__ import annotations
 
@@ -13,27 +13,39 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.client import Client
+from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
-from sampleapp.brokers.kafka.descriptions import describe_topics
+from sampleapp.brokers.kafka.descriptions import Descriptions
+from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer.results import refusal
+from sampleapp.brokers.kafka.reader import Reader
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.stopping import Stopping
-from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownTopic
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
-from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start, TopicDescription
+from sampleapp.model import (
+    EARLIEST,
+    Health,
+    ReadResult,
+    ReadStart,
+    Record,
+    RecordMetadata,
+    Start,
+    TopicDescription,
+)
 
 __all__ = ["KafkaBroker"]
 
-_NOT_STARTED: Final = "The Kafka broker was not started yet."
-_NOT_REACHED: Final = "Kafka was not reached yet."
+_NOT_STARTED: Final = "The Kafka broker has not started yet."
+_NOT_REACHED: Final = "Kafka has not been reached yet."
 _STOPPED: Final = "The broker was stopped."
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -44,7 +56,7 @@ class KafkaBroker:
     """
     The topics of a Kafka cluster.
 
-    A publish is answered after all in-sync replicas have the record (``acks=all``).
+    A publish is acknowledged after all in-sync replicas have the record (``acks=all``).
     """
 
     _log = Logger()
@@ -59,21 +71,25 @@ class KafkaBroker:
     ) -> None:
         """
         :param reactor: provides `IReactorTime`, and what TCP and TLS endpoints ask for.
-        :param environment: where the credentials may be.
-        :param metadata_interval_s: how often to look for new brokers, topics and partitions, in seconds.
+        :param environment: may hold the credentials.
+        :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
         """
         self._config = config
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None
-        self._condition = Condition(reactor)
+        self._condition = Condition(reactor, broker="Kafka", unavailable="Kafka is unreachable")
         self._condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
         self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
         self._interval_s = metadata_interval_s
         self._followings: Followings[Following] = Followings()
         self._sent: Counter[tuple[str, int]] = Counter()
-        self._client: Client | None = None
+        self._client: AfkakClient | None = None
         self._producer: Producer | None = None
+        self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
+        self._reader = Reader(
+            new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
+        )
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)
 
     def check(self) -> None:
@@ -121,17 +137,43 @@ class KafkaBroker:
             return fail(BrokerUnavailable("The service has not started; none of the records was published."))
         return self._producer.publish_many(records)
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
+    def check_topics(
+        self, topics: Collection[str], *, create: bool = True
+    ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`."""
         if self._producer is None:
             return succeed({name: BrokerUnavailable("The service has not started.") for name in topics})
-        return self._producer.check_topics(topics)
+        if create or self._stopping.is_requested:
+            return self._producer.check_topics(topics)
+        if not self._condition.health().ready:
+            return succeed({})
+        return Deferred.fromCoroutine(self._check_without_creating(topics))
 
-    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
+    def list_topics(self) -> Deferred[Sequence[str]]:
+        """See `IBroker.list_topics`."""
+        if self._client is None:
+            return fail(BrokerUnavailable("The service has not started."))
+        return self._descriptions.list_topics()
+
+    def describe_topics(self, topics: Collection[str]) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
         if self._client is None:
             return fail(BrokerUnavailable("The service has not started."))
-        return describe_topics(self._client, topics)
+        return self._descriptions.describe_topics(topics)
+
+    def read(
+        self,
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None = EARLIEST,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
+        """See `IBroker.read`. Uncommitted and aborted records of transactions are not returned."""
+        if self._client is None and not self._stopping.is_requested:
+            return fail(BrokerUnavailable("The service has not started."))
+        return self._reader.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
 
     def follow(
         self,
@@ -141,7 +183,7 @@ class KafkaBroker:
         start: Start = EARLIEST,
         partition: int | None = None,
     ) -> IFollowing:
-        """See `IBroker.follow`. Uncommitted and aborted records of transactions are not shown."""
+        """See `IBroker.follow`. Uncommitted and aborted records of transactions are not delivered."""
         following = Following(
             topic=topic,
             observer=observer,
@@ -163,7 +205,7 @@ class KafkaBroker:
         return self._secured().paths
 
     def reload(self) -> None:
-        """See `IReloadable.reload`. Connections that are open keep what they were made with."""
+        """See `IReloadable.reload`. Open connections keep the certificates and credentials of their start."""
         self._secured().reload()
 
     def health(self) -> Health:
@@ -185,16 +227,25 @@ class KafkaBroker:
         )
 
     def stop(self, *, deadline_s: float) -> Deferred[None]:
-        """See `IBroker.stop`. Of several calls the earliest deadline counts."""
+        """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
+
+    async def _check_without_creating(self, topics: Collection[str]) -> Mapping[str, PublishError]:
+        errors: dict[str, PublishError] = {}
+        for name, error in (await self._descriptions.topic_errors(topics)).items():
+            if error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
+                errors[name] = refusal(error)
+            elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self._config.auto_create:
+                errors[name] = UnknownTopic("The topic does not exist. Create it first, or check its name.")
+        return errors
 
     def _secured(self) -> CurrentSecurity:
         if self._security is None:
             self._security = CurrentSecurity(self._config, environ=self._environment, clock=self._reactor)
         return self._security
 
-    def _new_client(self) -> Client:
-        return Client(
+    def _new_client(self) -> AfkakClient:
+        return AfkakClient(
             addresses=self._config.addresses,
             client_id=self._config.client_id,
             endpoint_factory=make_endpoint_factory(
@@ -209,13 +260,19 @@ class KafkaBroker:
 
     async def _stop(self) -> None:
         followings = Deferred.fromCoroutine(self._followings.stop())
+        descriptions = self._descriptions.stop()
+        reader = self._reader.stop()
         self._watch.stop()
-        if self._producer is not None:
-            await self._producer.drain()
-            self._producer.stop()
-        await followings
-        if self._client is not None:
-            await self._client.close()
+        try:
+            if self._producer is not None:
+                await self._producer.drain()
+                self._producer.stop()
+            await followings
+            await descriptions
+            await reader
+        finally:
+            if self._client is not None:
+                await self._client.close()
         self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
 
     def _deadline_passed(self) -> None:

@@ -1,4 +1,4 @@
-"""The URL of a Kafka cluster and what it says: pure, and strict, so that a typing error is not ignored."""
+"""The URL of a Kafka cluster: strict parsing, so that no spelling mistake is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FORM: Final = "kafka://HOST:PORT[,HOST:PORT]…[?option=value&…], or kafka+tl
 _ENVIRONMENT: Final = "SAMPLEAPP_KAFKA_USERNAME and SAMPLEAPP_KAFKA_PASSWORD in the environment"
 _MAX_BUFFER_BYTES: Final = 2**40
 _MAX_DELIVERY_TIMEOUT_S: Final = 86_400.0
-# What somebody would call an option for what must not be in a URL.
+# Likely names of options for secrets, which must not be in a URL.
 _CREDENTIALS: Final = frozenset({"user", "username", "password", "sasl_username", "sasl_password"})
 _TOKENS: Final = frozenset({"token", "bearer", "access_token", "sasl_token"})
 
@@ -36,31 +36,31 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     """Host and port of some brokers; they know the others."""
     tls: bool
     auto_create: bool = False
-    """Whether publishing to a topic that does not exist asks the broker to create it."""
+    """Ask the broker to create a topic that does not exist when it is published to."""
     buffer_bytes: int = 64 * 1024 * 1024
-    """How much may wait for the cluster at most."""
+    """Maximum bytes of records that wait for the cluster."""
     delivery_timeout_s: float = 30.0
-    """Seconds after which a record that is not acknowledged has failed."""
+    """The time after which a record that is not acknowledged has failed, in seconds."""
     max_batch_bytes: int = 64 * 1024 * 1024
-    """How much the records of a batch that is read may take after decompression; others are skipped."""
+    """Maximum size of a batch that is read, after decompression; a larger one is skipped."""
     compression: str = "none"
     """One of `COMPRESSIONS`."""
     idempotence: bool = True
     client_id: str = "sampleapp"
-    """What the brokers call this service in their logs, metrics and quotas."""
+    """The name of this service in the logs, metrics and quotas of the brokers."""
     ca: Path | None = None
     """PEM file of the authorities that are trusted to have signed the brokers' certificates."""
     certificate: Path | None = None
-    """PEM file of the client certificate, and after it those that lead to its authority."""
+    """PEM file of the client certificate, followed by its intermediate certificates."""
     key: Path | None = None
-    """PEM file of the client certificate's key, not encrypted."""
+    """PEM file of the client certificate's private key, not encrypted."""
     sasl: Mechanism | None = None
     credentials: Path | None = None
     """File with the user name and the password for SASL."""
     token_file: Path | None = None
     """File with the token for OAUTHBEARER."""
     extensions: tuple[tuple[str, str], ...] = ()
-    """Names and values that OAUTHBEARER says beside the token (KIP-342)."""
+    """Names and values that OAUTHBEARER sends with the token (KIP-342)."""
 
 
 def parse(url: str) -> KafkaConfig:
@@ -70,8 +70,8 @@ def parse(url: str) -> KafkaConfig:
     :param url: ``kafka://HOST[:PORT][,HOST[:PORT]]…[?option=value&…]``, or the same with ``kafka+tls``. The
         port is 9092 if it is left out; an IPv6 address stands in brackets. Options are percent-encoded
         (RFC 3986, section 2.1); a plus sign is a plus sign.
-    :raise ValueError: for anything else, with a sentence that says what would be right. It repeats nothing
-        of the URL but the names of options, since a password may stand anywhere in it.
+    :raise ValueError: for anything else, with the correct form. It repeats only the names of options, since a
+        password may be anywhere in the URL.
     """
     scheme, colon, rest = url.partition("://")
     scheme = scheme.lower()
@@ -95,7 +95,7 @@ def parse(url: str) -> KafkaConfig:
 
 
 def _addresses(authority: str) -> tuple[tuple[str, int], ...]:
-    # A dict, since an address that is given twice would be asked twice.
+    # A dict, so that an address that is given twice is used once.
     return tuple(
         dict.fromkeys(_address(text, which) for which, text in enumerate(authority.split(","), start=1))
     )
@@ -147,7 +147,7 @@ def _seconds(value: str) -> float | None:
 
 
 def _client_id(value: str) -> str | None:
-    # What Kafka can use in the name of a metric as it is.
+    # The characters that Kafka uses unchanged in the names of metrics.
     return value if re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) else None
 
 
@@ -156,16 +156,16 @@ def _path(value: str) -> Path | None:
 
 
 def _token_path(value: str) -> Path | None:
-    # Somebody may give the token itself, which is refused before it can be named as a file that is missing.
+    # A JSON Web Token instead of a path is refused here: otherwise the error about the file would log it.
     return None if re.match(r"eyJ[A-Za-z0-9_-]*\.", value) else _path(value)
 
 
 def _extensions(value: str) -> tuple[tuple[str, str], ...] | None:
-    """The grammar is that of RFC 7628, section 3.1, less what is not printable; a comma separates them."""
+    """Parse extensions by the grammar of RFC 7628, section 3.1; printable only, separated by commas."""
     found = {}
     for each in value.split(","):
         match = re.fullmatch(r"(?P<name>[A-Za-z]+)=(?P<value>[ -~]+)", each)
-        # That one is the token.
+        # `auth` is the name of the token.
         if match is None or match["name"] == "auth" or match["name"] in found:
             return None
         found[match["name"]] = match["value"]

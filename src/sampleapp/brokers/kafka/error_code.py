@@ -1,7 +1,7 @@
 """
-The error codes of Kafka's protocol that this service knows what to do with.
+The error codes of Kafka's protocol that this service handles.
 
-The codes and what is true of them are those of ``org.apache.kafka.common.protocol.Errors``; see
+The codes and their properties are those of ``org.apache.kafka.common.protocol.Errors``; see
 https://kafka.apache.org/protocol.html#protocol_error_codes.
 """
 
@@ -19,26 +19,25 @@ _STALE_METADATA: Final = 2
 
 
 class ErrorCode(IntEnum):
-    """A code of an answer, and what is true of it."""
+    """An error code of an answer, with its properties."""
 
     is_retriable: bool
     """
-    Whether the same request may succeed later.
+    ``True`` if the same request may succeed later.
 
-    Whether it is right to send the same records again is another question: after some errors they may be
-    in the log already.
+    That does not mean that the same records may be sent again: after some errors they may be in the log.
     """
     has_stale_metadata: bool
     """
-    Whether another broker leads the partition, or will soon: load metadata before the next attempt.
+    ``True`` if another broker leads the partition, or will soon: load metadata before the next attempt.
 
-    These are the ones that are an ``InvalidMetadataException`` in Java's client.
+    In Java's client, these codes are an ``InvalidMetadataException``.
     """
 
     def __new__(cls, code: int, facts: int = 0) -> Self:
         """
         :param code: Kafka's number.
-        :param facts: of the flags above.
+        :param facts: `_RETRIABLE`, `_STALE_METADATA`, or both.
         """
         member = int.__new__(cls, code)
         member._value_ = code
@@ -92,22 +91,22 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def is_transient(cls, code: int | None) -> bool:
-        """Return whether a number is that of a retriable error; one that is not listed here is none."""
+        """Return ``True`` for the code of a retriable error; an unknown code is not retriable."""
         known = _BY_NUMBER.get(code)
         return known is not None and known.is_retriable
 
     @classmethod
     def says_stale_metadata(cls, code: int) -> bool:
-        """Return whether a number says that the metadata of the partition is out of date."""
+        """Return ``True`` for a code which means that the partition's metadata is out of date."""
         known = _BY_NUMBER.get(code)
         return known is not None and known.has_stale_metadata
 
     @classmethod
     def name_of(cls, code: int) -> str:
         """
-        Return Kafka's name for a number, for people.
+        Return Kafka's name of a code, for messages.
 
-        A broker may be newer than this list, so any number has a name.
+        Unknown codes get a name, too, since a broker may be newer than this list.
         """
         known = _BY_NUMBER.get(code)
         return f"Kafka's error {code}" if known is None else known.name

@@ -1,4 +1,4 @@
-"""Watching the cluster: whether it can be reached, since when it cannot, and which addresses fail."""
+"""Reachability of the cluster: probes, the state for `health`, and the addresses that fail."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed, ask_one_of
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
-from sampleapp.brokers.shared.backoff import Backoff
 from sampleapp.brokers.shared.condition import WRITING, Condition
-from sampleapp.brokers.shared.log_limit import LogLimit
-from sampleapp.brokers.shared.pause import Pause
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.log_limit import LogLimit
+from sampleapp.concurrency.pause import Pause
 
 __all__ = ["UNREACHABLE_AFTER_S", "ClusterListener", "Watch"]
 
 UNREACHABLE_AFTER_S: Final = 5.0
-"""When no broker was reached for so long, the cluster counts as unreachable, in seconds."""
+"""The time without reaching a broker after which the cluster counts as unreachable, in seconds."""
 
 _RETRY: Final = Backoff(first_s=0.2, max_s=1.0)
 _SOON_S: Final = 0.2
-"""At least so long after one look the next one comes, whatever happens: there is often more of it."""
+"""Minimum time between two probes, in seconds: connections often fail several at a time."""
 _SILENT: Final = FailureReason(
     sentence=f"No broker of the cluster has answered for {UNREACHABLE_AFTER_S:g} s: check that the brokers "
     "run, and the network to them.",
@@ -32,68 +32,68 @@ _SILENT: Final = FailureReason(
 
 
 class ClusterListener(Protocol):
-    """Is told whether the cluster can be reached."""
+    """Is notified when the cluster becomes unreachable or is reached."""
 
     def cluster_unreachable(self, reason: FailureReason) -> None:
         """
-        No broker has been reached for `UNREACHABLE_AFTER_S`; said once, until one is.
+        Handle that no broker has been reached for `UNREACHABLE_AFTER_S`. Called once, until one is reached.
 
-        :param reason: why, as far as it is known.
+        :param reason: the last known reason.
         """
 
     def cluster_reached(self) -> None:
-        """A broker was reached, and the metadata is fresh; said after each look that succeeds."""
+        """Handle that a broker was reached, with new metadata. Called after each successful probe."""
 
 
 class Watch:
     """
-    Looks now and then whether the cluster can be reached, and keeps the condition.
+    Probes the cluster, and keeps the part `WRITING` of the condition.
 
-    A look loads metadata, and connects to a broker at the address that it advertises. There is one every so
-    often; at once when a connection was lost, as it is when a request was not answered in time; and, while
-    none succeeds, again and again, and as soon as somebody's connection comes about. The time until the
-    cluster counts as unreachable begins with the first of these signs, so that a cluster that is frozen, or
-    behind a firewall that drops everything, is noticed although nothing refuses anything. While a look is
-    under way, answers to other requests put that off: a broker answers what comes on one connection in order,
-    so that a look may have to wait behind records whose followers are slow.
+    A probe loads metadata, and connects to a broker at the address that it advertises. There is a probe at
+    regular intervals; at once when a connection was lost, as after a request that was not answered in time;
+    and, while probes fail, repeatedly, and as soon as another component has connected. The time until the
+    cluster counts as unreachable begins with a probe, so that a cluster that is frozen, or behind a firewall
+    that drops packets, is noticed although no connection is refused. During a probe, answers to other
+    requests extend this time: a broker answers the requests of one connection in order, so that a probe may
+    have to wait behind records whose followers are slow.
 
-    It is a `sampleapp.brokers.kafka.client.ConnectionListener`, for all clients of the cluster.
+    It is a `sampleapp.brokers.kafka.cluster_client.ConnectionListener`, for all clients of the cluster.
     """
 
     _log = Logger()
 
     def __init__(self, *, condition: Condition, interval_s: float, clock: IReactorTime) -> None:
         """
-        :param condition: its part `WRITING` is kept by the watch from `start` on.
-        :param interval_s: how often to look when nothing happens, in seconds.
+        :param condition: the watch sets its part `WRITING`, from `start` on.
+        :param interval_s: the regular interval of probes, in seconds.
         """
         self._condition = condition
         self._interval_s = interval_s
         self._clock = clock
         self._pause = Pause(clock)
         self._is_running = False
-        self._is_looking = False
-        self._look_again = False
-        self._looked_at_s = 0.0
+        self._is_probing = False
+        self._probe_again = False
+        self._probed_at_s = 0.0
         self._waking: IDelayedCall | None = None
-        self._failed_looks = 0
+        self._failed_probes = 0
         self._was_reached = False
         self._is_unreachable = False
         self._answered_s: float | None = None
-        """When any request was last answered."""
+        """When any request was last answered, in seconds of the reactor's clock."""
         self._deadline: IDelayedCall | None = None
-        """When the cluster is unreachable, unless a broker is reached before."""
+        """Fires when the cluster becomes unreachable; cancelled when a broker is reached."""
         self._last_failure: FailureReason | None = None
         self._failing: dict[tuple[str, int], str] = {}
-        """The addresses that connections fail at, and why."""
+        """The addresses at which connections fail, each with the reason."""
         self._limit = LogLimit(clock)
 
     def start(self, *, client: ClusterClient, listener: ClusterListener) -> None:
         """
-        Begin to watch.
+        Begin to probe.
 
         :param client: loads the metadata, and connects.
-        :param listener: is told what comes of it.
+        :param listener: is notified of the results.
         """
         self._is_running = True
         Deferred.fromCoroutine(self._watch(client, listener)).addErrback(
@@ -101,9 +101,9 @@ class Watch:
         )
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop probing."""
         self._is_running = False
-        self._expect_an_answer_no_more()
+        self._cancel_deadline()
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
@@ -113,11 +113,11 @@ class Watch:
         """See `ConnectionListener.connected`."""
         failed_before = self._failing.pop((host, port), None) is not None
         if self._limit.forget((host, port)):
-            self._log.info("There is a connection to {address} again.", address=address(host, port))
-        if failed_before or self._failed_looks:
-            self._look_soon()
+            self._log.info("Connected to the Kafka broker at {address} again.", address=address(host, port))
+        if failed_before or self._failed_probes:
+            self._probe_soon()
 
-    def answered(self, host: str, port: int) -> None:  # noqa: ARG002 -- wherever it was
+    def answered(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
         """See `ConnectionListener.answered`."""
         self._answered_s = self._clock.seconds()
 
@@ -127,20 +127,20 @@ class Watch:
         self._failing[host, port] = reason.sentence
         self._last_failure = reason
         if is_first:
-            self._look_soon()
+            self._probe_soon()
 
-    def lost(self, host: str, port: int) -> None:  # noqa: ARG002 -- wherever it was
+    def lost(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
         """See `ConnectionListener.lost`."""
-        # While nothing works it is no news, but what the last attempt came to.
-        if not self._failed_looks:
-            self._look_soon()
+        # While probes fail, a lost connection is the result of the last one.
+        if not self._failed_probes:
+            self._probe_soon()
 
-    def _look_soon(self) -> None:
-        if self._is_looking:
-            self._look_again = True
+    def _probe_soon(self) -> None:
+        if self._is_probing:
+            self._probe_again = True
         elif self._is_running and self._waking is None:
-            # In another turn: whoever tells of a connection is not done with it yet.
-            due_s = self._looked_at_s + _SOON_S - self._clock.seconds()
+            # In another turn of the reactor: the connection may still be calling other listeners.
+            due_s = self._probed_at_s + _SOON_S - self._clock.seconds()
             self._waking = self._clock.callLater(max(due_s, 0.0), self._wake)
 
     def _wake(self) -> None:
@@ -149,90 +149,95 @@ class Watch:
 
     async def _watch(self, client: ClusterClient, listener: ClusterListener) -> None:
         while self._is_running:
-            self._is_looking = True
-            self._look_again = False
-            self._expect_an_answer(listener)
+            self._is_probing = True
+            self._probe_again = False
             try:
-                await _reach(client, clock=self._clock)
-                self._reached(client, listener)
-            except RequestFailed as error:
-                self._not_reached(error.reason)
-            except Exception:  # noqa: BLE001 -- whatever it was, the next look may find out more
-                self._log.failure("Looking at the cluster failed")
-                self._failed_looks += 1
-            self._is_looking = False
-            self._looked_at_s = self._clock.seconds()
+                await self._probe(client, listener)
+            except Exception:  # noqa: BLE001 -- any fault; the next probe may succeed
+                self._log.failure("Probing the cluster failed")
+                self._failed_probes += 1
+            self._is_probing = False
+            self._probed_at_s = self._clock.seconds()
             await self._pause.sleep(self._delay_s())
 
+    async def _probe(self, client: ClusterClient, listener: ClusterListener) -> None:
+        self._start_deadline(listener)
+        try:
+            await _reach(client, clock=self._clock)
+        except RequestFailed as error:
+            self._probe_failed(error.reason)
+        else:
+            self._probe_succeeded(client, listener)
+
     def _delay_s(self) -> float:
-        if self._failed_looks:
-            return _RETRY.delay_s(self._failed_looks)
-        return _SOON_S if self._look_again else self._interval_s
+        if self._failed_probes:
+            return _RETRY.delay_s(self._failed_probes)
+        return _SOON_S if self._probe_again else self._interval_s
 
-    def _expect_an_answer(self, listener: ClusterListener) -> None:
+    def _start_deadline(self, listener: ClusterListener) -> None:
         if self._deadline is None and not self._is_unreachable:
-            self._deadline = self._clock.callLater(UNREACHABLE_AFTER_S, self._unreachable, listener)
+            self._deadline = self._clock.callLater(UNREACHABLE_AFTER_S, self._set_unreachable, listener)
 
-    def _expect_an_answer_no_more(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _unreachable(self, listener: ClusterListener) -> None:
+    def _set_unreachable(self, listener: ClusterListener) -> None:
         self._deadline = None
-        if self._answered_s is not None and not self._failed_looks:
+        if self._answered_s is not None and not self._failed_probes:
             left_s = self._answered_s + UNREACHABLE_AFTER_S - self._clock.seconds()
             if left_s > 0:
-                self._deadline = self._clock.callLater(left_s, self._unreachable, listener)
+                self._deadline = self._clock.callLater(left_s, self._set_unreachable, listener)
                 return
         self._is_unreachable = True
         reason = self._last_failure or _SILENT
-        self._condition.bad(WRITING, reason.sentence, obstacle=reason.public)
+        self._condition.mark_failed(WRITING, reason.sentence, obstacle=reason.public)
         listener.cluster_unreachable(reason)
 
-    def _not_reached(self, reason: FailureReason) -> None:
-        self._failed_looks += 1
+    def _probe_failed(self, reason: FailureReason) -> None:
+        self._failed_probes += 1
         self._last_failure = reason
         if self._is_running:
-            self._condition.bad(WRITING, reason.sentence, obstacle=reason.public)
-            self._log_failing_addresses(besides=reason.sentence)
+            self._condition.mark_failed(WRITING, reason.sentence, obstacle=reason.public)
+            self._log_failing_addresses(logged=reason.sentence)
 
-    def _reached(self, client: ClusterClient, listener: ClusterListener) -> None:
-        self._failed_looks = 0
+    def _probe_succeeded(self, client: ClusterClient, listener: ClusterListener) -> None:
+        self._failed_probes = 0
         self._last_failure = None
         self._is_unreachable = False
-        self._expect_an_answer_no_more()
+        self._cancel_deadline()
         if not self._is_running:
             return
         if not self._was_reached:
             self._was_reached = True
             self._log.info("Kafka was reached; brokers: {count}", count=len(client.node_ids()))
-        self._condition.good(WRITING)
-        self._log_failing_addresses(besides="")
+        self._condition.mark_healthy(WRITING)
+        self._log_failing_addresses(logged="")
         listener.cluster_reached()
 
-    def _log_failing_addresses(self, *, besides: str) -> None:
-        """Log why connections fail, except for what is said already."""
+    def _log_failing_addresses(self, *, logged: str) -> None:
+        """Log the reasons why connections fail, except one that is logged already."""
         for failing, sentence in self._failing.items():
-            if sentence not in besides and self._limit.is_news(failing, sentence):
-                self._log.warn("No connection to a broker: {reason}", reason=sentence)
+            if sentence not in logged and self._limit.is_news(failing, sentence):
+                self._log.warn("No connection to a Kafka broker; still trying: {reason}", reason=sentence)
 
 
 async def _reach(client: ClusterClient, *, clock: IReactorTime) -> None:
     """
     Load metadata, and connect to one of the brokers at the address that it advertises, as publishing will.
 
-    The address that metadata came from may be another one: what an operator configures is not what brokers
-    say of themselves (``advertised.listeners``).
+    The address that metadata came from may be another one: the operator configures it, and brokers advertise
+    their own (``advertised.listeners``).
 
-    :raise RequestFailed: that is not possible.
+    :raise RequestFailed: no metadata, or no connection.
     """
     await client.load_metadata(())
     nodes = client.node_ids()
     if not nodes or any(client.is_connected(node_id) for node_id in nodes):
         return
     try:
-        # One that is frozen, or behind a firewall, is not waited for: the others may well be there.
+        # Without waiting for a broker that is frozen or behind a firewall: the others may answer.
         await ask_one_of(nodes, ask=client.when_connected, clock=clock)
     except RequestFailed as error:
         raise RequestFailed(_advertised(error.reason), sent=False) from error
@@ -240,7 +245,7 @@ async def _reach(client: ClusterClient, *, clock: IReactorTime) -> None:
 
 def _advertised(reason: FailureReason) -> FailureReason:
     return FailureReason(
-        sentence=f"The brokers advertise addresses of which none can be used from here: {reason.sentence} "
+        sentence=f"None of the addresses that the brokers advertise can be used: {reason.sentence} "
         "Check advertised.listeners of the brokers.",
         public=reason.public,
         lasting=reason.lasting,

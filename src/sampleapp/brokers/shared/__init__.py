@@ -1,1 +1,1 @@
-"""What every broker needs, once: its condition, waiting, backing off, and calling observers."""
+"""Parts that all brokers share: condition, followings, stopping, and calls of observers."""

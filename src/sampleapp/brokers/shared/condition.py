@@ -1,4 +1,4 @@
-"""What is known of the state of a broker: kept for `health`, and logged when it changes."""
+"""The condition of a broker: the reasons why it is not ready, with a log line for each change."""
 
 from __future__ import annotations
 
@@ -8,65 +8,91 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.shared.log_limit import LogLimit
+from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.model import Health
 
 __all__ = ["WRITING", "Condition"]
 
 WRITING = "writing"
-"""The part that says whether records can be stored."""
+"""The part for storing records."""
 
 _CANNOT_BE_STORED: Final = "Records cannot be stored at the moment; the log of the service says why."
 
 
 class Condition:
-    """The parts of the broker that do not work at the moment, with one reason each."""
+    """The parts of a broker that are not working now, with one reason each."""
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime | None = None) -> None:
-        """:param clock: limits the lines in the log; without one, the system's does."""
+    def __init__(
+        self,
+        clock: IReactorTime | None = None,
+        *,
+        broker: str = "The broker",
+        unavailable: str = "The broker is not ready",
+    ) -> None:
+        """
+        :param clock: for the limit of log lines; by default the system's clock.
+        :param broker: the broker's name in log lines.
+        :param unavailable: begins the log line when `WRITING` has failed.
+        """
+        self._broker = broker
+        self._unavailable = unavailable
         self._reasons: dict[Hashable, str] = {}
         self._obstacle = _CANNOT_BE_STORED
         self._limit = LogLimit(clock)
 
     def expect(self, part: Hashable, reason: str, *, obstacle: str = _CANNOT_BE_STORED) -> None:
         """
-        A part does not work, as is right at this time: that is not worth a line in the log.
+        Mark a part as not ready without a log line, since this is expected now.
 
-        :param obstacle: the same for any caller, without paths and addresses; of `WRITING` only.
+        :param reason: for the operator.
+        :param obstacle: the reason for callers, without paths and addresses; only for `WRITING`.
         """
         self._reasons[part] = reason
         if part == WRITING:
             self._obstacle = obstacle
 
-    def bad(self, part: Hashable, reason: str, *, obstacle: str = _CANNOT_BE_STORED) -> None:
+    def mark_failed(
+        self,
+        part: Hashable,
+        reason: str,
+        *,
+        obstacle: str = _CANNOT_BE_STORED,
+        needs_restart: bool = False,
+    ) -> None:
         """
-        A part does not work.
+        Mark a part as failed.
 
-        It is logged when it worked before or the reason is another one, at most once a minute for each part,
-        and not when the same reason keeps another part from working, too.
+        It is logged if the part worked before or the reason has changed, at most once a minute for each part,
+        and not if another part has failed for the same reason.
 
-        :param obstacle: the same for any caller, without paths and addresses; of `WRITING` only.
+        :param reason: for the operator.
+        :param obstacle: the reason for callers, without paths and addresses; only for `WRITING`.
+        :param needs_restart: the part does not recover by itself.
         """
         is_known = self._is_reason_of_another(part, reason)
         self.expect(part, reason, obstacle=obstacle)
         if self._limit.is_news(part, reason) and not is_known:
-            self._log.error("The broker does not work: {reason}", reason=reason)
+            state = self._unavailable if part == WRITING else f"{self._broker} is not ready"
+            if needs_restart:
+                self._log.error("{state}: {reason}", state=state, reason=reason)
+            else:
+                self._log.error("{state}; still trying: {reason}", state=state, reason=reason)
 
-    def good(self, part: Hashable) -> None:
-        """A part works; logged if it did not before, and no other part is kept from working by the same."""
+    def mark_healthy(self, part: Hashable) -> None:
+        """Mark a part as working; logged if it has failed before, unless another part has the same reason."""
         reason = self._reasons.pop(part, None)
         if self._limit.forget(part) and not self._is_reason_of_another(part, reason):
-            self._log.info("The broker works again. Before: {reason}", reason=reason)
+            self._log.info("{broker} is ready again. Before: {reason}", broker=self._broker, reason=reason)
 
     def forget(self, part: Hashable) -> None:
-        """A part is no more."""
+        """Remove a part that has ended."""
         self._reasons.pop(part, None)
         self._limit.forget(part)
 
     def health(self) -> Health:
-        """All reasons, each once."""
+        """Return the health of the broker, with each reason once."""
         reasons = tuple(dict.fromkeys(self._reasons.values()))
         obstacles = (self._obstacle,) if WRITING in self._reasons else ()
         return Health(ready=not reasons, reasons=reasons, obstacles=obstacles)

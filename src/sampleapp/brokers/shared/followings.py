@@ -1,4 +1,4 @@
-"""The followings of a broker: each begins when the broker has started, and ends with it at the latest."""
+"""A registry of a broker's followings, which begin after the broker has started and end with it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Followings", "RunningFollowing"]
 
 
 class RunningFollowing(Protocol):
-    """What the registry asks of a following."""
+    """The methods that the registry calls."""
 
     def begin(self) -> None:
-        """Begin to read; does nothing when it has begun or was stopped."""
+        """Begin to read, unless it has begun or was stopped."""
 
     def stop(self) -> Deferred[None]:
         """See `sampleapp.interfaces.IFollowing.stop`."""
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=RunningFollowing)
 
 
 class Followings(Generic[F]):
-    """All followings that have not ended."""
+    """The followings that have not ended."""
 
     def __init__(self) -> None:
         self._all: list[F] = []
@@ -35,15 +35,15 @@ class Followings(Generic[F]):
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker has started, and has not stopped."""
+        """True between the start and the stop of the broker."""
         return self._is_started and not self._is_stopped
 
     def current(self) -> list[F]:
-        """Return those that have not ended; the list is the caller's own."""
+        """Return a new list of the followings that have not ended."""
         return list(self._all)
 
     def add(self, following: F) -> None:
-        """Take in one more: begin it if the broker has started, and stop it if the broker has stopped."""
+        """Add a following. Begin it if the broker has started; stop it if the broker has stopped."""
         if self._is_stopped:
             following.stop()
             return
@@ -52,18 +52,18 @@ class Followings(Generic[F]):
             following.begin()
 
     def ended(self, following: F) -> None:
-        """Forget one of which nothing is left running."""
+        """Remove a following that has ended."""
         if following in self._all:
             self._all.remove(following)
 
     def start(self) -> None:
-        """Begin all that are there, and each that comes."""
+        """Begin all followings, and from now on each that is added."""
         self._is_started = True
         for following in self.current():
             following.begin()
 
     async def stop(self) -> None:
-        """Stop all of them, for ever; returns when nothing of them is left running."""
+        """Stop all followings for good. Returns after they have ended."""
         self._is_stopped = True
         for stopping in [following.stop() for following in self.current()]:
             await stopping

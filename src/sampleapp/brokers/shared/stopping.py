@@ -1,4 +1,4 @@
-"""Stopping a broker: once, with a deadline, whoever and how many ask for it."""
+"""Stopping of a broker: done once, with a deadline, for any number of callers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.concurrency.waiters import Waiters
 
 __all__ = ["Stopping"]
 
 
 class Stopping:
     """
-    What `sampleapp.interfaces.IBroker.stop` promises of its callers and of its deadline.
+    Implements the deadline and the callers of `sampleapp.interfaces.IBroker.stop`.
 
-    The work is begun by the first call. Each call sets a deadline, and the earliest one counts.
+    The first call begins the work. Each call sets a deadline, and the earliest one counts.
     """
 
     _log = Logger()
@@ -31,8 +31,8 @@ class Stopping:
         deadline_passed: Callable[[], None],
     ) -> None:
         """
-        :param work: does all that stopping takes; called once. What it raises is logged, and ends it.
-        :param deadline_passed: makes the work end soon; called at each deadline that comes before its end.
+        :param work: stops the broker; called once. An exception is logged, and ends it.
+        :param deadline_passed: makes the work end soon; called at each deadline before its end.
         """
         self._clock = clock
         self._work = work
@@ -41,30 +41,30 @@ class Stopping:
         self._timers: list[IDelayedCall] = []
         self._is_finished = False
         self.is_requested = False
-        """Whether anybody has asked for it."""
+        """Whether a stop has been requested."""
 
     def request(self, *, deadline_s: float) -> Deferred[None]:
         """
-        Begin to stop, if nobody has.
+        Begin to stop, unless it has begun.
 
         :param deadline_s: seconds until ``deadline_passed`` is called.
-        :return: fires with ``None`` at the end of the work; one for each caller, which may cancel it.
+        :return: a new Deferred that fires with ``None`` at the end of the work, and may be cancelled.
         """
         if self._is_finished:
             return succeed(None)
         waiter = self._waiters.wait()
-        self.later(deadline_s, self._deadline_passed)
+        self.later(deadline_s, self._on_deadline)
         if not self.is_requested:
             self.is_requested = True
             Deferred.fromCoroutine(self._run())
         return waiter
 
     def later(self, delay_s: float, do: Callable[[], None]) -> None:
-        """Call something after some seconds, unless the work has ended by then."""
+        """Call a function after some seconds, unless the work has ended by then."""
         self._timers.append(self._clock.callLater(delay_s, do))
 
     def finish(self) -> None:
-        """End it for all callers, also if the work goes on: it is left behind."""
+        """Answer all callers, even if the work has not ended and is abandoned."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -73,9 +73,16 @@ class Stopping:
                 timer.cancel()
         self._waiters.succeed(None)
 
+    def _on_deadline(self) -> None:
+        try:
+            self._deadline_passed()
+        except Exception:  # noqa: BLE001 -- after any error, no caller waits forever
+            self._log.failure("Stopping the broker at its deadline failed")
+            self.finish()
+
     async def _run(self) -> None:
         try:
             await self._work()
-        except Exception:  # noqa: BLE001 -- whatever it was, nobody waits for ever
+        except Exception:  # noqa: BLE001 -- after any error, no caller waits forever
             self._log.failure("Stopping the broker failed")
         self.finish()

@@ -1,9 +1,10 @@
 """
 The embedded default broker: records in one SQLite file.
 
-From the bottom up: `faults` says what an error of SQLite means, `opening` opens and verifies, `store` appends
-and reads (all three run on one private thread), `thread` is that thread, `publishes` is what callers wait
-for, `writer` gathers it into transactions, `following` reads topics, and `broker` puts them together.
+From the bottom up: `faults` translates errors of SQLite, `opening` opens and verifies the file, `wal` watches
+the write-ahead log, `store` appends and reads (all on one private thread), `thread` is that thread,
+`publishes` are pending calls, `writer` groups them into transactions, `following` follows topics, `reading`
+reads them from positions, and `broker` wires them together.
 """
 
 from sampleapp.brokers.sqlite.broker import SQLiteBroker

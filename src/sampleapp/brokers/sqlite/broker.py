@@ -1,12 +1,12 @@
-"""The SQLite broker: the parts put together, started and stopped."""
+"""The SQLite broker: wires its components, starts and stops them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, ParamSpec
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
@@ -16,6 +16,7 @@ from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.following import Followings
+from sampleapp.brokers.sqlite.reading import Reader
 from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
@@ -23,18 +24,31 @@ from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, PublishError
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
 from sampleapp.measures import SQLiteMeasures
-from sampleapp.model import EARLIEST, Health, Record, RecordMetadata, Start, TopicDescription
+from sampleapp.model import (
+    EARLIEST,
+    Health,
+    ReadResult,
+    ReadStart,
+    Record,
+    RecordMetadata,
+    Start,
+    TopicDescription,
+)
 
 __all__ = ["SQLiteBroker"]
+
+P = ParamSpec("P")
 
 BUFFER_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
 
+_PAGE_TOPICS = 1000
+"""Topics that are read in one call on the private thread, in about a millisecond."""
 _UNLOCK_S = 0.25
 _LAST_WAIT_S = 5.0
-_NOT_STARTED = "The broker was not started yet."
-_STOPPED = "The broker was stopped."
+_NOT_STARTED = "The broker has not been started yet."
+_STOPPED = "The broker has been stopped."
 
 
 @implementer(IBroker, IMeasured)
@@ -42,8 +56,8 @@ class SQLiteBroker:
     """
     Records in one SQLite file, with one partition for each topic and offsets from 0 without gaps.
 
-    A publish is answered after its commit was synced to the disk. Topics come into being by being
-    published to. Several processes may use the same file at the same time.
+    A publish is answered after its commit was synced to the disk. A topic is created by its first record.
+    Several processes may use the same file at the same time.
     """
 
     _log = Logger()
@@ -59,19 +73,22 @@ class SQLiteBroker:
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         """
-        :param path: of the file, which is created when it is missing; its directory has to exist.
+        :param path: of the file, which is created if it is missing; its directory must exist.
         :param clock: for polling and deadlines.
         :param threads: brings results back from the private thread.
-        :param buffer_bytes: how much may have been accepted and not yet stored.
+        :param buffer_bytes: the maximum bytes of records that are accepted and not yet stored.
         :param patience_s: seconds to wait for another process that has the file locked.
-        :param answer_timeout_s: seconds to wait for the disk; well above the patience.
+        :param answer_timeout_s: seconds to wait for the disk; well above ``patience_s``.
         """
-        # Absolute from now on: a daemon changes its directory after its options were read.
+        # Absolute, since a daemon changes its directory after its options were read.
         self._store = Store(path=Path(path).absolute(), patience_s=patience_s)
         self._thread = PrivateThread(threads=threads)
         self._condition = Condition()
         self._followings = Followings(
             store=self._store, thread=self._thread, clock=clock, condition=self._condition
+        )
+        self._reader = Reader(
+            store=self._store, thread=self._thread, clock=clock, answer_timeout_s=answer_timeout_s
         )
         self._writer = Writer(
             store=self._store,
@@ -88,7 +105,7 @@ class SQLiteBroker:
         self._stopping = Stopping(clock=clock, work=self._stop, deadline_passed=self._deadline_passed)
 
     def check(self) -> None:
-        """See `IBroker.check`. Leaves nothing open, so that the process may fork afterwards."""
+        """See `IBroker.check`. Closes the file again, so that the process may fork afterwards."""
         self._store.check()
 
     def start(self) -> None:
@@ -100,31 +117,53 @@ class SQLiteBroker:
         self._thread.start()
         self._writer.start()
         self._followings.start()
+        self._reader.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
-        """See `IBroker.publish`. A record that is published before the start waits for it."""
+        """See `IBroker.publish`. A record that is published before `start` waits for it."""
         return self._writer.publish(record)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """
-        See `IBroker.publish_many`. Several hundred records go into one transaction, more into several.
+        See `IBroker.publish_many`. A transaction has up to 500 records, and larger batches take several.
 
-        They give way to others after each hundred.
+        After each 100 records of a batch, records of other calls may follow in the same transaction.
         """
         return self._writer.publish_many(records)
 
-    def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
-        """See `IBroker.check_topics`. A topic that does not exist comes into being with its first record."""
-        against = {topic: self._against(topic) for topic in topics}
-        return succeed({topic: error for topic, error in against.items() if error is not None})
+    def check_topics(
+        self,
+        topics: Collection[str],
+        *,
+        create: bool = True,  # noqa: ARG002 -- the first record creates it
+    ) -> Deferred[Mapping[str, PublishError]]:
+        """See `IBroker.check_topics`. A missing topic is created by its first record."""
+        errors = {topic: self._error_of(topic) for topic in topics}
+        return succeed({topic: error for topic, error in errors.items() if error is not None})
 
-    def describe_topics(self, topics: Collection[str] | None = None) -> Deferred[Sequence[TopicDescription]]:
+    def list_topics(self) -> Deferred[Sequence[str]]:
+        """See `IBroker.list_topics`."""
+        return Deferred.fromCoroutine(self._list())
+
+    def describe_topics(self, topics: Collection[str]) -> Deferred[Sequence[TopicDescription]]:
         """See `IBroker.describe_topics`."""
-        if not self._started or self._stopping.is_requested:
-            return fail(BrokerUnavailable(_STOPPED if self._started else _NOT_STARTED))
-        names = None if topics is None else frozenset(topics)
-        describing: Deferred[Sequence[TopicDescription]] = Deferred.fromCoroutine(self._describe(names))
-        return describing.addTimeout(self._answer_timeout_s, self._clock, onTimeoutCancel=_give_up)
+        return Deferred.fromCoroutine(self._describe(sorted(set(topics))))
+
+    def read(
+        self,
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None = EARLIEST,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
+        """
+        See `IBroker.read`. A start at a time looks at all records before it.
+
+        It takes the private thread in steps of about 2 ms, between which records are stored.
+        """
+        return self._reader.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
 
     def follow(
         self,
@@ -149,7 +188,7 @@ class SQLiteBroker:
         """See `IBroker.stop`. Of several calls the earliest deadline counts."""
         return self._stopping.request(deadline_s=deadline_s)
 
-    def _against(self, topic: str) -> PublishError | None:
+    def _error_of(self, topic: str) -> PublishError | None:
         if self._stopping.is_requested:
             return BrokerStopped("The service is stopping.")
         try:
@@ -158,36 +197,72 @@ class SQLiteBroker:
             return error
         return None
 
-    async def _describe(self, topics: Collection[str] | None) -> Sequence[TopicDescription]:
+    async def _list(self) -> list[str]:
+        names: list[str] = []
+        while True:
+            # Page by page, so that publishing waits for the thread only for the time of one page.
+            page = await self._read(self._store.topics, after=names[-1] if names else "", count=_PAGE_TOPICS)
+            names += page
+            if len(page) < _PAGE_TOPICS:
+                return names
+
+    async def _describe(self, topics: Sequence[str]) -> list[TopicDescription]:
+        found: list[str] = []
+        for start in range(0, max(len(topics), 1), _PAGE_TOPICS):
+            found += await self._read(self._store.topics_of, topics[start : start + _PAGE_TOPICS])
+        return [single_partition(name) for name in found]
+
+    async def _read(self, read: Callable[P, list[str]], *args: P.args, **kwargs: P.kwargs) -> list[str]:
+        if not self._started or self._stopping.is_requested:
+            raise BrokerUnavailable(_STOPPED if self._started else _NOT_STARTED)
+        reading = self._thread.run(read, *args, **kwargs)
         try:
-            names = await self._thread.run(self._store.topics, topics)
+            return await reading.addTimeout(
+                self._answer_timeout_s, self._clock, onTimeoutCancel=_raise_timed_out
+            )
         except StoreError as error:
             raise BrokerUnavailable(error.obstacle) from error
-        return [single_partition(name) for name in names]
 
     def _deadline_passed(self) -> None:
         self._store.abandon()
-        self._writer.give_up_queue()
-        # What is left is the page or the batch that is running. A batch that waited for a lock is soon
-        # known not to have been stored, which is better to know than that it may be.
+        # Only the page or the transaction that is running is left now. A transaction that waited for a lock
+        # soon fails as not stored, which is better than an unknown outcome.
         self._stopping.later(_UNLOCK_S, self._writer.give_up)
-        # Nothing waits for a lock any more, so only a disk that does not answer can take longer.
-        self._stopping.later(_LAST_WAIT_S, self._leave_behind)
+        # Nothing waits for a lock any more, so only a hanging disk can take longer.
+        self._stopping.later(_LAST_WAIT_S, self._abandon_thread)
+        self._writer.give_up_queue()
 
-    def _leave_behind(self) -> None:
-        self._log.error("{path} does not answer: its thread is left behind.", path=str(self._store.path))
+    def _abandon_thread(self) -> None:
+        self._log.error(
+            "{path} did not respond at shutdown; abandoning its thread.", path=str(self._store.path)
+        )
         self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
         self._stopping.finish()
 
     async def _stop(self) -> None:
+        self._reader.stop()
         stopping = Deferred.fromCoroutine(self._followings.stop())
-        await self._writer.drain()
-        await stopping
-        if self._started:
-            await self._thread.run(self._store.close)
-            self._thread.stop()
+        try:
+            await self._writer.drain()
+            await stopping
+        finally:
+            if self._started:
+                await self._close()
         self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
 
+    async def _close(self) -> None:
+        try:
+            fault = await self._thread.run(self._store.close)
+            if fault is not None:
+                self._condition.mark_failed(
+                    WRITING,
+                    fault.reason,
+                    obstacle=fault.obstacle_to_storing,
+                    needs_restart=fault.needs_restart,
+                )
+        finally:
+            self._thread.stop()
 
-def _give_up(_: object, timeout_s: float) -> NoReturn:
-    raise BrokerUnavailable(f"The disk has not answered for {timeout_s:g} seconds.")
+
+def _raise_timed_out(_: object, timeout_s: float) -> NoReturn:
+    raise BrokerUnavailable(f"The disk has not responded for {timeout_s:g} seconds.")

@@ -1,7 +1,7 @@
 """
-What an error of SQLite means: for the caller whose record it was, and for the operator.
+Translation of SQLite's errors, with messages for the caller and for the operator.
 
-The only place where errors of ``sqlite3`` are told apart.
+No other module distinguishes errors of ``sqlite3``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CANNOT_BE_READ", "Code", "StoreError", "from_sqlite", "primary_code"
 
 
 class Code(IntEnum):
-    """SQLite's primary result codes; the module `sqlite3` names them from Python 3.11 only."""
+    """SQLite's primary result codes. The module `sqlite3` only has them since Python 3.11."""
 
     ERROR = 1
     PERM = 3
@@ -36,18 +36,19 @@ class Code(IntEnum):
 
 class _Meaning(Struct, frozen=True):
     reason: str
-    """For the operator: what is the matter with the file, and what to do."""
+    """For the operator: the problem with the file, and its solution."""
     detail: str
     """For callers."""
     reopen: bool = True
-    """Whether the connection is not to be trusted any more."""
+    """Whether the connection must be closed."""
 
 
-_UNKNOWN = "The broker could not make sure that this record is stored; it may or may not be."
+_UNKNOWN = "The broker cannot tell whether this record is stored."
 _UNAVAILABLE = "The broker cannot store records at the moment; this one was not stored."
+_RESTART = "The broker cannot store records until the service is restarted; this one was not stored."
 
 CANNOT_BE_READ = "The stored records cannot be read at the moment."
-"""What keeps a following from reading on, for callers, where nothing more exact may be said."""
+"""The obstacle of a following, for callers, if there is no more exact one."""
 
 _OBSTACLES: dict[Code | None, str] = {
     Code.BUSY: "The stored records are in use by another program, and cannot be read until it ends.",
@@ -64,12 +65,12 @@ _OBSTACLES_TO_STORING: dict[Code | None, str] = {
 
 _MEANINGS: dict[Code, _Meaning] = {
     Code.BUSY: _Meaning(
-        "is locked by another program, which did not let go of it in time; find it and end it",
+        "is locked by another program, which did not release it in time; find that program and end it",
         "The broker's log is in use by another program; this record was not stored.",
         reopen=False,
     ),
     Code.READONLY: _Meaning(
-        "may not be written to; allow this user to write to the file and to its directory",
+        "cannot be written to; allow this user to write to the file and to its directory",
         _UNAVAILABLE,
     ),
     Code.IOERR: _Meaning(
@@ -83,8 +84,7 @@ _MEANINGS: dict[Code, _Meaning] = {
         reopen=False,
     ),
     Code.CANTOPEN: _Meaning(
-        "cannot be opened or created; the directory has to exist, and this user has to be allowed to write "
-        "to it",
+        "cannot be opened or created; its directory must exist, and be writable by this user",
         _UNAVAILABLE,
     ),
     Code.NOTADB: _Meaning(
@@ -96,7 +96,7 @@ _MEANINGS[Code.PERM] = _MEANINGS[Code.CANTOPEN]
 _MEANINGS[Code.AUTH] = _MEANINGS[Code.CANTOPEN]
 _OTHER = _Meaning("could not be used", _UNAVAILABLE)
 
-# How SQLite words its codes (sqlite3ErrStr), for Python 3.10, whose exceptions do not carry them.
+# SQLite's texts of its codes (sqlite3ErrStr), for Python 3.10, whose exceptions do not have the code.
 _MESSAGES: tuple[tuple[str, Code], ...] = (
     ("database is locked", Code.BUSY),
     ("database table is locked", Code.LOCKED),
@@ -118,57 +118,70 @@ _MESSAGES: tuple[tuple[str, Code], ...] = (
 
 
 class StoreError(Exception):
-    """The store could not do what it was asked. Nothing was stored, unless ``error`` says that it may be."""
+    """An operation of the store failed. Nothing was stored, unless ``error`` is `OutcomeUnknown`."""
 
     def __init__(
         self,
         reason: str,
         *,
         error: type[PublishError] = BrokerUnavailable,
-        detail: str = _UNAVAILABLE,
+        detail: str | None = None,
         code: Code | None = None,
         reopen: bool = True,
+        needs_restart: bool = False,
     ) -> None:
         """
-        :param reason: one sentence for the operator; it names the file.
-        :param error: what a publish fails with because of this.
-        :param detail: that error's message; it may be shown to anyone.
-        :param code: what SQLite said, if it was SQLite.
-        :param reopen: whether the connection is not to be trusted any more.
+        :param reason: a message for the operator; it names the file.
+        :param error: the error of the affected publishes.
+        :param detail: the message of that error; it may be shown to any caller.
+        :param code: SQLite's code, if this is an error of SQLite.
+        :param reopen: whether the connection must be closed.
+        :param needs_restart: whether the store refuses to use the file until the service restarts.
         """
         super().__init__(reason)
         self.reason = reason
         self.code = code
         self.reopen = reopen
+        self.needs_restart = needs_restart
         self._error = error
-        self._detail = detail
+        self._detail = detail or (_RESTART if needs_restart else _UNAVAILABLE)
 
     @property
     def obstacle(self) -> str:
-        """What keeps a following from reading on, for callers; see `IFollowing.obstacle`."""
+        """The reason why reading does not continue, for callers; see `IFollowing.obstacle`."""
+        if self.needs_restart:
+            return "The stored records cannot be read until the service is restarted."
         return _OBSTACLES.get(self.code, CANNOT_BE_READ)
 
     @property
     def obstacle_to_storing(self) -> str:
-        """What keeps records from being stored, for callers; see `sampleapp.model.Health.obstacles`."""
+        """The reason why nothing can be stored, for callers; see `sampleapp.model.Health.obstacles`."""
+        if self.needs_restart:
+            return "Records cannot be stored until the service is restarted."
         return _OBSTACLES_TO_STORING.get(self.code, "Records cannot be stored at the moment.")
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it stays until somebody repairs the file."""
-        return self.code in {Code.CORRUPT, Code.NOTADB}
+        """True if it stays until the operator acts."""
+        return self.needs_restart or self.code in {Code.CORRUPT, Code.NOTADB}
 
     def after_commit(self) -> StoreError:
-        """Make the same error for a transaction that was committed before it was found."""
-        return StoreError(self.reason, error=OutcomeUnknown, detail=_UNKNOWN, code=self.code)
+        """Return this error with an unknown outcome, for a transaction that was committed before."""
+        return StoreError(
+            self.reason,
+            error=OutcomeUnknown,
+            detail=_UNKNOWN,
+            code=self.code,
+            needs_restart=self.needs_restart,
+        )
 
     def publish_error(self) -> PublishError:
-        """Make the error for one waiting caller: each needs its own, since tracebacks grow on it."""
+        """Return a new error for one waiting caller. Each needs its own, since tracebacks grow."""
         return self._error(self._detail)
 
 
 def primary_code(error: Exception) -> Code | None:
-    """The primary result code of SQLite behind an exception, or ``None`` for one that is not known."""
+    """Return the primary result code of SQLite for an exception, or ``None`` if there is none."""
     number = getattr(error, "sqlite_errorcode", None)
     if number is not None:
         # An extended code, such as SQLITE_IOERR_FSYNC, has its primary one in the low byte.
@@ -187,15 +200,15 @@ def primary_code(error: Exception) -> Code | None:
 
 def from_sqlite(error: Exception, *, path: str, committing: bool) -> StoreError:
     """
-    Translate what SQLite raised.
+    Translate an exception of SQLite.
 
-    :param committing: whether it was the commit that failed. When it could not be written or synced, the
-        last frame may have reached the disk all the same, and a recovery after a crash would find it.
+    :param committing: whether the commit failed. If it could not be written or synced, its last frame may
+        still have reached the disk, and a recovery after a crash would find it.
     """
     code = primary_code(error)
     meaning = _OTHER if code is None else _MEANINGS.get(code, _OTHER)
     reason = f"{path} {meaning.reason} (SQLite: {error})."
-    # These are given before the last frame of the transaction is written, so it was surely rolled back.
+    # These are raised before the last frame of the transaction is written, so it was certainly rolled back.
     if committing and code not in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
         return StoreError(
             reason,

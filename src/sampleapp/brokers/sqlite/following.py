@@ -1,4 +1,4 @@
-"""Reading topics: each following reads pages until it has caught up, then waits until there is more."""
+"""Followings: each reads pages of its topic until it has caught up, then waits for new records."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared import followings
-from sampleapp.brokers.shared.backoff import Backoff
-from sampleapp.brokers.shared.condition import Condition
-from sampleapp.brokers.shared.observers import batch_observer, deliver, deliver_batch, tell_caught_up
-from sampleapp.brokers.shared.pause import Pause
-from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.observers import (
+    batch_observer,
+    deliver,
+    deliver_batch,
+    position_observer,
+    tell_begun_at,
+    tell_caught_up,
+)
 from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
 from sampleapp.brokers.sqlite.rows import Page
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
-from sampleapp.brokers.sqlite.wal import WalMoved
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, ConsumerRecord, Record, Start
 
 __all__ = ["Following", "Followings"]
 
-# A page takes about 2 ms, because publishes take turns with it on the private thread. What is delivered of it
-# in one turn of the reactor takes less.
+# Reading a page takes about 2 ms, since publishes wait for it on the private thread. Delivering a slice of it
+# to the observer, in one turn of the reactor, takes less.
 _PAGE_RECORDS = 2000
 _PAGE_BYTES = 2 * 1024 * 1024
-_TURN_RECORDS = 250
-_TURN_BATCH_RECORDS = 500
+_SLICE_RECORDS = 250
+_SLICE_BATCH_RECORDS = 500
 _POLL_S = 0.2
 _BACKOFF = Backoff(first_s=0.25, max_s=5.0)
 
 
 @implementer(IFollowing)
 class Following:
-    """One reading of one topic."""
+    """A following of one topic."""
 
     _log = Logger()
 
@@ -56,10 +62,10 @@ class Following:
         ended: Callable[[Following], None],
     ) -> None:
         """
-        :param find: finds the offset at which to begin.
+        :param find: returns the offset at which to begin.
         :param read: reads a page of the topic from an offset on.
-        :param condition: learns of errors of reading; this following is the part it is told of.
-        :param ended: is called when the following was stopped and nothing of it is left running.
+        :param condition: receives errors of reading; this following is the part.
+        :param ended: is called after the following has stopped.
         """
         self.topic = topic
         self._observer = observer
@@ -75,6 +81,7 @@ class Following:
         self._end: int | None = None
         self._end_at_start: int | None = None
         self._caught_up = False
+        self._told_begun = False
         self._more = False
         self._stopped = False
         self._obstacle: str | None = None
@@ -82,21 +89,21 @@ class Following:
         self._exists: bool | None = None
         self._running: Deferred[None] | None = None
         self._ahead: Deferred[Page] | None = None
-        """The page after the one that is being delivered."""
+        """The page that is read while the one before is delivered."""
         self._clock = clock
         self._failures = 0
         self._pause = Pause(clock)
         self._stop_waiters: Waiters[None] = Waiters()
 
     def begin(self) -> None:
-        """Begin to read, unless it was stopped already. What is read arrives later."""
+        """Begin to read, unless it has been stopped. Records arrive later."""
         if not self._stopped and self._running is None:
             self._running = Deferred.fromCoroutine(self._run())
 
     def wake(self) -> None:
-        """There may be more to read."""
+        """Read again, since there may be new records."""
         self._more = True
-        # Trying again too early would only fail again.
+        # After a failure, keep the delay of the back-off.
         if not self._failures:
             self._pause.wake()
 
@@ -127,21 +134,31 @@ class Following:
         return None if self._end is None else max(0, self._end - self._position)
 
     async def _run(self) -> None:
-        # The first page must not arrive while `follow` is still running: reading takes a thread hop.
+        # The first page arrives after `follow` has returned, since it is read on another thread.
         while not self._stopped:
             self._more = False
             try:
-                page = await self._next_page()
+                await self._page_read(await self._next_page())
             except StoreError as error:
                 self._is_lasting = error.is_lasting
+                if error.needs_restart and not self._stopped:
+                    # Nothing can be stored either. Without a publish, the writer does not notice it.
+                    self._condition.mark_failed(
+                        WRITING,
+                        error.reason,
+                        obstacle=error.obstacle_to_storing,
+                        needs_restart=error.needs_restart,
+                    )
                 await self._failed(error.reason, error.obstacle)
-            except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
-                self._log.failure("Reading topic {topic} failed unexpectedly", topic=self.topic)
+            except Exception:  # noqa: BLE001 -- nothing cancels this, and reading must continue
+                self._log.failure(
+                    "Reading the topic {topic} failed unexpectedly; trying again", topic=self.topic
+                )
                 self._is_lasting = False
+                # Continue after the last delivered record, which may be before the page that was read ahead.
+                await self._finish_reading_ahead()
                 reason = f"The topic {self.topic} could not be read; see the log."
                 await self._failed(reason, CANNOT_BE_READ)
-            else:
-                await self._page_read(page)
         await self._finish_reading_ahead()
         self._condition.forget(self)
         self._obstacle = None
@@ -152,7 +169,7 @@ class Following:
     async def _failed(self, reason: str, obstacle: str) -> None:
         if self._stopped:
             return
-        self._condition.bad(self, reason)
+        self._condition.mark_failed(self, reason)
         self._obstacle = obstacle
         self._failures += 1
         await self._pause.sleep(_BACKOFF.delay_s(self._failures))
@@ -167,15 +184,16 @@ class Following:
         return page if self._has_partition else Page([], 0, 0)
 
     async def _finish_reading_ahead(self) -> None:
-        if self._ahead is not None:
-            # What went wrong with a page that nobody wants any more is found again by those who read it.
-            await self._ahead.addErrback(lambda _: None)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            # Ignore an error of a page that is dropped. The next reading meets it again.
+            await ahead.addErrback(lambda _: None)
 
     async def _page_read(self, page: Page) -> None:
         if self._stopped:
             return
         self._failures = 0
-        self._condition.good(self)
+        self._condition.mark_healthy(self)
         self._obstacle = None
         self._end = page.end
         if page.next_offset < page.end:
@@ -187,16 +205,19 @@ class Following:
     async def _deliver(self, page: Page) -> None:
         if self._end_at_start is None:
             self._end_at_start = page.end
+        if self._exists and not self._told_begun:
+            self._told_begun = True
+            tell_begun_at(position_observer(self._observer), 0, self._position)
         records = iter(page.records)
-        at_once = _TURN_RECORDS if self._batch_observer is None else _TURN_BATCH_RECORDS
+        at_once = _SLICE_RECORDS if self._batch_observer is None else _SLICE_BATCH_RECORDS
         for start in range(0, len(page.records), at_once):
             if start:
-                # The private thread begins with the next page when this one waits for the system.
+                # The private thread can read the next page.
                 await self._next_turn()
-            # Anybody may stop the following between two turns.
+            # The following may be stopped between two turns of the reactor.
             if self._stopped:
                 return
-            self._deliver_turn(list(islice(records, at_once)))
+            self._deliver_slice(list(islice(records, at_once)))
         if self._stopped:
             return
         self._position = page.next_offset
@@ -204,7 +225,7 @@ class Following:
             self._caught_up = True
             tell_caught_up(self._observer, topic=self.topic)
 
-    def _deliver_turn(self, records: Sequence[ConsumerRecord]) -> None:
+    def _deliver_slice(self, records: Sequence[ConsumerRecord]) -> None:
         if self._batch_observer is not None:
             self._position = records[-1].offset + 1
             deliver_batch(self._batch_observer, records)
@@ -212,7 +233,7 @@ class Following:
         for record in records:
             self._position = record.offset + 1
             deliver(self._observer, record)
-            # The observer may stop the following at any record.
+            # The observer may stop the following after any record.
             if self._stopped:
                 return
 
@@ -223,14 +244,12 @@ class Following:
 
 
 class Followings:
-    """All followings of a broker; sees to it that each learns of new records, whoever has written them."""
-
-    _log = Logger()
+    """All followings of a broker. Wakes them for new records of this process and of others."""
 
     def __init__(
         self, *, store: Store, thread: PrivateThread, clock: IReactorTime, condition: Condition
     ) -> None:
-        """:param thread: the one on which the store is used."""
+        """:param thread: the thread of the store."""
         self._store = store
         self._thread = thread
         self._clock = clock
@@ -260,12 +279,12 @@ class Followings:
         return following
 
     def start(self) -> None:
-        """Begin to read for those who follow already, and for those to come."""
+        """Begin all present followings, and each new one."""
         self._registry.start()
         self._begin_to_poll()
 
     def stored(self, records: Sequence[Record]) -> None:
-        """This process has stored records."""
+        """Wake the followings of these records, which this process has stored."""
         if self._registry:
             topics = {record.topic for record in records}
             for following in self._registry.current():
@@ -273,12 +292,16 @@ class Followings:
                     following.wake()
 
     async def stop(self) -> None:
-        """Stop all of them, for ever."""
+        """Stop all followings for good."""
         polling = self._polling
         self._pause.end()
         await self._registry.stop()
         if polling is not None:
             await polling
+
+    def _wake_all(self) -> None:
+        for following in self._registry.current():
+            following.wake()
 
     def _read(self, topic: str, offset: int) -> Deferred[Page]:
         return self._thread.run(
@@ -290,21 +313,16 @@ class Followings:
             self._polling = Deferred.fromCoroutine(self._poll())
 
     async def _poll(self) -> None:
-        """Wake everybody when another process has written since the last look."""
+        """Check regularly for records of other processes, and wake all followings when there are some."""
         while True:
             await self._pause.sleep(_POLL_S)
             if not self._registry or not self._registry.is_running:
                 break
             try:
                 changes = await self._thread.run(self._store.changes)
-            except WalMoved as error:
-                # This look has put it back, so that nobody else meets it.
-                self._log.warn("{reason}", reason=error.reason)
-                changes = None
-            except Exception:  # noqa: BLE001 -- the followings meet the same when they read, and report it
+            except Exception:  # noqa: BLE001 -- the followings meet the same error when they read, and report it
                 changes = None
             if changes is None or changes != self._changes:
                 self._changes = changes
-                for following in self._registry.current():
-                    following.wake()
+                self._wake_all()
         self._polling = None

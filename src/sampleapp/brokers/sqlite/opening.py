@@ -1,16 +1,17 @@
 """
-Opening the store's file: making it when there is none, and refusing what is not ours.
+Opening of the store's file: create it if it is missing, and refuse files of other programs.
 
 Runs on the private thread, and once before the reactor runs.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import Event
@@ -18,34 +19,36 @@ from typing import TypeVar
 
 from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "patiently", "require_creatable"]
+__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "require_creatable", "retry_while_locked"]
 
 APPLICATION_ID = 0x53417070
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TRY_AGAIN_S = 0.002
+_MODE = 0o600
+"""The mode of a new file: records may be confidential."""
 
 T = TypeVar("T")
 
 
-def patiently(do: Callable[[], T], *, patience_s: float, abandoned: Event) -> T:
+def retry_while_locked(do: Callable[[], T], *, patience_s: float, abandoned: Event) -> T:
     """
-    Do something with the file, again and again for as long as another program has it locked.
+    Call a function, and retry while another program has the file locked.
 
-    SQLite's own busy timeout is not used: it backs off to 100 ms, so that it seldom wins against a
-    program that commits without pause, it is not asked at all while the journal mode is changed, and
-    nothing can interrupt it.
+    SQLite's own busy timeout is not used: it backs off to 100 ms, so it rarely gets the lock from a program
+    that commits without pause; it does not apply while the journal mode is changed; and it cannot be
+    interrupted.
 
-    :param patience_s: seconds after which the lock is accepted as an error.
-    :param abandoned: when it is set, nothing is waited for any more.
-    :raise sqlite3.OperationalError: the file is still locked; or whatever else went wrong, at once.
+    :param patience_s: seconds after which the lock is an error.
+    :param abandoned: ends the waiting when it is set.
+    :raise sqlite3.OperationalError: the file is still locked; or any other error, at once.
     """
-    # Not the reactor's clock: this is real waiting, on a thread, for a lock that knows no other time.
+    # Not the reactor's clock: this thread really waits for a lock of another process.
     give_up_at_s = time.monotonic() + patience_s
     while True:
         try:
             return do()
-        except sqlite3.OperationalError as error:  # noqa: PERF203 -- trying again is the point
+        except sqlite3.OperationalError as error:  # noqa: PERF203 -- this loop retries
             if primary_code(error) not in {Code.BUSY, Code.LOCKED} or time.monotonic() >= give_up_at_s:
                 raise
             if abandoned.wait(_TRY_AGAIN_S):
@@ -57,39 +60,51 @@ def open_file(path: Path, *, patience_s: float, abandoned: Event) -> sqlite3.Con
     Open the store, and create it when the file is missing or empty.
 
     :param patience_s: seconds to wait for another program that has it locked.
-    :param abandoned: when it is set, nothing is waited for any more.
-    :raise StoreError: the file cannot be the store; the message says why and what to do.
-    :raise sqlite3.Error: what SQLite could not do.
+    :param abandoned: ends the waiting when it is set.
+    :raise StoreError: the file cannot be used as the store; the message says why and what to do.
+    :raise sqlite3.Error: any error of SQLite.
     """
-    _look_at(path)
-    # Transactions are begun by hand (isolation_level), and waited for in `patiently` (timeout).
+    _require_possible(path)
+    _create_private(path)
+    # Without implicit transactions (isolation_level). `retry_while_locked` waits for locks (timeout).
     connection = sqlite3.connect(path, isolation_level=None, timeout=0)
     try:
-        patiently(lambda: _prepare(connection, path), patience_s=patience_s, abandoned=abandoned)
+        retry_while_locked(lambda: _prepare(connection, path), patience_s=patience_s, abandoned=abandoned)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
+def _create_private(path: Path) -> None:
+    """
+    Create a missing file, for its owner only. SQLite gives its mode to the ``-wal`` and ``-shm`` files.
+
+    An existing file keeps its mode. Errors are left to SQLite, which meets them again.
+    """
+    with suppress(OSError):
+        # Only a new file: closing a file that a connection has open would end its locks (POSIX).
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
+
+
 def require_creatable(path: Path) -> None:
     """
-    See whether a file that is missing could be made, without making it.
+    Check that a missing file could be created, without creating it.
 
     :raise StoreError: it could not; the message says why and what to do.
     """
-    _look_at(path)
+    _require_possible(path)
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be created: {error.strerror}; this user has to be allowed to write to "
-            f"{path.parent}, or give another path."
+            f"{path} cannot be created: {error.strerror}; allow this user to write to {path.parent}, or give "
+            "another path."
         ) from error
 
 
-def _look_at(path: Path) -> None:
-    """SQLite says "unable to open database file" to all of these, which helps nobody."""
+def _require_possible(path: Path) -> None:
+    """Check for problems that SQLite would all report as "unable to open database file"."""
     directory = path.parent
     if path.is_dir():
         raise StoreError(f"{path} is a directory; give the path of a file in it.")
@@ -101,25 +116,25 @@ def _look_at(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    # One transaction, or another process could create the tables between two of the questions.
+    # One transaction, or another process could create the tables between two of the statements.
     with _transaction(connection, "BEGIN"):
-        fresh = _is_empty(connection, path)
+        version = _schema_version(connection, path)
     (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal_mode != "wal":
         raise StoreError(
             f"{path} is on a file system that cannot share memory between processes, which SQLite's "
             "write-ahead log needs; give a path on a local disk."
         )
-    # A commit is on the disk before it is answered; and on macOS fsync alone does not see to that.
+    # A commit is synced to the disk before it is answered. On macOS, fsync alone does not do that.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    if fresh:
+    if version < SCHEMA_VERSION:
         with _transaction(connection, "BEGIN IMMEDIATE"):
-            # Another process may have been faster: only now can it not be any more.
-            if _is_empty(connection, path):
-                for statement in _statements():
+            # Look again under the write lock: another process may have created or changed the tables.
+            for each in range(_schema_version(connection, path) + 1, SCHEMA_VERSION + 1):
+                for statement in _statements(each):
                     connection.execute(statement)
-    connection.execute("SELECT id, name, next_offset FROM topic LIMIT 0")
+    connection.execute("SELECT id, name, next_offset, uid FROM topic LIMIT 0")
     connection.execute("SELECT topic_id, offset, timestamp_ms, key, value, headers FROM record LIMIT 0")
 
 
@@ -134,8 +149,8 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether there is nothing in the file; when there is, it has to be ours."""
+def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the tables, 0 in an empty file; raise if it is newer, or another program's."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id == APPLICATION_ID:
@@ -144,16 +159,20 @@ def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
                 f"{path} was written by a newer version of sampleapp (its schema is {version}, this version "
                 f"knows {SCHEMA_VERSION}); use that version, or another file."
             )
-        return False
+        return max(1, int(version))
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id or version or tables:
         raise StoreError(f"{path} is a SQLite database of another program; give the path of another file.")
-    return True
+    return 0
 
 
-def _statements() -> Iterator[str]:
-    """The schema's statements one by one: `executescript` would commit before the first."""
-    script = files(__package__).joinpath("schema", f"v{SCHEMA_VERSION}.sql").read_text(encoding="utf-8")
+def _statements(version: int) -> Iterator[str]:
+    """
+    Yield the statements that lead from the version before to a version of the schema.
+
+    `executescript` would commit before the first one.
+    """
+    script = files(__package__).joinpath("schema", f"v{version}.sql").read_text(encoding="utf-8")
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

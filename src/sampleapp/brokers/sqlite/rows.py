@@ -1,11 +1,11 @@
-"""Records as rows: inserting them and reading them back, inside a transaction that is another's duty."""
+"""Inserting records as rows, and reading them. The caller begins and ends the transaction."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -14,34 +14,39 @@ from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION
 from sampleapp.brokers.sqlite.faults import Code, StoreError
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
 from sampleapp.interfaces import Outcome
-from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, Record, RecordMetadata, Start
+from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, ReadStart, Record, RecordMetadata, Start
 
 __all__ = [
     "INSERT",
     "Page",
     "RowRefused",
+    "Section",
+    "TimeSearch",
     "first_offset",
     "insert",
     "insert_singly",
     "next_offset",
     "page",
     "require_topic_name",
+    "search_time",
+    "section",
     "topics",
+    "topics_of",
 ]
 
 INSERT = "INSERT INTO record (topic_id, offset, timestamp_ms, key, value, headers) VALUES (?, ?, ?, ?, ?, ?)"
 _ROWS_AT_ONCE: Final = 100
-# Many rows in one statement: SQLite steps once, and the other threads of Python run meanwhile, instead of
-# taking turns with it at each row. It takes a fifth less, too. SQLite has always taken 999 parameters.
+_FEW_RECORDS: Final = 32
+# Many rows in one statement: Python's global lock is released once, instead of at each row, and it takes a
+# fifth less time. All versions of SQLite allow 999 parameters.
 _INSERT_AT_ONCE = INSERT + ", (?, ?, ?, ?, ?, ?)" * (_ROWS_AT_ONCE - 1)
-# A value that an operator has put in by hand may be text: CAST makes bytes of it.
+# A value that an operator has inserted by hand may be text. CAST converts it to bytes.
 _SELECT = (
     "SELECT offset, timestamp_ms, CAST(key AS BLOB), CAST(value AS BLOB), headers FROM record"
     " WHERE topic_id = ? AND offset >= ? AND offset < ? ORDER BY offset LIMIT ?"
 )
-# Many records as one row: SQLite steps once, and the other threads of Python run meanwhile, instead of
-# taking turns with it at each record. An inner SELECT would be a fifth slower. Of what is large, SQLite
-# knows the length without reading it.
+# Many records as one row: Python's global lock is released once, instead of at each record. An inner SELECT
+# would be a fifth slower. For large values, SQLite knows the length without reading them.
 _SELECT_AT_ONCE = (
     "SELECT group_concat(offset), group_concat(timestamp_ms),"
     " group_concat(ifnull(CASE WHEN length(key) <= :small_bytes THEN length(CAST(key AS BLOB))"
@@ -53,6 +58,19 @@ _SELECT_AT_ONCE = (
     " count(headers)"
     " FROM record WHERE topic_id = :topic_id AND offset >= :first AND offset < :end"
 )
+_SIZE = (
+    "SELECT ifnull(length(key), 0) + ifnull(length(value), 0) FROM record WHERE topic_id = ? AND offset = ?"
+)
+# Headers are JSON, so they have no zero byte, at which old versions of SQLite would cut joined values.
+_SELECT_HEADERS_AT_ONCE = (
+    "SELECT group_concat(offset), group_concat(length(CAST(headers AS BLOB))),"
+    " CAST(group_concat(headers, '') AS BLOB), max(length(headers))"
+    " FROM record WHERE topic_id = :topic_id AND offset >= :first AND offset < :end AND headers IS NOT NULL"
+)
+_SEARCH_TIME = (
+    "SELECT min(CASE WHEN timestamp_ms >= ? THEN offset END), max(timestamp_ms)"
+    " FROM record WHERE topic_id = ? AND offset >= ? AND offset < ?"
+)
 _FIRST_SINCE = "SELECT min(offset) FROM record WHERE topic_id = ? AND timestamp_ms >= ?"
 _INT64 = 2**63
 
@@ -63,29 +81,36 @@ _decode_headers = msgspec.json.Decoder(tuple[tuple[str, bytes], ...]).decode
 _Row = tuple[int, int, int, bytes | None, bytes | None, bytes | None]
 
 
+_Headers = tuple[tuple[str, bytes], ...]
+
+
 class PackedRecords(Struct, frozen=True):
     """
-    Small records without headers, as SQLite joins them.
+    Small records, in the joined form that SQLite returns.
 
-    Each is made when it is asked for: by the thread that uses it, and let go of soon. Objects that one
-    thread makes and another one frees go from the cache of one core to that of the other and back.
+    Each record is created when the iterator reaches it, on the thread that uses it. Objects that are created
+    on one thread and freed on another move between the caches of two cores.
     """
 
     topic: str
     offsets: list[int]
     timestamps_ms: list[int]
     of_keys: list[int]
-    """How many bytes each key has; -1 for none."""
+    """The bytes of each key; -1 for none."""
     of_values: list[int]
-    """How many bytes each value has; -1 for none."""
+    """The bytes of each value; -1 for none."""
     keys: bytes
     values: bytes
+    headers: dict[int, _Headers]
+    """The headers of each offset that has some."""
+    size: int
+    """The bytes of the keys, values and headers."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        topic, keys, values = self.topic, self.keys, self.values
+        topic, keys, values, headers = self.topic, self.keys, self.values, self.headers
         key_at = value_at = 0
         for offset, timestamp_ms, key_bytes, value_bytes in zip(
             self.offsets, self.timestamps_ms, self.of_keys, self.of_values, strict=True
@@ -98,7 +123,13 @@ class PackedRecords(Struct, frozen=True):
                 value = values[value_at : value_at + value_bytes]
                 value_at += value_bytes
             yield ConsumerRecord(
-                topic=topic, partition=0, offset=offset, timestamp_ms=timestamp_ms, key=key, value=value
+                topic=topic,
+                partition=0,
+                offset=offset,
+                timestamp_ms=timestamp_ms,
+                key=key,
+                value=value,
+                headers=headers.get(offset, ()) if headers else (),
             )
 
 
@@ -107,31 +138,57 @@ class Page(Struct, frozen=True):
 
     records: list[ConsumerRecord] | PackedRecords
     next_offset: int
-    """Where to read on."""
+    """The offset at which to continue."""
     end: int
-    """The offset that the topic's next record will get, as of this reading."""
+    """The offset of the topic's next record, at the time of this reading."""
     exists: bool = True
-    """Whether there is such a topic."""
+    """Whether the topic exists."""
+    size: int = 0
+    """The bytes of the keys, values and headers of the records."""
+
+
+class Section(Struct, frozen=True):
+    """A part of a topic, from a position on."""
+
+    topic_id: str
+    """The id that no other topic has, also after this one is deleted and created again."""
+    position: int
+    """The position; for an exact one, as it was asked for."""
+    earliest: int
+    """The offset of the topic's first record; the end if there is none."""
+    page: Page
+    """The records; none if the position is not between `earliest` and the end."""
+
+
+class TimeSearch(Struct, frozen=True):
+    """The result of a search for a time in a part of a topic."""
+
+    at: int | None
+    """The offset of the first record that is not before the time; ``None`` if there is none in the part."""
+    latest_ms: int | None
+    """The latest time of a record in the part; ``None`` if it has no records."""
+    end: int
+    """The offset of the topic's next record."""
 
 
 class _Place(Struct):
-    """Where a topic's next record goes, inside one transaction."""
+    """The place of a topic's next record, in one transaction."""
 
     topic_id: int
     next_offset: int
 
 
 class RowRefused(Exception):
-    """SQLite did not take one of many rows."""
+    """SQLite refused one of several rows."""
 
 
-# Python 3.10 raises InterfaceError or OverflowError for a value that later versions call DataError.
+# Python 3.10 raises InterfaceError or OverflowError where later versions raise DataError.
 _TOO_LARGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 
 
 def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
-    """Insert all records at once; those that could never be are refused beforehand."""
-    # Offsets come from the file every time, never from memory: another process may have appended since.
+    """Insert all records at once, except invalid ones, which are refused first."""
+    # Read the offsets from the file each time: another process may have appended since.
     places: dict[str, _Place] = {}
     rows: list[_Row] = []
     outcomes: list[Outcome] = []
@@ -164,10 +221,10 @@ def _insert_rows(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
 
 
 def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
-    """As `insert`, but row by row, leaving out what SQLite does not take."""
+    """Insert like `insert`, but row by row, without the rows that SQLite refuses."""
     outcomes: list[Outcome] = []
     for record in records:
-        # A topic must not come into being, nor an offset be used, by a record that is refused.
+        # A refused record must not create a topic, or use an offset.
         connection.execute("SAVEPOINT one")
         try:
             outcomes += insert(connection, [record])
@@ -180,7 +237,7 @@ def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> 
 
 def _headers_and_check(record: Record) -> bytes | None:
     if not -_INT64 <= record.timestamp_ms < _INT64:
-        raise RecordRefused("The record's timestamp is out of range: it has to fit in 64 bits.")
+        raise RecordRefused("The record's timestamp is out of range: it must fit in 64 bits.")
     if record.partition:
         raise UnknownPartition(NO_SUCH_PARTITION)
     if not record.headers:
@@ -188,28 +245,40 @@ def _headers_and_check(record: Record) -> bytes | None:
     try:
         return _encode_headers(record.headers)
     except UnicodeEncodeError:
-        raise RecordRefused("The name of a header has no UTF-8 form.") from None
+        raise RecordRefused("The name of a header cannot be encoded in UTF-8.") from None
 
 
 def require_topic_name(topic: str) -> None:
     """
-    Look whether the file can have a topic of this name.
+    Check that a topic can have this name.
 
     :raise IllegalTopic: it cannot.
     """
     try:
         topic.encode()
     except UnicodeEncodeError:
-        raise IllegalTopic("The name of the topic has no UTF-8 form.") from None
+        raise IllegalTopic("The name of the topic cannot be encoded in UTF-8.") from None
+
+
+def _find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, int] | None:
+    """Return the id and the next offset of a topic; ``None`` if it does not exist."""
+    try:
+        found: tuple[int, int] | None = connection.execute(
+            "SELECT id, next_offset FROM topic WHERE name = ?", (name,)
+        ).fetchone()
+    except UnicodeEncodeError:
+        # No topic can have this name; see `require_topic_name`.
+        return None
+    return found
 
 
 def _place(connection: sqlite3.Connection, topic: str) -> _Place:
     require_topic_name(topic)
-    found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
-    if found is None:
-        cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
-        found = (cursor.lastrowid, 0)
-    return _Place(*found)
+    found = _find_topic(connection, topic)
+    if found is not None:
+        return _Place(*found)
+    cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
+    return _Place(cast(int, cursor.lastrowid), 0)
 
 
 def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
@@ -220,14 +289,8 @@ def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
 
 
 def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> int:
-    """Find where reading a topic begins; see `Store.first_offset`."""
-    try:
-        topic.encode()
-    except UnicodeEncodeError:
-        return 0
-    found: tuple[int, int] | None = connection.execute(
-        "SELECT id, next_offset FROM topic WHERE name = ?", (topic,)
-    ).fetchone()
+    """Return the offset at which reading a topic begins; see `Store.first_offset`."""
+    found = _find_topic(connection, topic)
     if found is None:
         return 0
     topic_id, end = found
@@ -240,48 +303,96 @@ def first_offset(connection: sqlite3.Connection, topic: str, start: Start) -> in
 
 
 def next_offset(connection: sqlite3.Connection, topic: str) -> int:
-    """Return the offset that the next record of a topic gets."""
-    found = connection.execute("SELECT next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
-    return 0 if found is None else int(found[0])
+    """Return the offset of the next record of a topic."""
+    found = _find_topic(connection, topic)
+    return 0 if found is None else found[1]
 
 
-def topics(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of all topics that there are, sorted."""
-    return [name for (name,) in connection.execute("SELECT name FROM topic ORDER BY name")]
+def topics(connection: sqlite3.Connection, after: str, count: int) -> list[str]:
+    """Read the names of topics; see `Store.topics`."""
+    found = connection.execute("SELECT name FROM topic WHERE name > ? ORDER BY name LIMIT ?", (after, count))
+    return [name for (name,) in found]
+
+
+def topics_of(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]:
+    """Return the names that are names of topics; see `Store.topics_of`."""
+    return [name for name in names if _find_topic(connection, name) is not None]
 
 
 def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
     """Read a topic from an offset on; see `Store.read`."""
-    try:
-        topic.encode()
-    except UnicodeEncodeError:
-        # No such topic can be: it is empty, for ever.
-        return Page([], offset, offset, exists=False)
-    found = connection.execute("SELECT id, next_offset FROM topic WHERE name = ?", (topic,)).fetchone()
+    found = _find_topic(connection, topic)
     if found is None:
         return Page([], offset, 0, exists=False)
     topic_id, end = found
     if end - offset >= max_records:
+        small_bytes = max_bytes // max_records
         where = {
-            "small_bytes": max_bytes // max_records,
+            "small_bytes": small_bytes,
             "topic_id": topic_id,
             "first": offset,
             "end": offset + max_records,
         }
-        many = _read_at_once(connection, topic, where, max_bytes)
+        many = None
+        # Records of a topic are often of one size, so the first one shows which way is faster.
+        if all(size <= small_bytes for (size,) in connection.execute(_SIZE, (topic_id, offset))):
+            many = _read_at_once(connection, topic, where, max_bytes)
         if many is not None:
-            return Page(many, many.offsets[-1] + 1, end)
-    records, is_full = _read_singly(connection, topic, (topic_id, offset, end, max_records), max_bytes)
-    if is_full:
-        return Page(records, records[-1].offset + 1, end)
-    # Offsets that an operator has deleted by hand are skipped.
-    return Page(records, max(offset, end), end)
+            return Page(many, many.offsets[-1] + 1, end, size=many.size)
+    records, size = _read_singly(connection, topic, (topic_id, offset, end, max_records), max_bytes)
+    if len(records) == max_records or size >= max_bytes:
+        return Page(records, records[-1].offset + 1, end, size=size)
+    # Skip offsets that an operator has deleted by hand.
+    return Page(records, max(offset, end), end, size=size)
+
+
+def section(
+    connection: sqlite3.Connection, topic: str, start: ReadStart, max_records: int, max_bytes: int
+) -> Section | None:
+    """Read a topic from its start or an exact position on; see `Store.section`."""
+    found = _find_topic(connection, topic)
+    if found is None:
+        return None
+    topic_id, end = found
+    ((uid,),) = connection.execute("SELECT uid FROM topic WHERE id = ?", (topic_id,))
+    ((first,),) = connection.execute("SELECT min(offset) FROM record WHERE topic_id = ?", (topic_id,))
+    earliest = end if first is None else first
+    if isinstance(start, int):
+        position = start
+    elif isinstance(start, FromOffset):
+        position = min(max(start.offset, earliest), end)
+    elif isinstance(start, FromEnd):
+        position = max(earliest, end - start.count)
+    else:
+        raise TypeError("a time is searched for gradually, with `search_time`")
+    if max_records and earliest <= position < end:
+        left = end - position
+        # Up to the end at once. Only a few records are read faster one by one.
+        count = min(max_records, left) if left >= _FEW_RECORDS else max_records
+        found_page = page(connection, topic, position, count, max_bytes)
+    else:
+        found_page = Page([], position, end)
+    return Section(uid, position, earliest, found_page)
+
+
+def search_time(
+    connection: sqlite3.Connection, topic: str, timestamp_ms: int, first: int, until: int
+) -> TimeSearch:
+    """Search a part of a topic for its first record that is not before a time; see `Store.search_time`."""
+    found = _find_topic(connection, topic)
+    if found is None:
+        return TimeSearch(None, None, 0)
+    topic_id, end = found
+    ((at, latest),) = connection.execute(
+        _SEARCH_TIME, (min(max(timestamp_ms, -_INT64), _INT64 - 1), topic_id, first, until)
+    )
+    return TimeSearch(at, latest, end)
 
 
 def _read_singly(
     connection: sqlite3.Connection, topic: str, where: tuple[int, int, int, int], max_bytes: int
-) -> tuple[list[ConsumerRecord], bool]:
-    """:return: the records, and whether they reach one of the limits."""
+) -> tuple[list[ConsumerRecord], int]:
+    """:return: the records, and their bytes."""
     cursor = connection.execute(_SELECT, where)
     records: list[ConsumerRecord] = []
     size = 0
@@ -298,18 +409,18 @@ def _read_singly(
                     headers=() if headers is None else _decode_headers(headers),
                 )
             )
-            size += len(key or b"") + len(value or b"")
+            size += len(key or b"") + len(value or b"") + len(headers or b"")
             if size >= max_bytes:
                 break
     except msgspec.MsgspecError as error:
         raise StoreError(
-            f"The headers of record {at} of topic {topic!r} are not as they were written.", code=Code.CORRUPT
+            f"The headers of record {at} of topic {topic!r} are damaged; restore the file from a backup.",
+            code=Code.CORRUPT,
         ) from error
     finally:
-        # A cursor that is not read to its end holds a snapshot, and the write-ahead log would grow.
+        # An open cursor would hold a snapshot, and the write-ahead log would grow.
         cursor.close()
-    *_, max_records = where
-    return records, len(records) == max_records or size >= max_bytes
+    return records, size
 
 
 def _read_at_once(
@@ -318,22 +429,48 @@ def _read_at_once(
     """
     Read many small records faster than one by one.
 
-    :return: ``None`` where that is not possible: one is large, has headers, or is not as this program
-        writes it.
+    :return: ``None`` if this is not possible: a record is large, or was not written by this program.
     """
     *columns, keys, values, with_headers = connection.execute(_SELECT_AT_ONCE, where).fetchone()
-    if with_headers:
-        return None
     try:
         offsets, timestamps, of_keys, of_values = [_decode_numbers(f"[{column}]") for column in columns]
     except msgspec.MsgspecError:
         return None
-    # In which order they are joined is not promised, and old versions end what they join at a zero byte.
+    # The order of joined values is not guaranteed, and old versions cut them at a zero byte.
     if offsets != sorted(offsets) or not (_is_whole(keys, of_keys) and _is_whole(values, of_values)):
         return None
-    if len(keys or b"") + len(values or b"") > max_bytes:
+    headers: dict[int, _Headers] = {}
+    size = len(keys or b"") + len(values or b"")
+    if with_headers:
+        found = _read_headers_at_once(connection, where)
+        if found is None:
+            return None
+        headers, of_headers = found
+        size += of_headers
+    if size > max_bytes:
         return None
-    return PackedRecords(topic, offsets, timestamps, of_keys, of_values, keys or b"", values or b"")
+    return PackedRecords(
+        topic, offsets, timestamps, of_keys, of_values, keys or b"", values or b"", headers, size
+    )
+
+
+def _read_headers_at_once(
+    connection: sqlite3.Connection, where: dict[str, int]
+) -> tuple[dict[int, _Headers], int] | None:
+    """:return: the headers of each offset that has some, and their bytes; ``None`` if not possible."""
+    *columns, joined, longest = connection.execute(_SELECT_HEADERS_AT_ONCE, where).fetchone()
+    headers: dict[int, _Headers] = {}
+    at = 0
+    try:
+        offsets, lengths = [_decode_numbers(f"[{column}]") for column in columns]
+        if longest > where["small_bytes"] or offsets != sorted(offsets) or sum(lengths) != len(joined):
+            return None
+        for offset, length in zip(offsets, lengths, strict=True):
+            headers[offset] = _decode_headers(joined[at : at + length])
+            at += length
+    except msgspec.MsgspecError:
+        return None
+    return headers, at
 
 
 def _is_whole(joined: bytes | None, lengths: list[int]) -> bool:

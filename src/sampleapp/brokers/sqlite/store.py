@@ -1,47 +1,51 @@
-"""The store itself: appending and reading, synchronously, on the private thread."""
+"""The store: synchronous appending and reading, on the private thread."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
 from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
-from sampleapp.brokers.sqlite.opening import open_file, patiently, require_creatable
+from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry_while_locked
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
     Page,
     RowRefused,
+    Section,
+    TimeSearch,
     first_offset,
     insert,
     insert_singly,
     next_offset,
     page,
+    search_time,
+    section,
     topics,
+    topics_of,
 )
-from sampleapp.brokers.sqlite.wal import WalDamaged, WalMoved, WriteAheadLog, close_without_checkpoint
+from sampleapp.brokers.sqlite.wal import WalFault, WriteAheadLog, checkpoint, close_without_checkpoint
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
-from sampleapp.model import Record, RecordMetadata, Start
+from sampleapp.model import ReadStart, Record, RecordMetadata, Start
 
 __all__ = ["Store"]
 
 _CHECK_PATIENCE_S = 1.0
 _PROBE_PATIENCE_S = 0.5
 _PROBE_BYTES = 64 * 1024
-_UNREADABLE = {Code.IOERR, Code.CORRUPT, Code.NOTADB}
 
 T = TypeVar("T")
 
 
 class Store:
     """
-    One SQLite file. Opens itself when needed, and again after an error that may come from the connection.
+    One SQLite file. It is opened when needed, and again after an error that may come from the connection.
 
-    Everything but `abandon` runs on one thread, always the same while the file is open. What goes wrong
-    is raised as `StoreError`.
+    All methods but `abandon` must be called on one thread while the file is open. Errors are raised as
+    `StoreError`.
     """
 
     def __init__(self, *, path: Path, patience_s: float) -> None:
@@ -60,15 +64,14 @@ class Store:
         self._identity: tuple[int, int] | None = None
         self._wal: WriteAheadLog | None = None
         self._damage: str | None = None
-        self._left_open = False
         self._last: RecordMetadata | None = None
         self._abandoned = Event()
 
     def check(self) -> None:
         """
-        Open the file, see whether it can be written to, and close it again; a missing one is not made.
+        Check that the file can be opened and written to, and close it. A missing file is not created.
 
-        :raise StartUpError: it cannot. A lock is no reason: whoever holds it may let go of it.
+        :raise StartUpError: it cannot. A lock is not an error, since it may be released.
         """
         try:
             if self.path.exists():
@@ -86,16 +89,16 @@ class Store:
         """
         Append records in one transaction, which is on the disk when this returns.
 
-        :param patience_s: seconds to wait for a lock, if not as many as usual.
-        :return: for each record where it is, or why it alone was refused.
-        :raise StoreError: none of them was stored, or that is not known.
+        :param patience_s: seconds to wait for a lock; by default those of the constructor.
+        :return: for each record its place, or the error with which it alone was refused.
+        :raise StoreError: none of them was stored, or the outcome is unknown.
         """
         try:
             outcomes = self._transaction(
                 lambda connection: insert(connection, records), patience_s=patience_s
             )
         except RowRefused:
-            # One of them is more than SQLite takes. Which one is found by asking for each.
+            # One of them is too large for SQLite. Insert them singly to find out which.
             outcomes = self._transaction(
                 lambda connection: insert_singly(connection, records), patience_s=patience_s
             )
@@ -106,100 +109,129 @@ class Store:
         """
         Read the records of a topic from an offset on.
 
-        :param max_bytes: of keys and values; at least one record is read, however large it is.
+        :param max_bytes: of keys and values; at least one record is read, whatever its size.
         """
-        return self._guarded(
-            lambda connection: page(connection, topic, offset, max_records, max_bytes), self._patience_s
-        )
+        return self._read(lambda connection: page(connection, topic, offset, max_records, max_bytes))
 
     def first_offset(self, topic: str, start: Start) -> int:
-        """Find the offset at which reading a topic begins; 0 for one that does not exist."""
-        return self._guarded(lambda connection: first_offset(connection, topic, start), self._patience_s)
+        """Return the offset at which reading a topic begins; 0 if the topic does not exist."""
+        return self._read(lambda connection: first_offset(connection, topic, start))
 
-    def topics(self, names: Collection[str] | None) -> list[str]:
+    def section(self, topic: str, start: ReadStart, *, max_records: int, max_bytes: int) -> Section | None:
         """
-        Look which topics there are.
+        Read a part of a topic.
 
-        :param names: the only ones to look for; all without it.
+        :param start: an exact offset, or a start that is not a time.
+        :param max_records: with 0, only the positions are looked up.
+        :param max_bytes: of keys, values and headers; at least one record is read, whatever its size.
+        :return: ``None`` if the topic does not exist.
         """
-        found = self._guarded(topics, self._patience_s)
-        return found if names is None else [name for name in found if name in names]
+        return self._read(lambda connection: section(connection, topic, start, max_records, max_bytes))
+
+    def search_time(self, topic: str, timestamp_ms: int, *, first: int, until: int) -> TimeSearch:
+        """
+        Search the offsets from ``first`` to before ``until`` for the first record that is not before a time.
+
+        It looks at every record of them, which takes about 0.2 us each.
+        """
+        return self._read(lambda connection: search_time(connection, topic, timestamp_ms, first, until))
+
+    def topics(self, *, after: str, count: int) -> list[str]:
+        """
+        Read the names of topics, sorted.
+
+        :param after: the name before the first; empty for the first of all.
+        :param count: the most to read.
+        """
+        return self._read(lambda connection: topics(connection, after, count))
+
+    def topics_of(self, names: Sequence[str]) -> list[str]:
+        """Return the names that are names of topics, in the same order."""
+        return self._read(lambda connection: topics_of(connection, names))
 
     def changes(self) -> tuple[int, int]:
-        """Something that differs from before if another program has written to the file since."""
+        """Return a value that changes when another program writes to the file."""
 
-        def look(connection: sqlite3.Connection) -> tuple[int, int]:
+        def read_versions(connection: sqlite3.Connection) -> tuple[int, int]:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             # Versions of different connections cannot be compared.
             return self._openings, version
 
-        return self._guarded(look, 0)
+        return self._read(read_versions, patience_s=0)
 
     def probe(self, *, patience_s: float = _PROBE_PATIENCE_S) -> None:
         """
-        Find out whether records could be stored now, without storing any.
+        Check that records could be stored now, without storing any.
 
         :raise StoreError: they could not.
         """
 
         def pretend(connection: sqlite3.Connection) -> None:
-            # What a record needs, so that a limit on the file's size shows; then taken back.
+            # Insert a record, which fails at a limit on the file's size, and roll it back.
             connection.execute("SAVEPOINT probe")
             connection.execute(INSERT, (-1, 0, 0, None, bytes(_PROBE_BYTES), None))
             connection.execute("ROLLBACK TO probe")
-            # Writes a page without changing it, so that the commit has something to bring to the disk.
+            # Write a page without changing it, so that the commit has something to sync.
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             connection.execute(f"PRAGMA user_version = {int(version)}")
 
         self._transaction(pretend, patience_s=patience_s)
 
-    def close(self) -> None:
-        """Close the file, if it is open. What was committed is safe already, whatever happens here."""
-        if self._wal is not None:
-            try:
-                self._wal.require_fit_for_checkpoint()
-            except (WalMoved, WalDamaged) as error:
-                self._saved(error)
-        self._let_go(_checkpoint_and_close if self._left_open else _close)
+    def close(self) -> StoreError | None:
+        """
+        Close the file, if it is open. Committed records are on the disk already, even if closing fails.
 
-    def _leave(self) -> None:
-        self._left_open = True
-        self._let_go(close_without_checkpoint)
+        :return: the error if the write-ahead log is not intact; otherwise ``None``.
+        """
+        fault = self._check_wal()
+        self._release()
+        return fault
 
-    def _let_go(self, close: Callable[[sqlite3.Connection], None]) -> None:
+    def _release(self, *, may_checkpoint: bool = True) -> None:
         connection, self._connection = self._connection, None
         wal, self._wal = self._wal, None
         if wal is not None:
             wal.close()
         if connection is not None:
             try:
-                close(connection)
+                if may_checkpoint:
+                    connection.close()
+                else:
+                    close_without_checkpoint(connection)
             except sqlite3.Error:
-                # The last one out moves the write-ahead log into the file. If that fails, the next to
-                # open the file will do it.
+                # The last connection to close copies the write-ahead log into the file. If that fails, the
+                # next one to open the file does it.
                 return
 
     def abandon(self) -> None:
-        """Wait for no lock any more. May be called from any thread."""
+        """Stop waiting for locks. May be called from any thread."""
         self._abandoned.set()
 
     def _open(self, patience_s: float) -> sqlite3.Connection:
         if self._damage is not None:
-            raise StoreError(self._damage, code=Code.CORRUPT)
+            raise StoreError(self._damage, needs_restart=True)
         if self._connection is None:
             self._require_same_file(missing_is_fine=self._identity is None)
             connection = open_file(self.path, patience_s=patience_s, abandoned=self._abandoned)
             self._connection = connection
-            self._wal = WriteAheadLog(self.path)
-            self._openings += 1
-            if self._identity is None:
-                status = self.path.stat()
-                self._identity = (status.st_dev, status.st_ino)
-            self._require_last_record(connection)
+            try:
+                self._begin(connection)
+            except BaseException:
+                # Otherwise the next call would use a connection that is only half set up.
+                self.close()
+                raise
         return self._connection
 
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._wal = WriteAheadLog(self.path, connection)
+        self._openings += 1
+        if self._identity is None:
+            status = self.path.stat()
+            self._identity = (status.st_dev, status.st_ino)
+        self._require_last_record(connection)
+
     def _require_last_record(self, connection: sqlite3.Connection) -> None:
-        """Raise unless the file goes as far as what was answered before it was closed."""
+        """Raise unless the file still has the last acknowledged record; for a file that is opened again."""
         if self._last is not None:
             found = next_offset(connection, self._last.topic)
             if found <= self._last.offset:
@@ -208,14 +240,14 @@ class Store:
                     f"{found}, and had {self._last.offset}. Was {self.path}-wal removed or overwritten? "
                     "Restore a backup, or restart the service to go on with what there is."
                 )
-                raise StoreError(self._damage, code=Code.CORRUPT)
+                raise StoreError(self._damage, needs_restart=True)
 
     def _require_same_file(self, *, missing_is_fine: bool = False) -> None:
         """
         Raise unless the path still leads to the file that was opened first.
 
-        SQLite would go on to write into a file that was deleted, and everything would be lost in the
-        end. A new file instead would begin with offset 0, behind the backs of those who follow.
+        SQLite would continue to write into a deleted file, and everything would be lost in the end. A new
+        file would begin with offset 0, which followers do not expect.
         """
         try:
             status = self.path.stat()
@@ -223,25 +255,33 @@ class Store:
             if missing_is_fine:
                 return
             raise StoreError(
-                f"{self.path} was moved or deleted, or its directory was, while it was in use; "
-                "put it back, or restart the service to begin a new one."
+                f"{self.path}, or its directory, was moved or deleted while it was in use; put it back, or "
+                "restart the service to begin a new file."
             ) from error
         if self._identity not in {None, (status.st_dev, status.st_ino)}:
             raise StoreError(
                 f"{self.path} was replaced by another file while it was in use; "
-                "put the first one back, or restart the service to use the new one."
+                "put the first file back, or restart the service to use the new one."
             )
         self.file_bytes = status.st_size
 
+    def _read(self, use: Callable[[sqlite3.Connection], T], *, patience_s: float | None = None) -> T:
+        def checked(connection: sqlite3.Connection) -> T:
+            if self._wal is not None:
+                self._wal.require_intact(connection)
+            return use(connection)
+
+        return self._guarded(checked, self._patience_s if patience_s is None else patience_s)
+
     def _guarded(self, use: Callable[[sqlite3.Connection], T], patience_s: float) -> T:
-        """Use the connection, and translate what goes wrong."""
+        """Use the connection, and translate errors."""
         try:
             connection = self._open(patience_s)
-            if self._wal is not None:
-                self._wal.require_in_place()
-            return patiently(lambda: use(connection), patience_s=patience_s, abandoned=self._abandoned)
-        except WalMoved as error:
-            raise self._saved(error) from error
+            return retry_while_locked(
+                lambda: use(connection), patience_s=patience_s, abandoned=self._abandoned
+            )
+        except WalFault as fault:
+            raise self._stop_using(fault) from fault
         except StoreError:
             self.close()
             raise
@@ -254,109 +294,109 @@ class Store:
         *,
         patience_s: float | None = None,
     ) -> T:
-        """Write inside one transaction: all of it or nothing."""
+        """Call a function in one transaction, which is committed as a whole or not at all."""
         if patience_s is None:
             patience_s = self._patience_s
         self._guarded(lambda connection: connection.execute("BEGIN IMMEDIATE"), patience_s)
         connection, wal = self._connection, self._wal
         if connection is None or wal is None:
-            raise RuntimeError("a transaction has begun in a file that is not open")
+            raise RuntimeError("a transaction was begun in a file that is not open")
         committing = committed = False
         try:
             self._require_same_file()
-            wal.require_whole(connection)
+            wal.require_intact(connection)
             result = use(connection)
             committing = True
             connection.execute("COMMIT")
             committed = True
-            self.wal_bytes = wal.require_committed(connection)
-        except (WalMoved, WalDamaged) as error:
+            self.wal_bytes = wal.require_intact(connection, committed=True)
+        except WalFault as fault:
             self._roll_back(connection)
-            reported = self._saved(error)
-            raise (reported.after_commit() if committed else reported) from error
+            reported = self._stop_using(fault)
+            raise (reported.after_commit() if committed else reported) from fault
         except StoreError:
             self._roll_back(connection)
             self.close()
             raise
         except (sqlite3.Error, MemoryError, OSError) as error:
             self._roll_back(connection)
-            raise self._translated(error, committing=committing) from error
+            translated = self._translated(error, committing=committing)
+            raise (translated.after_commit() if committed else translated) from error
         except BaseException:
             self._roll_back(connection)
             raise
         return result
 
-    def _saved(self, error: WalMoved | WalDamaged) -> StoreError:
-        """
-        Save what can be saved of a write-ahead log that is not as it was.
+    def _check_wal(self) -> StoreError | None:
+        """Return ``None`` if the write-ahead log is intact; otherwise the error of `_stop_using`."""
+        if self._connection is not None and self._wal is not None:
+            try:
+                self._wal.require_intact(self._connection)
+            except WalFault as fault:
+                return self._stop_using(fault)
+            except OSError:
+                # The path cannot be read now. The error that led here, or the next one, is reported.
+                return None
+        return None
 
-        :return: what to report.
+    def _stop_using(self, fault: WalFault) -> StoreError:
         """
-        if isinstance(error, WalMoved):
-            return self._put_back(error)
-        self._damage = error.reason
-        self._leave()
-        return error
+        Close the file for good, since its write-ahead log is not as SQLite left it.
 
-    def _put_back(self, moved: WalMoved) -> StoreError:
-        """Give a write-ahead log its name again, and have the file opened anew."""
+        Records that the open log certainly still holds are copied into the database first. While that fails,
+        the file stays open, and the next call tries again.
+
+        :return: the error to report.
+        """
         connection, wal = self._connection, self._wal
         if connection is None or wal is None:
-            return moved
+            raise RuntimeError("the write-ahead log of a file that is not open was checked")
         try:
-            # Beside another database it would be the wrong one.
             self._require_same_file()
-            if not wal.is_continued_at_its_path(connection):
-                patiently(
-                    lambda: connection.execute("BEGIN IMMEDIATE"),
-                    patience_s=_PROBE_PATIENCE_S,
-                    abandoned=self._abandoned,
-                )
-                try:
-                    wal.put_back()
-                finally:
-                    connection.execute("ROLLBACK")
         except StoreError as error:
-            self._let_go(_close)
+            # The log was moved together with its database. Both are opened again when they are back.
+            self._release(may_checkpoint=fault.is_readable)
             return error
-        except (sqlite3.Error, OSError) as error:
-            return StoreError(
-                f"{wal.path} was removed or replaced while it was in use, and what it held could not be put "
-                f"back ({error}). Do not end the service: it goes on trying."
+        what = f"{wal.path} {fault} while it was in use"
+        if not fault.is_readable:
+            rest = (
+                "and the newest records may be lost. No more records are stored. Restore a backup, or "
+                "restart the service to go on with the records that are left."
             )
-        self._leave()
-        return moved
+        else:
+            try:
+                obstacle = None if checkpoint(connection) else "another program is reading it"
+            except sqlite3.Error as error:
+                obstacle = str(error)
+            if obstacle is not None:
+                return StoreError(
+                    f"{what}, and its records cannot be copied to {self.path} yet: {obstacle}. Do not stop "
+                    "the service, which keeps trying; make room on the disk, or end the other "
+                    "program."
+                )
+            rest = (
+                f"and no more records are stored. All acknowledged records were copied to {self.path}. Find "
+                "out what removed the file, and restart the service."
+            )
+        self._damage = f"{what}, {rest}"
+        self._release(may_checkpoint=fault.is_readable)
+        return StoreError(self._damage, needs_restart=True)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
-            # After some errors SQLite has rolled back by itself.
+            # After some errors, SQLite rolls back by itself.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if self._wal is not None:
-                self._wal.rolled_back()
+                self._wal.remember()
         except sqlite3.Error:
             self.close()
 
     def _translated(self, error: Exception, *, committing: bool) -> StoreError:
         translated = from_sqlite(error, path=str(self.path), committing=committing)
         if translated.reopen:
-            if self._wal is not None and translated.code in _UNREADABLE:
-                try:
-                    self._wal.require_fit_for_checkpoint(after_error=True)
-                except (WalMoved, WalDamaged) as cause:
-                    reported = self._saved(cause)
-                    return reported.after_commit() if committing else reported
-            self.close()
+            fault = self._check_wal()
+            if fault is not None:
+                return fault.after_commit() if committing else fault
+            self._release()
         return translated
-
-
-def _close(connection: sqlite3.Connection) -> None:
-    connection.close()
-
-
-def _checkpoint_and_close(connection: sqlite3.Connection) -> None:
-    """As the last connection does by itself; one that had to be left open keeps this one from being it."""
-    try:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()

@@ -1,4 +1,4 @@
-"""The one thread on which all SQLite work runs."""
+"""The private thread for all calls of SQLite."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _DaemonThread(Thread):
     """
     A thread that does not keep the process alive.
 
-    A broker that was never stopped, or whose disk hangs, would otherwise keep the interpreter from
-    ending. Nothing is lost by that: what was answered is on the disk.
+    Otherwise, a broker that was never stopped, or whose disk hangs, would keep the interpreter from ending.
+    Nothing is lost, since acknowledged records are on the disk.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -34,7 +34,7 @@ class _OneThread(ThreadPool):
 
 
 class PrivateThread:
-    """A thread that runs one thing after another, in the order in which they were asked for."""
+    """A thread that runs calls one after the other, in order."""
 
     def __init__(self, *, threads: IReactorFromThreads) -> None:
         """:param threads: brings the results back to the reactor's thread."""
@@ -42,23 +42,23 @@ class PrivateThread:
         self._pool: _OneThread | None = None
 
     def start(self) -> None:
-        """Start the thread: not before, since a process that forks loses its threads."""
+        """Start the thread. Not in the constructor, since a process loses its threads when it forks."""
         self._pool = _OneThread(1, 1, name="sampleapp.sqlite")
         self._pool.start()
 
     def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
         """
-        Do something on the thread.
+        Call a function on the thread.
 
-        :return: fires with the result, or fails with what was raised, on the reactor's thread. Cancelling
-            it stops the waiting only: work that has begun cannot be called back.
+        :return: fires with the result, or fails with the exception, on the reactor's thread. Cancelling it
+            only ends the waiting: a call that has begun cannot be stopped.
         """
         if self._pool is None:
             raise RuntimeError("the thread is not running")
         return deferToThreadPool(self._threads, self._pool, work, *args, **kwargs)
 
     def stop(self) -> None:
-        """End the thread; blocks until it has ended, so nothing may be running on it any more."""
+        """End the thread. Blocks until it has ended, so no call may be running on it."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop()

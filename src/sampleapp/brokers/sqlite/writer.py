@@ -1,15 +1,16 @@
 """
-Group commit: what is published while a transaction runs shares the next one.
+Group commit: records that are published while a transaction runs share the next one.
 
-So throughput grows with the number of publishers, and nobody waits for a timer. Each publish costs the
-reactor's thread a Deferred and an append, however many records it has; going to the other thread and back is
-paid once a transaction.
+So throughput grows with the number of publishers, without a timer. Each call costs the reactor's thread a
+Deferred and an append, for any number of records. Each transaction costs a switch to the private thread and
+back.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -39,25 +40,30 @@ __all__ = ["Writer"]
 _TRANSACTION_RECORDS = 500
 _TRANSACTION_BYTES = 4 * 1024 * 1024
 """
-A transaction that has so much takes no more. It lasts some milliseconds, and so long a record waits that
-comes when one has just begun. With twice as many, a record would cost a tenth less.
+Limits of a transaction, which takes some milliseconds. A record that arrives during one waits for its end.
+With twice as many records, each would cost a tenth less.
 """
 _WEIGHED_AT_ONCE = 2000
 """Records whose sizes are added up in one turn of the reactor, in less than a millisecond."""
 _PROBE_S = 1.0
 _PATIENCE_WHEN_BAD_S = 0.1
-_NOT_STARTED = "The broker was not started yet."
+_NOT_STARTED = "The broker has not been started yet."
 _STOPPING = "The broker is stopping."
-_LEFT_OUT = "Earlier records of the same batch were not stored, or may not be; this one was not published."
+_LEFT_OUT = (
+    "An earlier record of the same batch was not stored, or its outcome is unknown; this one was not "
+    "published."
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Part = tuple[Publish, int, int]
-"""What a transaction has of one publish: the number of the first record of it, and how many there are."""
+_NOT_KNOWN = "It is not known whether the record was stored."
+_NOT_TAKEN = "The service could not take the record; it was not published."
+_Part = tuple[Publish, int, int, int]
+"""The part of one call in a transaction: the index of its first record, the count, and the bytes."""
 
 
 class Writer:
-    """Takes records, has them appended in batches, and tells each publisher what became of its own."""
+    """Queues records, appends them in transactions, and answers each caller with the outcomes."""
 
     _log = Logger()
 
@@ -73,9 +79,9 @@ class Writer:
         stored: Callable[[Sequence[Record]], None],
     ) -> None:
         """
-        :param buffer_bytes: how much may wait; beyond that `publish` fails with `BufferFull`.
-        :param answer_timeout_s: seconds after which a disk that does not answer is not waited for any more.
-        :param stored: is told of each batch that was committed.
+        :param buffer_bytes: the maximum bytes of waiting records; beyond, `publish` fails with `BufferFull`.
+        :param answer_timeout_s: seconds after which callers no longer wait for a disk that does not respond.
+        :param stored: is called with the records of each transaction that was committed.
         """
         self._store = store
         self._thread = thread
@@ -86,7 +92,6 @@ class Writer:
         self._stored = stored
         self._queue: deque[Publish] = deque()
         self._transaction: list[_Part] = []
-        self._transaction_bytes = 0
         self._weighing: list[PublishMany] = []
         self._waiting_records = 0
         self._waiting_bytes = 0
@@ -103,14 +108,14 @@ class Writer:
         condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
 
     def start(self) -> None:
-        """Begin with what has been published so far, and see whether the file can be opened."""
+        """Open the file, and begin to store the records that have been published."""
         self._condition.expect(
             WRITING,
             f"{self._store.path} has not been opened yet.",
             obstacle="The file with the records has not been opened yet.",
         )
         self._running = True
-        # Busy with the probe: it opens the file, which must not fail twice to be said once.
+        # Busy with the probe, which opens the file, so that a failure to open is met and logged once.
         Deferred.fromCoroutine(self._begin())
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -118,13 +123,13 @@ class Writer:
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if self._hanging:
-            return fail(BrokerUnavailable("The broker does not answer; the record was not published."))
+            return fail(BrokerUnavailable("The broker does not respond; the record was not published."))
         size = weight(record)
         if self._waiting_bytes + size > self._buffer_bytes:
             if size > self._buffer_bytes:
-                # It would not fit into an empty buffer either: no use in trying again.
+                # It would not fit into an empty buffer either, so a retry is useless.
                 return fail(RecordTooLarge("The record is larger than the broker takes."))
-            return fail(BufferFull("Too many records are waiting to be stored; this one was not kept."))
+            return fail(BufferFull("Too many records are waiting to be stored; this one was not published."))
         publish = PublishOne(record, size)
         self._accept(publish, 1, size)
         return publish.result
@@ -154,7 +159,7 @@ class Writer:
         )
 
     def drain(self) -> Deferred[None]:
-        """Take nothing more. Fires when nothing is waiting any more."""
+        """Refuse new records. Fires when none is waiting any more."""
         self._stopping = True
         for publish in self._weighing.copy():
             self._weighed(publish)
@@ -171,28 +176,36 @@ class Writer:
         return self._idle
 
     def give_up_queue(self) -> None:
-        """Fail what has not begun, now."""
+        """Fail the calls that are not in a transaction, now."""
         self._fail_queue(BrokerStopped, "The service stopped; the record was not published.")
 
     def give_up(self) -> None:
-        """Fail whatever is still waiting, now."""
+        """Fail all waiting calls, now."""
         self.give_up_queue()
         self._fail_transaction(
-            lambda: OutcomeUnknown("The service stopped before the record was stored for certain; it may be.")
+            lambda: OutcomeUnknown(
+                "The service stopped before the outcome was known; the record may be stored."
+            )
         )
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.callback(None)
 
     async def _begin(self) -> None:
-        await self._see()
-        self._work()
+        await self._probe_store()
+        self._start_writing()
 
     def _weigh(self, publish: PublishMany) -> None:
-        """Add up what many records take, which for very many takes several turns, and accept all or none."""
+        """Add up the bytes of a batch, in several turns of the reactor if needed, and accept all or none."""
         if publish not in self._weighing:
             return
-        publish.weigh(_WEIGHED_AT_ONCE)
+        try:
+            publish.weigh(_WEIGHED_AT_ONCE)
+        except Exception:  # noqa: BLE001 -- after any error, the caller gets an answer
+            self._log.failure("Computing the size of {count} records failed", count=len(publish.records))
+            self._weighing.remove(publish)
+            publish.give_up(BrokerUnavailable(_NOT_TAKEN))
+            return
         if publish.weighed < len(publish.records) and publish.weight_bytes <= self._buffer_bytes:
             self._clock.callLater(0, self._weigh, publish)
         else:
@@ -207,17 +220,17 @@ class Writer:
             )
         elif self._hanging:
             publish.result.errback(
-                BrokerUnavailable("The broker does not answer; none of the records was published.")
+                BrokerUnavailable("The broker does not respond; none of the records was published.")
             )
         elif size > self._buffer_bytes:
             publish.result.errback(
                 RecordTooLarge(
-                    "The records are larger together than the broker takes at once; publish fewer at a time."
+                    "The records together are larger than the broker takes at once; publish fewer at a time."
                 )
             )
         elif self._waiting_bytes + size > self._buffer_bytes:
             publish.result.errback(
-                BufferFull("Too many records are waiting to be stored; none of these was kept.")
+                BufferFull("Too many records are waiting to be stored; none of these was published.")
             )
         else:
             self._accept(publish, len(publish.records), size)
@@ -228,46 +241,54 @@ class Writer:
         self._queue.append(publish)
         if not self._busy:
             self._busy = True
-            # Not at once: what the reactor reads from other connections in this turn comes along.
-            self._clock.callLater(0, self._work)
+            # In the next turn of the reactor, so that records from other connections join the transaction.
+            self._clock.callLater(0, self._start_writing)
 
-    def _work(self) -> None:
+    def _start_writing(self) -> None:
         Deferred.fromCoroutine(self._write_all())
 
     async def _write_all(self) -> None:
-        # What is published by those who are told of one batch is in the queue before the next begins.
+        # Records that callers publish when they are answered are in the queue before the next transaction.
         while self._queue:
-            records = self._take()
-            outcomes: Sequence[Outcome]
-            began_s = self._clock.seconds()
             try:
-                # While nothing can be stored, callers are told so without the usual patience.
-                patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
-                outcomes = await self._on_thread(self._store.append, records, patience_s)
-            except StoreError as error:
-                self._failed_commits += 1
-                self._failed(error)
-                self._fail_transaction(error.publish_error)
-            except Exception:  # noqa: BLE001 -- nothing cancels this, and every publisher gets an answer
-                self._failed_commits += 1
-                self._log.failure("Appending to {path} failed unexpectedly", path=str(self._store.path))
-                self._fail_transaction(lambda: OutcomeUnknown("Whether the record was stored is not known."))
-            else:
-                self._commit_records.add(len(records))
-                self._commit_s.add(self._clock.seconds() - began_s)
-                self._works()
-                self._stored(records)
-                self._settle(outcomes)
+                await self._write()
+            except Exception:  # noqa: BLE001, PERF203 -- nothing cancels this, and the next transaction must run
+                self._log.failure("Storing records in {path} failed unexpectedly", path=str(self._store.path))
+                self._fail_transaction(lambda: OutcomeUnknown(_NOT_KNOWN))
         self._busy = False
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.callback(None)
 
-    def _take(self) -> list[Record]:
-        """
-        Begin with a transaction of what waits: first come, first served, and large batches by turns.
+    async def _write(self) -> None:
+        """Do one transaction, and answer its callers."""
+        records = self._next_transaction()
+        began_s = self._clock.seconds()
+        try:
+            # While nothing can be stored, answer callers without the usual patience.
+            patience_s = _PATIENCE_WHEN_BAD_S if self._failing else None
+            outcomes = await self._on_thread(self._store.append, records, patience_s)
+        except StoreError as error:
+            self._failed_commits += 1
+            self._mark_failed(error)
+            self._fail_transaction(error.publish_error)
+            return
+        except Exception:
+            self._failed_commits += 1
+            raise
+        if len(outcomes) != len(records):
+            raise RuntimeError(f"{len(records)} records have {len(outcomes)} outcomes")
+        self._commit_records.add(len(records))
+        self._commit_s.add(self._clock.seconds() - began_s)
+        self._mark_healthy()
+        self._settle(outcomes)
+        self._stored(records)
 
-        If it has all records of somebody who published few, it ends when each of the others has had a turn.
+    def _next_transaction(self) -> list[Record]:
+        """
+        Take the records of the next transaction: slices of the waiting calls, in order and round-robin.
+
+        If it has all records of a small call, it ends after the first round.
         """
         records: list[Record] = []
         size = 0
@@ -278,55 +299,81 @@ class Writer:
                 break
             in_first_round -= 1
             publish = self._queue.popleft()
-            first, some, of_some = publish.take()
-            self._transaction.append((publish, first, len(some)))
+            try:
+                first, some, of_some = publish.take()
+            except Exception:  # noqa: BLE001 -- after any error, the records of other calls are stored
+                self._log.failure(
+                    "Taking records of a call for {path} failed unexpectedly", path=str(self._store.path)
+                )
+                self._fail_rest(publish, BrokerUnavailable(_NOT_TAKEN))
+                continue
+            self._transaction.append((publish, first, len(some), of_some))
             records += some
             size += of_some
             if not publish.is_taken:
                 self._queue.append(publish)
             elif first == 0:
                 has_few = True
-        self._transaction_bytes = size
         return records
 
     def _end_transaction(self) -> list[_Part]:
-        """:return: what it was; nothing if the waiting for it was given up meanwhile."""
+        """Return the parts of the transaction; none if its callers have been answered before its end."""
         parts, self._transaction = self._transaction, []
-        if parts:
-            self._waiting_records -= sum([count for _, _, count in parts])
-            self._waiting_bytes -= self._transaction_bytes
+        for _, _, count, size in parts:
+            self._waiting_records -= count
+            self._waiting_bytes -= size
         return parts
 
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         at = 0
-        for publish, first, count in self._end_transaction():
-            publish.settle(first, outcomes[at : at + count])
+        for publish, first, count, _ in self._end_transaction():
+            self._settle_part(publish, first, outcomes[at : at + count])
             at += count
+
+    def _settle_part(self, publish: Publish, first: int, outcomes: Sequence[Outcome]) -> None:
+        """Settle a part of one call. An error does not keep other calls from their answers."""
+        try:
+            publish.settle(first, outcomes)
+        except Exception:  # noqa: BLE001 -- see above
+            self._log.failure(
+                "Answering a publisher of records in {path} failed unexpectedly", path=str(self._store.path)
+            )
+            self._drop(publish)
+            publish.give_up(OutcomeUnknown(_NOT_KNOWN))
+
+    def _drop(self, publish: Publish) -> None:
+        """Remove the rest of an answered call from the queue: its records belong to the caller again."""
+        with suppress(ValueError):
+            self._queue.remove(publish)
+            _, count, size = publish.left()
+            self._waiting_records -= count
+            self._waiting_bytes -= size
 
     def _fail_transaction(self, make_error: Callable[[], PublishError]) -> None:
         parts = self._end_transaction()
-        for publish in {publish for publish, _, _ in parts if not publish.is_taken}:
-            # Later records of a key must not overtake those that are not stored, and have to be sent again.
-            self._queue.remove(publish)
-            self._fail_left(publish, BrokerUnavailable(_LEFT_OUT))
-        for publish, first, count in parts:
-            # One for each publisher, which may raise and chain it as it likes.
-            publish.settle(first, [make_error()] * count)
+        for publish in {publish for publish, *_ in parts if not publish.is_taken}:
+            # Later records of a key must not be stored before earlier ones, which the caller must send again.
+            with suppress(ValueError):
+                self._queue.remove(publish)
+            self._fail_rest(publish, BrokerUnavailable(_LEFT_OUT))
+        for publish, first, count, _ in parts:
+            # One error for each caller, which may raise and chain it.
+            self._settle_part(publish, first, [make_error()] * count)
 
     def _fail_queue(self, error: type[PublishError], detail: str) -> None:
         queue, self._queue = self._queue, deque()
         for publish in queue:
-            self._fail_left(publish, error(detail))
+            self._fail_rest(publish, error(detail))
 
-    def _fail_left(self, publish: Publish, error: PublishError) -> None:
-        first, records, size = publish.left()
-        self._waiting_records -= len(records)
+    def _fail_rest(self, publish: Publish, error: PublishError) -> None:
+        first, count, size = publish.left()
+        self._waiting_records -= count
         self._waiting_bytes -= size
-        publish.settle(first, [error] * len(records))
+        self._settle_part(publish, first, [error] * count)
 
     async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have the store do something, and let nobody wait for ever if it does not come back from it."""
-        late = self._clock.callLater(self._answer_timeout_s, self._not_answered)
+        """Call the store on its thread. If it does not respond in time, fail the waiting calls."""
+        late = self._clock.callLater(self._answer_timeout_s, self._timed_out)
         try:
             return await self._thread.run(work, *args, **kwargs)
         finally:
@@ -334,47 +381,52 @@ class Writer:
             if late.active():
                 late.cancel()
 
-    def _not_answered(self) -> None:
+    def _timed_out(self) -> None:
         self._hanging = True
-        self._condition.bad(
+        self._condition.mark_failed(
             WRITING,
             f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds.",
-            obstacle=f"The disk has not answered for {self._answer_timeout_s:g} seconds.",
+            obstacle=f"The disk has not responded for {self._answer_timeout_s:g} seconds.",
         )
-        self._fail_queue(BrokerUnavailable, "The broker does not answer; the record was not published.")
+        self._fail_queue(BrokerUnavailable, "The broker does not respond; the record was not published.")
         self._fail_transaction(
-            lambda: PublishTimedOut("The broker did not answer in time; the record may be stored.")
+            lambda: PublishTimedOut("The broker did not respond in time; the record may be stored.")
         )
 
-    def _works(self) -> None:
+    def _mark_healthy(self) -> None:
         if self._stopping:
             return
         self._failing = False
-        self._condition.good(WRITING)
+        self._condition.mark_healthy(WRITING)
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
 
-    def _failed(self, error: StoreError) -> None:
+    def _mark_failed(self, error: StoreError) -> None:
         if self._stopping:
             return
         self._failing = True
-        self._condition.bad(WRITING, error.reason, obstacle=error.obstacle_to_storing)
+        self._condition.mark_failed(
+            WRITING, error.reason, obstacle=error.obstacle_to_storing, needs_restart=error.needs_restart
+        )
+        self._probe_later()
+
+    def _probe_later(self) -> None:
         if self._probe is None:
-            # Callers that are told that the broker does not work may send nothing more, and then no publish
-            # would show that it works again.
+            # Callers may stop publishing while the broker fails, and then no publish would show its recovery.
             self._probe = self._clock.callLater(_PROBE_S, self._probe_now)
 
     def _probe_now(self) -> None:
         self._probe = None
-        Deferred.fromCoroutine(self._see())
+        Deferred.fromCoroutine(self._probe_store())
 
-    async def _see(self) -> None:
+    async def _probe_store(self) -> None:
         try:
             await self._on_thread(self._store.probe)
+            self._mark_healthy()
         except StoreError as error:
-            self._failed(error)
-        except Exception:  # noqa: BLE001 -- nothing cancels this, and the next publish will show more
-            self._log.failure("Looking at {path} failed unexpectedly", path=str(self._store.path))
-        else:
-            self._works()
+            self._mark_failed(error)
+        except Exception:  # noqa: BLE001 -- nothing cancels this, and the next probe may tell more
+            self._log.failure("Probing {path} failed unexpectedly", path=str(self._store.path))
+            if not self._stopping:
+                self._probe_later()

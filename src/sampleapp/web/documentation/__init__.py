@@ -1,4 +1,4 @@
-"""What the interface says of itself, to programs and to people."""
+"""Documentation of the interface that the service serves: OpenAPI and Swagger UI."""
 
 from sampleapp.web.documentation.routes import Documentation
 

@@ -1,8 +1,8 @@
 """
-The files of ``/docs``: a page of our own, and Swagger UI as the package offapi carries it.
+The files of ``/docs``: the service's own pages, and Swagger UI from the package offapi.
 
-Each file but the page has a name that holds a digest of what is in it, so that a browser never asks for it
-twice, and never has an old one.
+The name of each file, except the pages, contains a digest of its content. So a browser loads a file only
+once, and never uses an old one.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["PAGE", "File", "read_files"]
+__all__ = ["PAGE", "READINGS_PAGE", "File", "read_files"]
 
 PAGE: Final = ""
-"""The name of the page itself."""
+"""The name of the documentation itself."""
+READINGS_PAGE: Final = "readings"
+"""The name of the page that shows the readings."""
 
 _HERE: Final = Path(__file__).with_name("page")
-_PAGE: Final = _HERE / "docs.html"
+_PAGES: Final = {PAGE: _HERE / "docs.html", READINGS_PAGE: _HERE / "readings.html"}
 
 _JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _CSS: Final = b"text/css; charset=utf-8"
 _SVG: Final = b"image/svg+xml"
 _HTML: Final = b"text/html; charset=utf-8"
 
-# In the page, where a file is to be loaded from.
-_LINK: Final = re.compile(r'(?<=")docs/([a-z-]+\.[a-z]+)(?=")')
+# The link to a file in a page.
+_LINK: Final = re.compile(r'(?<=[/"]docs/)[a-z-]+\.[a-z]+(?=")')
 
 
 class File(Struct, frozen=True):
-    """A file as it is served."""
+    """The type and content of a file."""
 
     content_type: bytes
     body: bytes
@@ -43,10 +45,10 @@ class File(Struct, frozen=True):
 
 def read_files() -> Mapping[str, File]:
     """
-    Read all files, which are nearly two megabytes.
+    Read all files, nearly two megabytes.
 
-    :return: each by the last part of its path; the page by `PAGE`.
-    :raise OSError: one cannot be read.
+    :return: each file by the last part of its path; the pages by `PAGE` and `READINGS_PAGE`.
+    :raise OSError: a file cannot be read.
     """
     files: dict[str, File] = {}
     names: dict[str, str] = {}
@@ -56,22 +58,26 @@ def read_files() -> Mapping[str, File]:
         digest = urlsafe_b64encode(sha256(body).digest())[:12].decode("ascii")
         names[name] = f"{stem}.{digest}.{suffix}"
         files[names[name]] = File(content_type, body)
-    page = _LINK.sub(lambda link: f"docs/{names[link[1]]}", _PAGE.read_text(encoding="utf-8"))
-    return {PAGE: File(_HTML, page.encode("utf-8")), **files}
+    for name, path in _PAGES.items():
+        page = _LINK.sub(lambda link: names[link[0]], path.read_text(encoding="utf-8"))
+        files[name] = File(_HTML, page.encode("utf-8"))
+    return files
 
 
 def _sources() -> Iterator[tuple[str, Path, bytes]]:
-    """The name of each file in the page, where it is, and of which type."""
+    """Yield the name of each file in the page, its path and its media type."""
     swagger_ui = _directory_of("offapi")
     yield "swagger-ui.js", swagger_ui / "swagger_bundle.js", _JAVASCRIPT
     yield "swagger-ui.css", swagger_ui / "swagger_style.css", _CSS
     yield "docs.js", _HERE / "docs.js", _JAVASCRIPT
     yield "docs.css", _HERE / "docs.css", _CSS
+    yield "readings.js", _HERE / "readings.js", _JAVASCRIPT
+    yield "readings.css", _HERE / "readings.css", _CSS
     yield "icon.svg", _HERE / "icon.svg", _SVG
 
 
 def _directory_of(package: str) -> Path:
-    """Find a package without importing it, which would read all that it carries, and more than is needed."""
+    """Return the directory of a package without importing it, which would load far more than needed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"The package {package} is not installed.")

@@ -1,4 +1,4 @@
-"""``/openapi.json`` and ``/docs``."""
+"""Routes of the documentation: ``/openapi.json``, ``/docs`` and the page that shows the readings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from hashlib import sha256
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp import __version__
 from sampleapp.access import Right
-from sampleapp.conditional import none_match_fails
-from sampleapp.web.answers import Answer, Headers
+from sampleapp.web.answers import Answer, Headers, json_line
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
     ETAG,
@@ -25,7 +24,8 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
-from sampleapp.web.documentation.files import PAGE, File, read_files
+from sampleapp.web.documentation.files import PAGE, READINGS_PAGE, File, read_files
+from sampleapp.web.preconditions import none_match_fails
 from sampleapp.web.request_errors import PathNotFound
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Request
@@ -33,15 +33,18 @@ from sampleapp.web.server import Request
 __all__ = ["Documentation", "ReadFiles"]
 
 ReadFiles: TypeAlias = Callable[[Callable[[], Mapping[str, File]]], "Deferred[Mapping[str, File]]"]
-"""Calls a function that reads files where it blocks nobody, such as in a thread."""
+"""Calls a function that reads files without blocking the reactor, such as in a thread."""
 
 _KEPT_S: Final = 60.0
-"""How long the files, of nearly two megabytes, are kept after they were last asked for."""
+"""The files, nearly two megabytes, are cached for this time after the last request, in seconds."""
 
-_NOT_CHANGED: Final = "`If-None-Match` has the tag of the current one: you have it already."
+_PAGES: Final = (PAGE, READINGS_PAGE)
+_FOR_EVER: Final = b"public, max-age=31536000, immutable"
 
-# Scripts and styles come from this service alone, none of them inline; the page is in no other page, sends
-# its requests nowhere else, and tells nobody where it is. Swagger UI has its pictures in its style sheet.
+_NOT_CHANGED: Final = "`If-None-Match` has the current entity tag: your copy is up to date."
+
+# Scripts and styles are loaded from this service only, and never inline. The page cannot be framed, connects
+# only to this service, and sends no Referer. "data:" is for the pictures in Swagger UI's style sheet.
 _GUARDS: Final[Headers] = (
     (
         b"Content-Security-Policy",
@@ -50,7 +53,6 @@ _GUARDS: Final[Headers] = (
             b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         ),
     ),
-    (b"X-Content-Type-Options", b"nosniff"),
     (b"X-Frame-Options", b"DENY"),
     (b"Referrer-Policy", b"no-referrer"),
     (b"Cross-Origin-Opener-Policy", b"same-origin"),
@@ -59,14 +61,16 @@ _GUARDS: Final[Headers] = (
 
 _GUARD_FIELDS: Final = tuple(
     Field(
-        name=name.decode("ascii"), meaning="Keeps other sites out of the page.", example=value.decode("ascii")
+        name=name.decode("ascii"),
+        meaning="Protects the page from other sites.",
+        example=value.decode("ascii"),
     )
     for name, value in _GUARDS
 )
 
 _OPENAPI: Final = Description(
     tag="Documentation",
-    summary="This description of the interface, for programs",
+    summary="This OpenAPI document",
     parameters=(IF_NONE_MATCH,),
     successes=(
         Success(
@@ -89,8 +93,8 @@ _OPENAPI: Final = Description(
 
 _DOCS: Final = Description(
     tag="Documentation",
-    summary="The interface, for people",
-    text="A page for a browser, with a form to try a message. Nothing of it is loaded from elsewhere.",
+    summary="The documentation as a page",
+    text="A page for a browser, with a form to send a message. All of its files are from this service.",
     parameters=(IF_NONE_MATCH,),
     successes=(
         Success(
@@ -106,16 +110,25 @@ _DOCS: Final = Description(
     ),
 )
 
+_READINGS: Final = replace(
+    _DOCS,
+    summary="The readings as a page",
+    text=(
+        "A page for a browser that shows the readings as they change, each with a line of its last values. "
+        "It uses `GET /changes`."
+    ),
+)
+
 _FILE: Final = Description(
     tag="Documentation",
-    summary="What the page for people is made of",
+    summary="The files of the page",
     parameters=(
-        Parameter(name="file", place="path", meaning="A name that the page holds. It changes with the file."),
+        Parameter(name="file", place="path", meaning="A file name in the page. It changes with the content."),
         IF_NONE_MATCH,
     ),
     successes=(
         Success(
-            meaning="The file, which never changes under this name.",
+            meaning="The file. Its content never changes under this name.",
             contents=(
                 Content(media_type="text/javascript", kind={"type": "string"}),
                 Content(media_type="text/css", kind={"type": "string"}),
@@ -134,18 +147,20 @@ _FILE: Final = Description(
 
 
 class Documentation:
-    """Shows the routes of the service."""
+    """Serves the documentation of the service's routes."""
 
     routes = Routes()
 
     def __init__(self, *, read: ReadFiles, clock: IReactorTime) -> None:
         """
-        :param read: what to read files with.
-        :param clock: tells when they have not been asked for in a while.
+        :param read: reads the files without blocking.
+        :param clock: expires the cached files.
         """
         self._shown: RouteTable | None = None
         self._takes_certificates = False
         self._is_for_other_sites = False
+        self._has_hsts = False
+        self._has_host_rule = False
         self._read = read
         self._clock = clock
         self._openapi: _Unchanging | None = None
@@ -154,26 +169,36 @@ class Documentation:
         self._forgetting: IDelayedCall | None = None
 
     def show(
-        self, table: RouteTable, *, takes_certificates: bool = False, is_for_other_sites: bool = False
+        self,
+        table: RouteTable,
+        *,
+        takes_certificates: bool = False,
+        is_for_other_sites: bool = False,
+        has_hsts: bool = False,
+        has_host_rule: bool = False,
     ) -> None:
         """
-        Describe an interface.
+        Set the interface to describe.
 
-        :param table: all that is served, these routes included.
+        :param table: all routes of the service, including these.
         :param takes_certificates: whether a client certificate may say who calls.
         :param is_for_other_sites: whether pages of other sites may use it from a browser.
+        :param has_hsts: whether answers on TLS endpoints have ``Strict-Transport-Security``.
+        :param has_host_rule: whether requests for unknown hosts are refused.
         """
         self._shown = table
         self._takes_certificates = takes_certificates
         self._is_for_other_sites = is_for_other_sites
+        self._has_hsts = has_hsts
+        self._has_host_rule = has_host_rule
 
     @routes.route("/openapi.json", "GET", "HEAD", right=Right.NONE, description=_OPENAPI)
     def openapi(self, request: Request) -> Answer:
-        """Serve the description for programs."""
+        """Serve the OpenAPI document."""
         if self._shown is None:
             raise PathNotFound
         if self._openapi is None:
-            # What makes it is needed once, and by few.
+            # Imported late, since most processes never need it.
             from sampleapp.web.openapi import openapi_document
 
             document = openapi_document(
@@ -182,21 +207,28 @@ class Documentation:
                 is_guarded=self._shown.is_guarded,
                 takes_certificates=self._takes_certificates,
                 is_for_other_sites=self._is_for_other_sites,
+                has_hsts=self._has_hsts,
+                has_host_rule=self._has_host_rule,
             )
-            self._openapi = _Unchanging(msgspec.json.encode(document), b"application/json")
+            self._openapi = _Unchanging(json_line(document), b"application/json")
         return self._openapi.answer(request)
 
     @routes.route("/docs", "GET", "HEAD", right=Right.NONE, description=_DOCS)
     def page(self, request: Request) -> Deferred[Answer]:
-        """Serve the page for people."""
+        """Serve the page."""
         return Deferred.fromCoroutine(self._answer(request, PAGE))
+
+    @routes.route("/docs/readings", "GET", "HEAD", right=Right.NONE, description=_READINGS)
+    def readings_page(self, request: Request) -> Deferred[Answer]:
+        """Serve the page that shows the readings."""
+        return Deferred.fromCoroutine(self._answer(request, READINGS_PAGE))
 
     @routes.route("/docs/<file>", "GET", "HEAD", right=Right.NONE, description=_FILE)
     def file(self, request: Request, *, file: str) -> Deferred[Answer]:
         """
-        Serve what the page loads.
+        Serve a file of the page.
 
-        :raise PathNotFound: there is no such file; by the Deferred.
+        :raise PathNotFound: there is no such file; as a failure of the Deferred.
         """
         return Deferred.fromCoroutine(self._answer(request, file))
 
@@ -215,7 +247,7 @@ class Documentation:
                     name: _Unchanging(
                         file.body,
                         file.content_type,
-                        cache_control=b"no-cache" if name == PAGE else b"public, max-age=31536000, immutable",
+                        cache_control=b"no-cache" if name in _PAGES else _FOR_EVER,
                         more=_GUARDS,
                     )
                     for name, file in read.items()
@@ -236,7 +268,7 @@ class Documentation:
 
 
 class _Unchanging:
-    """What stays the same as long as the service runs."""
+    """A resource that never changes while the service runs."""
 
     def __init__(
         self, body: bytes, content_type: bytes, *, cache_control: bytes = b"no-cache", more: Headers = ()
@@ -247,7 +279,7 @@ class _Unchanging:
         self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, headers)
 
     def answer(self, request: Request) -> Answer:
-        """Answer with it, or that the caller has it already."""
+        """Answer with the resource, or 304 if the client's copy is current."""
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)
         return self._not_modified if is_fresh else self._whole

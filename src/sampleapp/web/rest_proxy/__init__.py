@@ -1,25 +1,6 @@
-"""What clients of Confluent's REST Proxy, API v2, may ask for: to publish, and which topics there are."""
+"""Confluent's REST Proxy, API v2: produce requests, and the topics with their partitions."""
 
-from sampleapp.web.rest_proxy.produce import (
-    PRODUCE_BODIES,
-    PRODUCE_ERRORS,
-    PRODUCE_REFUSALS,
-    PRODUCED,
-    admit,
-    max_body,
-    publish,
-    refuse_format,
-)
-from sampleapp.web.rest_proxy.topics import RestProxy
+from sampleapp.web.rest_proxy.produce import UNSUPPORTED_FORMAT, produce_plan
+from sampleapp.web.rest_proxy.routes import RestProxy
 
-__all__ = [
-    "PRODUCED",
-    "PRODUCE_BODIES",
-    "PRODUCE_ERRORS",
-    "PRODUCE_REFUSALS",
-    "RestProxy",
-    "admit",
-    "max_body",
-    "publish",
-    "refuse_format",
-]
+__all__ = ["UNSUPPORTED_FORMAT", "RestProxy", "produce_plan"]

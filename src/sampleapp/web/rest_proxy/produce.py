@@ -1,13 +1,12 @@
-"""Produce requests: from a body to records, and from what became of those to an answer."""
+"""Produce requests: decode the body, publish its records, and encode their outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
-from msgspec import Meta, Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
@@ -22,42 +21,27 @@ from sampleapp.errors import (
     UnknownPartition,
 )
 from sampleapp.interfaces import Outcome
-from sampleapp.messages import TOPIC_RULE, is_legal_topic
-from sampleapp.model import Record, RecordMetadata
-from sampleapp.records import length_of
-from sampleapp.rest_proxy import (
-    ANSWER,
-    EmbeddedFormat,
-    Unserializable,
-    answer_type,
-    embedded_format,
-    read_records,
-    request_type,
-)
+from sampleapp.messages.records import length_of
+from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
+from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
-from sampleapp.web.descriptions import TRACEPARENT, TRACESTATE, Content
-from sampleapp.web.error_objects import ErrorObject, error_object_answer
-from sampleapp.web.gate import require_topic
+from sampleapp.web.batches import RECORD_BYTES
+from sampleapp.web.error_objects import error_object_answer
+from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.kafka_media_types import ANSWER, answer_type, embedded_format
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.publishing import REFUSALS_OF_BROKERS, Publisher, trace_of
+from sampleapp.web.publishing import Publisher, trace_of
 from sampleapp.web.request_errors import NotAcceptable, UnsupportedEmbeddedFormat
+from sampleapp.web.rest_proxy.documents import PartitionOffset
+from sampleapp.web.routing import Plan
 from sampleapp.web.server import Request
 
-__all__ = [
-    "PRODUCED",
-    "PRODUCE_BODIES",
-    "PRODUCE_PARAMETERS",
-    "PRODUCE_REFUSALS",
-    "admit",
-    "max_body",
-    "publish",
-    "refuse_format",
-]
+__all__ = ["UNSUPPORTED_FORMAT", "admit_produce", "max_body", "produce", "produce_plan"]
 
 _UNSERIALIZABLE: Final = 40801
-"""REST Proxy gives it status 408, after which many clients and proxies send the same again by themselves."""
+"""With status 422; REST Proxy has 408, after which many clients and proxies retry by themselves."""
 
-# As in io.confluent.kafkarest.Errors; those of a request stand for a record where there are no others.
+# As in io.confluent.kafkarest.Errors, which has these codes for requests only, and none for records.
 _RECORD_CODES: Final[tuple[tuple[type[PublishError], int], ...]] = (
     (errors.TopicNotAuthorized, 40301),
     (errors.UnknownTopic, 40401),
@@ -66,159 +50,75 @@ _RECORD_CODES: Final[tuple[tuple[type[PublishError], int], ...]] = (
 _KAFKA_ERROR: Final = 50002
 _RETRIABLE_KAFKA_ERROR: Final = 50003
 
-_ROOM_OF_JSON: Final = 2
-"""How many times as long as a message a record may be: base64 takes a third more, and so do escapes."""
+_BODY_FACTOR: Final = 4
+"""The limit for a body, in limits for one message. It is decoded in one step."""
+_COPIES: Final = 3
+"""Copies of a body in memory: as received, without its white space, and as keys and values."""
 _OUTCOMES_AT_ONCE: Final = 2000
-"""Their part of an answer is written in about a millisecond."""
+"""Outcomes that are encoded in one slice: about a millisecond."""
 
 
-class PartitionOffset(Struct, gc=False):
-    """What became of one record: where it is, or why it is not known to be anywhere."""
-
-    partition: int | None
-    offset: int | None
-    error_code: int | None = None
-    error: str | None = None
+_encode: Final = msgspec.json.Encoder().encode
 
 
-class ProduceAnswer(Struct):
-    """What became of each record, in order."""
-
-    offsets: list[PartitionOffset]
-    key_schema_id: Annotated[None, Meta(description="Always null: there are no schemas.")] = None
-    value_schema_id: Annotated[None, Meta(description="Always null: there are no schemas.")] = None
+def max_body(publisher: Publisher) -> int:
+    """Return the limit for the body of a produce request, in bytes."""
+    return _BODY_FACTOR * publisher.limits.max_body
 
 
-_Partition = Annotated[int, Meta(description="Where it is to go.", ge=0, le=2**31 - 1)]
-_Base64 = Annotated[
-    str,
-    Meta(
-        description="Bytes in base64, with or without padding (RFC 4648, section 4).",
-        pattern="^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2,3})?=*$",
-        extra_json_schema={"contentEncoding": "base64"},
-    ),
-]
+def produce_plan(publisher: Publisher) -> Plan:
+    """Return the plan for produce requests to a topic, with no partition in the path."""
+
+    def handler(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        return produce(publisher, request, topic)
+
+    return Plan(handler, admit=admit_produce, max_body=max_body(publisher))
 
 
-class JSONRecord(Struct, forbid_unknown_fields=True):
-    """A record whose key and value are JSON; what is null is not there."""
-
-    key: Annotated[Any, Meta(description="The record's key is its compact JSON text.")] = None
-    value: Annotated[Any, Meta(description="The record's value is its compact JSON text.")] = None
-    partition: _Partition | None = None
-
-
-class BinaryRecord(Struct, forbid_unknown_fields=True):
-    """A record whose key and value are any bytes; what is null is not there."""
-
-    key: _Base64 | None = None
-    value: _Base64 | None = None
-    partition: _Partition | None = None
-
-
-class JSONProduceRequest(Struct, forbid_unknown_fields=True):
-    """Records whose keys and values are JSON."""
-
-    records: Annotated[list[JSONRecord], Meta(min_length=1)]
-
-
-class BinaryProduceRequest(Struct, forbid_unknown_fields=True):
-    """Records whose keys and values are any bytes, in base64."""
-
-    records: Annotated[list[BinaryRecord], Meta(min_length=1)]
-
-
-_encode = msgspec.json.Encoder().encode
-
-PRODUCE_BODIES: Final = (
-    Content(
-        media_type=request_type(EmbeddedFormat.JSON),
-        kind=JSONProduceRequest,
-        summary="Records of JSON, as for REST Proxy",
-        example={
-            "records": [{"key": "kitchen", "value": {"celsius": 21.5}}, {"value": None, "partition": 0}]
-        },
-    ),
-    Content(
-        media_type=request_type(EmbeddedFormat.BINARY),
-        kind=BinaryProduceRequest,
-        summary="Records of any bytes, as for REST Proxy",
-        example={"records": [{"key": "a2l0Y2hlbg==", "value": "MjEuNQ=="}]},
-    ),
-)
-PRODUCED: Final = Content(
-    media_type=ANSWER.decode("ascii"),
-    kind=ProduceAnswer,
-    summary="Where the records are, as REST Proxy says it",
-    example={
-        "offsets": [{"partition": 0, "offset": 42, "error_code": None, "error": None}],
-        "key_schema_id": None,
-        "value_schema_id": None,
-    },
-)
-PRODUCE_PARAMETERS: Final = (TRACEPARENT, TRACESTATE)
-PRODUCE_ERRORS: Final = (ErrorObject, ProduceAnswer)
-"""What refusals of records may be."""
-PRODUCE_REFUSALS: Final = (
-    InvalidParameters,
-    NotAcceptable,
-    UnsupportedEmbeddedFormat,
-    errors.MalformedMessage,
-    errors.InvalidMessage,
-    *REFUSALS_OF_BROKERS,
-)
-
-
-def max_body(publisher: Publisher, request: Request) -> int | None:
-    """Return how long the body of a request may be; ``None`` if it is no produce request."""
-    content_types = request.fields.all(b"content-type")
-    if len(content_types) != 1 or embedded_format(content_types[0]) is None:
-        return None
-    return publisher.limits.max_batch_body
-
-
-def refuse_format(request: Request, topic: str) -> NoReturn:  # noqa: ARG001 -- that of every form
-    """:raise UnsupportedEmbeddedFormat: the media type is one of REST Proxy that is not here."""
+def _refuse_format(request: Request, **_: object) -> NoReturn:
     raise UnsupportedEmbeddedFormat(request.fields.all(b"content-type"))
 
 
-def admit(request: Request, topic: str) -> None:
-    """
-    Look at a produce request before its body is taken.
+UNSUPPORTED_FORMAT: Final = Plan(_refuse_format, admit=_refuse_format)
+"""For bodies in a format of REST Proxy that the service does not read."""
 
-    :raise InvalidParameters: there can be no such topic.
-    :raise NotGranted: its caller may not publish to it.
-    :raise NotAcceptable: who sends it would not understand the answer.
+
+def admit_produce(request: Request, *, topic: str) -> None:
+    """
+    Check the head of a produce request.
+
+    :raise InvalidParameters: the name of the topic is not a legal one.
+    :raise NotAcceptable: the client accepts none of the media types of the answer.
     """
     if not is_legal_topic(topic):
-        raise InvalidParameters([Fault("/topic", f"The topic in the path has to be {TOPIC_RULE}.")])
-    require_topic(request, topic)
+        raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
     if answer_type(request.fields.joined(b"accept")) is None:
         raise NotAcceptable
 
 
-def publish(
-    publisher: Publisher,
-    request: Request,
-    topic: str,
-    *,
-    partition: int | None = None,
+def produce(
+    publisher: Publisher, request: Request, topic: AuthorizedTopic, *, partition: int | None = None
 ) -> Deferred[Answer]:
     """
-    Publish the records of a request that was admitted, all of which are checked first.
+    Publish the records of a request, after all of them are checked.
 
-    :param partition: where those records go that name none.
+    :param partition: for the records that name none; the broker chooses by default.
     """
-    return Deferred.fromCoroutine(_publish(publisher, request, topic, partition))
+    return Deferred.fromCoroutine(_produce(publisher, request, topic, partition))
 
 
-async def _publish(publisher: Publisher, request: Request, topic: str, partition: int | None) -> Answer:
+async def _produce(
+    publisher: Publisher, request: Request, topic: AuthorizedTopic, partition: int | None
+) -> Answer:
     accept = request.fields.joined(b"accept")
-    # What is not the one is the other: both were looked at before.
+    # The plan was chosen by the format, so there is one.
     embedded = embedded_format(request.fields.all(b"content-type")[0]) or EmbeddedFormat.BINARY
     records: list[Record] = []
     partitions: set[int | None] = set()
+    share, copies = request.share, _COPIES * len(request.body)
     try:
+        if share is not None:
+            share.resize(copies)
         slices = read_records(
             request.body,
             embedded,
@@ -226,12 +126,13 @@ async def _publish(publisher: Publisher, request: Request, topic: str, partition
             partition=partition,
             timestamp_ms=publisher.now_ms(),
             headers=trace_of(request),
-            max_record=_ROOM_OF_JSON * publisher.limits.max_body,
         )
         for number, some in enumerate(slices):
             if number:
-                await publisher.turns.next()
+                await publisher.slices.next()
             records += some
+            if share is not None:
+                share.resize(copies + RECORD_BYTES * len(records))
             partitions.update([record.partition for record in some])
         await _check(publisher, topic, partitions)
         outcomes = await publisher.broker.publish_many(records)
@@ -243,17 +144,17 @@ async def _publish(publisher: Publisher, request: Request, topic: str, partition
         answer = _refusal(error, accept, refused=len(records))
     else:
         answer = await _answer(publisher, topic, records, outcomes, accept)
-        publisher.turns.let_go(outcomes)
-    publisher.turns.let_go(records)
+        publisher.slices.free_gradually(outcomes)
+    publisher.slices.free_gradually(records)
     return answer
 
 
-async def _check(publisher: Publisher, topic: str, partitions: Iterable[int | None]) -> None:
+async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Iterable[int | None]) -> None:
     """
-    See that every record can be published, as far as that is known before.
+    Check, before anything is published, that the topic and the partitions exist.
 
-    :param partitions: that are named.
-    :raise PublishError: one cannot.
+    :param partitions: of the records; ``None`` for a record without one.
+    :raise PublishError: a record cannot be published.
     """
     refused = await publisher.broker.check_topics([topic])
     if topic in refused:
@@ -266,7 +167,7 @@ async def _check(publisher: Publisher, topic: str, partitions: Iterable[int | No
         for description in await publisher.broker.describe_topics([topic])
         for each in description.partitions
     ]
-    # One that comes into being with its first record is not there yet.
+    # A topic that its first record creates has no partitions yet.
     unknown = named.difference(known or [0])
     if unknown:
         raise UnknownPartition(
@@ -291,13 +192,13 @@ async def _answer(
     outcomes: Sequence[Outcome],
     accept: bytes | None,
 ) -> Answer:
-    """Tell what became of each record, with a status that is true for all of them."""
+    """Answer with the outcome of each record, and one status for the whole request."""
     pieces = [b'{"offsets":[']
     failures: list[PublishError] = []
     stored_bytes = 0
     for start in range(0, len(outcomes), _OUTCOMES_AT_ONCE):
         if start:
-            await publisher.turns.next()
+            await publisher.slices.next()
         some = outcomes[start : start + _OUTCOMES_AT_ONCE]
         stored = records[start : start + len(some)]
         failed = [each for each in some if isinstance(each, PublishError)]
@@ -337,18 +238,18 @@ def _offset_of(outcome: Outcome) -> PartitionOffset:
 
 def _verdict(failures: Sequence[PublishError], *, is_any_stored: bool) -> tuple[HTTPStatus, Headers, str]:
     """
-    Find the status, the header fields and the kind of problem of an answer.
+    Return the status, the header fields and the kind of problem of an answer.
 
-    :param failures: those of all records, in order.
+    :param failures: of all records, in order.
     """
     if not failures:
         return HTTPStatus.OK, (), ""
     error: SampleAppError
     if is_any_stored:
-        may_be_better = any(each.retriable or each.possibly_published for each in failures)
-        error = (PartlyPublished if may_be_better else PartlyRefused)()
+        is_retry_useful = any(each.retriable or each.possibly_published for each in failures)
+        error = (PartlyPublished if is_retry_useful else PartlyRefused)()
     else:
-        # That a record may be published is worse to miss than that another one is not.
+        # A failure after which a record may be published takes precedence over certain failures.
         error = next((each for each in failures if each.possibly_published), failures[0])
     answer = problem_answer(error)
     headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])

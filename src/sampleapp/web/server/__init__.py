@@ -1,25 +1,33 @@
-"""An HTTP/1.1 server that knows nothing of what is served."""
+"""An HTTP/1.1 server: connections, requests, limits. It knows nothing of routes and their handlers."""
 
-from sampleapp.web.server.connection import SAFE
+from sampleapp.web.server.body_memory import BodyMemory, Share
 from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
 from sampleapp.web.server.fields import Fields
+from sampleapp.web.server.hosts import HostRule, NotAHost, check_host_name
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.loopback import is_on_loopback
-from sampleapp.web.server.request import Dispatch, Handler, Request
+from sampleapp.web.server.request import SAFE, Dispatch, Handler, Request
 from sampleapp.web.server.server import HTTPServer
+from sampleapp.web.server.stream import StreamEnd
 
 __all__ = [
     "SAFE",
+    "BodyMemory",
     "Descriptors",
     "Dispatch",
     "Exchange",
     "Fields",
     "HTTPServer",
     "Handler",
+    "HostRule",
     "Limits",
+    "NotAHost",
     "OnAnswer",
     "Peer",
     "Request",
+    "Share",
+    "StreamEnd",
+    "check_host_name",
     "is_on_loopback",
 ]

@@ -1,12 +1,13 @@
 """
-The body of a request, taken out of the bytes that come: of a declared length, or in chunks.
+Parsers of request bodies: with a declared length, or in chunks.
 
-Pure: what comes is handed in, and what comes after the body is handed back.
+Pure: they are given bytes as they come, and return the bytes after the body.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from io import BytesIO
 from typing import Final, Protocol
 
@@ -15,38 +16,37 @@ from sampleapp.web.server.fields import FieldParser
 
 __all__ = ["Body", "ChunkedBody", "Content", "SizedBody"]
 
-_MAX_LINES: Final = 16 * 1024
-"""All extensions of chunks together, and all trailers together, have at most so many bytes."""
+_MAX_LINE_BYTES: Final = 16 * 1024
+"""The greatest size of all extensions of chunks together, and of all trailers together, in bytes."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
-# RFC 9112, section 7.1.1, where white space is bad, but to be read.
+# RFC 9112, section 7.1.1: a client must not send white space here, but a server must read it.
 _EXTENSION = rb"[\t ]*;[\t ]*%b(?:[\t ]*=[\t ]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]+)((?:%b)*)\r\n" % _EXTENSION)
-_PLAIN_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _CRLF: Final = b"\r\n"
 
 
 class Content(Protocol):
-    """Keeps a body for somebody, as it comes."""
+    """A store for the content of a body."""
 
     def write(self, data: bytes, /) -> object:
-        """Keep what has come."""
+        """Store the next part of the content."""
 
 
 class Body(Protocol):
-    """A body as it comes."""
+    """A parser of one body."""
 
     def receive(self, data: bytes) -> bytes | None:
         """
-        Take what belongs to the body.
+        Parse bytes that have come.
 
-        :return: what comes after it; ``None`` while it is not whole.
-        :raise RequestError: it does not follow the grammar of HTTP, or is over the limit.
+        :return: the bytes after the body; ``None`` while the body is not whole.
+        :raise RequestError: the body does not follow the grammar of HTTP, or is over the limit.
         """
 
     def content(self) -> bytes:
-        """Return the body, now that it is whole; empty if it was not to be kept."""
+        """Return the content of the whole body; empty if it is not kept here."""
 
 
 class SizedBody:
@@ -55,17 +55,17 @@ class SizedBody:
     def __init__(self, length: int, *, keep: bool, content: Content | None = None) -> None:
         """
         :param length: in bytes.
-        :param keep: whether anybody wants the content.
-        :param content: is given it as it comes, instead of `content`.
+        :param keep: whether the content is needed.
+        :param content: stores the content, which `content()` does not return then.
         """
         self._left = length
         self._keep = keep
-        # What has come is not copied again when all of it is there.
+        # When the body is whole, its content is not copied again.
         self._content = BytesIO()
         self._write = (self._content if content is None else content).write
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what belongs to the body; see `Body`."""
+        """Parse bytes that have come; see `Body`."""
         size = len(data)
         if size < self._left:
             self._left -= size
@@ -78,7 +78,7 @@ class SizedBody:
         return rest
 
     def content(self) -> bytes:
-        """Return the body; see `Body`."""
+        """Return the content; see `Body`."""
         return self._content.getvalue()
 
 
@@ -86,16 +86,21 @@ class ChunkedBody:
     """
     A body that comes in chunks (RFC 9112, section 7.1).
 
-    Its extensions and trailers are checked, and what they say is not used.
+    Its extensions and trailers are checked, and not used.
     """
 
-    def __init__(self, limit: int, *, keep: bool, content: Content | None = None) -> None:
+    def __init__(
+        self, limit: int, *, keep: bool, content: Content | None = None, reserve: Callable[[int], None]
+    ) -> None:
         """
         :param limit: the greatest length of the content, in bytes.
-        :param keep: whether anybody wants the content.
-        :param content: is given it as it comes, instead of `content`.
+        :param keep: whether the content is needed.
+        :param content: stores the content, which `content()` does not return then.
+        :param reserve: called with the length of all chunks up to now, in bytes, before the newest is stored;
+            may raise a `RequestError`.
         """
         self._limit = limit
+        self._reserve = reserve
         self._keep = keep
         self._content = BytesIO()
         self._write = (self._content if content is None else content).write
@@ -108,8 +113,8 @@ class ChunkedBody:
         self._trailer_size = 0
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what belongs to the body; see `Body`."""
-        position = 0 if self._is_amid_line() else self._receive_whole_chunks(data)
+        """Parse bytes that have come; see `Body`."""
+        position = 0
         while position < len(data):
             if self._left:
                 piece = data[position : position + self._left]
@@ -128,30 +133,15 @@ class ChunkedBody:
         return None
 
     def content(self) -> bytes:
-        """Return the body; see `Body`."""
+        """Return the content; see `Body`."""
         return self._content.getvalue()
-
-    def _is_amid_line(self) -> bool:
-        return bool(self._line or self._left or self._is_after_chunk or self._trailers)
-
-    def _receive_whole_chunks(self, data: bytes) -> int:
-        """Take the chunks without extensions that are there as a whole, of which there may be thousands."""
-        position = 0
-        while (line := _PLAIN_CHUNK_LINE.match(data, position)) is not None:
-            size, start = int(line[1], 16), line.end()
-            end = start + size
-            if size == 0 or data[end : end + 2] != _CRLF:
-                break
-            self._count(size)
-            if self._keep:
-                self._write(data[start:end])
-            position = end + 2
-        return position
 
     def _count(self, size: int) -> None:
         self._length += size
         if self._length > self._limit:
             raise BodyTooLarge(self._limit)
+        if self._keep:
+            self._reserve(self._length)
 
     def _line_is_last(self) -> bool:
         self._check_length_of_line()
@@ -174,7 +164,7 @@ class ChunkedBody:
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
             raise MalformedRequest(
-                "A chunk begins with its size in hexadecimal digits, on a line that ends with CR LF."
+                "A chunk must begin with its size in hexadecimal digits, on a line that ends with CR LF."
             )
         self._extensions += len(match[2])
         size = int(match[1], 16)
@@ -187,9 +177,13 @@ class ChunkedBody:
 
     def _check_length_of_line(self) -> None:
         if self._trailers is not None:
-            if self._trailer_size + len(self._line) > _MAX_LINES:
-                raise HeaderTooLarge(f"The trailers are over {_MAX_LINES} bytes.")
+            if self._trailer_size + len(self._line) > _MAX_LINE_BYTES:
+                raise HeaderTooLarge(
+                    f"The trailers are longer than {_MAX_LINE_BYTES} bytes, which is the limit."
+                )
         elif self._is_after_chunk and len(self._line) > len(_CRLF):
             raise MalformedRequest("A chunk is longer than its size, or does not end with CR LF.")
-        elif self._extensions + len(self._line) > _MAX_LINES:
-            raise HeaderTooLarge(f"The extensions of the chunks are over {_MAX_LINES} bytes.")
+        elif self._extensions + len(self._line) > _MAX_LINE_BYTES:
+            raise HeaderTooLarge(
+                f"The extensions of the chunks are longer than {_MAX_LINE_BYTES} bytes, which is the limit."
+            )

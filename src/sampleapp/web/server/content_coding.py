@@ -1,7 +1,7 @@
 """
-The codings that a body may have (RFC 9110, section 8.4.1), and how they are undone: within a limit, in steps.
+Incremental decoding of content codings (RFC 9110, section 8.4.1), within a limit.
 
-Pure: what has come is handed in, and decoded when somebody asks for it.
+Pure: bodies are stored as they come, and decoded step by step on request.
 """
 
 from __future__ import annotations
@@ -18,30 +18,37 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-from sampleapp.decompressors import Decompressor, GzipDecompressor
-from sampleapp.web.request_errors import BodyTooLarge, UndecodableBody, UnsupportedContentCoding
+from sampleapp.decompression import Decompressor, GzipDecompressor
+from sampleapp.web.request_errors import (
+    BodyTooLarge,
+    RequestError,
+    UndecodableBody,
+    UnsupportedContentCoding,
+)
 from sampleapp.web.server.fields import BLANKS, Fields
 
 __all__ = ["CodedBody", "check_content_coding", "coding_of", "content_codings", "has_content"]
 
 _KEPT_PIECE: Final = 64 * 1024
-"""What comes is kept in pieces of about so many bytes, so that each can be given up once it is decoded."""
+"""The size of the pieces in which a compressed body is kept, in bytes; each is dropped once it is decoded."""
 
-# So little is decoded by one call into a library that none takes a millisecond, whatever it is given.
-_MOST_IN: Final = 16 * 1024
-_MOST_OUT: Final = 64 * 1024
+# Limits on one call into a library, in bytes, so that no call takes a millisecond, whatever its input.
+_MAX_IN: Final = 16 * 1024
+_MAX_OUT: Final = 64 * 1024
 
-# What a step has to do, in bytes that it makes. To read a byte costs more than to make one where it makes
-# nothing, and to begin a stream as much as to make some kilobytes. Room for bytes may have to be cleared.
+# The cost of a step, counted in bytes of output. A byte of input that yields nothing costs more than a byte
+# of output, and the start of a stream costs as much as some kilobytes of output.
 _COST_OF_BYTE_READ: Final = 8
 _COST_OF_STREAM: Final = 8 * 1024
-_BYTES_CLEARED_FOR_ONE: Final = 8
 
-_MOST_STREAMS: Final = 10_000
-"""An empty frame of zstd has 9 bytes, and takes 10 µs: in a body of 16 MiB there would be 20 s of them."""
+_MAX_STREAMS: Final = 10_000
+"""An empty frame of zstd has 9 bytes, and takes 10 µs: a body of 16 MiB full of them would take 20 s."""
+
+_WINDOWS: Final[Mapping[bytes, int]] = {b"zstd": 8 * 1024 * 1024}
+"""The latest output that a decoder keeps, in bytes, for codings that keep much."""
 
 _LARGEST_WINDOW_LOG: Final = 23
-"""8 MiB, which is what a decoder of HTTP has to take, and an encoder may not exceed (RFC 9659, section 3)."""
+"""8 MiB: a decoder for HTTP must support this, and an encoder must not exceed it (RFC 9659, section 3)."""
 
 
 def _zstd_frame() -> zstd.ZstdDecompressor:
@@ -58,25 +65,25 @@ _STREAMS: Final[Mapping[bytes, Callable[[], Decompressor]]] = {
 
 def content_codings(fields: Fields) -> tuple[bytes, ...]:
     """
-    List what was done to a body, in the order in which it was done.
+    List the content codings of a body, in the order in which they were applied.
 
-    :return: in lower case; nothing if the body is as it was.
+    :return: in lower case; empty if the body is not encoded.
     """
     values = fields.all(b"content-encoding")
     if not values:
         return ()
     elements = (element.strip(BLANKS).lower() for value in values for element in value.split(b","))
     codings = tuple(element for element in elements if element)
-    # It says that nothing was done, and so has nothing to say beside another.
+    # "identity" means that the body is not encoded, so it is not valid next to another coding.
     return () if all(coding == b"identity" for coding in codings) else codings
 
 
 def coding_of(codings: tuple[bytes, ...]) -> bytes:
     """
-    Choose how a body is to be decoded.
+    Return the only coding of a body.
 
-    :param codings: as `content_codings` lists them; at least one.
-    :raise UnsupportedContentCoding: it is none of those that are undone here, or there are several.
+    :param codings: at least one, as `content_codings` lists them.
+    :raise UnsupportedContentCoding: it is not supported, or there are several.
     """
     if len(codings) != 1 or codings[0] not in _STREAMS:
         raise UnsupportedContentCoding(codings)
@@ -85,9 +92,9 @@ def coding_of(codings: tuple[bytes, ...]) -> bytes:
 
 def check_content_coding(fields: Fields) -> None:
     """
-    Look at what was done to the body.
+    Check the content codings of a body.
 
-    :raise UnsupportedContentCoding: it is nothing that could be undone.
+    :raise UnsupportedContentCoding: the body could not be decoded.
     """
     codings = content_codings(fields)
     if codings:
@@ -95,68 +102,26 @@ def check_content_coding(fields: Fields) -> None:
 
 
 def has_content(fields: Fields) -> bool:
-    """Whether a request says that it has a body, if perhaps an empty one (RFC 9112, section 6.3)."""
+    """Return whether a request declares a body, which may be empty (RFC 9112, section 6.3)."""
     return bool(fields.all(b"content-length") or fields.all(b"transfer-encoding"))
-
-
-class _Content:
-    """
-    What has been decoded.
-
-    A `BytesIO` that grows by itself does so by an eighth, and may move all that it has each time. This one
-    makes room for four times as much where it may, so that little is moved, and no step takes long.
-    """
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._room = 0
-        self._buffer = BytesIO()
-
-    def write(self, data: bytes, *, most: int) -> int:
-        """
-        Add what comes next.
-
-        :param most: for so many bytes in all there may be room without any need.
-        :return: for how many bytes room was made.
-        """
-        length = self.length + len(data)
-        made = self._make_room(length, most) if length > self._room else 0
-        self._buffer.write(data)
-        self.length = length
-        return made
-
-    def _make_room(self, length: int, most: int) -> int:
-        room = min(4 * length, most)
-        if room < 2 * length:
-            return 0
-        # The system takes no memory for zeros, mostly, until they are written to. They are not copied here:
-        # nobody else has them.
-        buffer = BytesIO(bytes(room))
-        buffer.write(self._buffer.getbuffer()[: self.length])
-        self._buffer = buffer
-        self._room = room
-        return room
-
-    def take(self) -> bytes:
-        """Hand over all of it, which is not copied either; nothing is left."""
-        buffer, self._buffer = self._buffer, BytesIO()
-        buffer.truncate(self.length)
-        self.length = self._room = 0
-        return buffer.getvalue()
 
 
 class CodedBody:
     """
     A body that comes compressed.
 
-    What is decoded takes the place of what has come: both together are never much more than the limit.
+    Compressed pieces are dropped as they are decoded: both forms together are never much more than the limit.
     """
 
-    def __init__(self, coding: bytes, *, limit: int) -> None:
+    def __init__(self, coding: bytes, *, limit: int, reserve: Callable[[int], None]) -> None:
         """
-        :param coding: as `coding_of` chooses it.
+        :param coding: as `coding_of` returns it.
         :param limit: the greatest length of the content, in bytes.
+        :param reserve: called with the memory that the body needs in total, in bytes, before it is used; may
+            raise a `RequestError`.
         """
+        self._reserve = reserve
+        self._window = _WINDOWS.get(coding, 0)
         self._coding = coding
         self._new_stream = _STREAMS[coding]
         self._limit = limit
@@ -165,12 +130,14 @@ class CodedBody:
         self._rest = b""
         self._stream: Decompressor | None = None
         self._streams = 0
-        # So much has come, and is not decoded yet.
+        # The number of bytes that have come and are not decoded yet.
         self._held = 0
-        self._content = _Content()
+        self._content = BytesIO()
+        self.made = 0
+        """The length of the content that was decoded, in bytes."""
 
     def write(self, data: bytes) -> None:
-        """Keep what has come."""
+        """Store the next part of the compressed body."""
         self._held += len(data)
         if self._pieces and len(self._pieces[-1]) < _KEPT_PIECE:
             self._pieces[-1] += data
@@ -179,12 +146,12 @@ class CodedBody:
 
     def decode(self, most: int) -> bool:
         """
-        Decode some more, now that all has come.
+        Decode the next part, once the whole compressed body has come.
 
-        :param most: so many bytes are made in about one step; fewer, if much has to be read for them.
-        :return: whether it is whole.
-        :raise BodyTooLarge: it is over the limit, of which it was found out with little more in memory.
-        :raise UndecodableBody: it is not what the coding makes, is cut short, or goes on after its end.
+        :param most: the approximate number of bytes to make; fewer are made if they need much input.
+        :return: whether the content is whole.
+        :raise BodyTooLarge: the content is over the limit; little more than the limit was in memory.
+        :raise UndecodableBody: the body does not follow the coding, is cut short, or continues after its end.
         """
         cost = 0
         while cost < most:
@@ -192,15 +159,21 @@ class CodedBody:
             if stream is None:
                 self._stream = stream = self._begin_stream()
                 cost += _COST_OF_STREAM
-            # Also when there is none any more, a stream may hold some of the content back.
+            # A stream may still hold some of the content after the end of the input.
             data = self._next() if stream.needs_input else b""
             needed = stream.needs_input and not data
             try:
-                content = stream.decompress(data, _MOST_OUT)
+                content = stream.decompress(data, _MAX_OUT)
             except (zlib.error, zstd.ZstdError) as error:
-                # Both libraries say first that they could not do it.
+                # The messages of both libraries begin with a general part, up to ": ".
                 raise self._undecodable(str(error).rpartition(": ")[2]) from error
-            cost += len(content) + _COST_OF_BYTE_READ * len(data) + self._keep(content)
+            try:
+                self._keep(content)
+            except RequestError:
+                # Its traceback keeps this frame in memory for some time, but must not keep the decoder.
+                del stream, content
+                raise
+            cost += len(content) + _COST_OF_BYTE_READ * len(data)
             if stream.eof:
                 self._stream = None
                 self._rest = stream.unused_data
@@ -212,24 +185,25 @@ class CodedBody:
         return False
 
     def content(self) -> bytes:
-        """Hand over the body, now that it is whole; nothing of it is kept."""
-        return self._content.take()
+        """Return the whole content, and forget it."""
+        content, self._content = self._content, BytesIO()
+        return content.getvalue()
 
     def _begin_stream(self) -> Decompressor:
         self._streams += 1
-        if self._streams > _MOST_STREAMS:
-            raise self._undecodable(f"it has more than {_MOST_STREAMS} gzip members or zstd frames")
+        if self._streams > _MAX_STREAMS:
+            raise self._undecodable(f"it has more than {_MAX_STREAMS} gzip members or zstd frames")
         return self._new_stream()
 
     def _next(self) -> bytes:
-        """Return some of what has come, and give it up."""
+        """Return the next compressed bytes, and forget them."""
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
         if not self._pieces:
             return b""
         piece = self._pieces[0]
-        data = bytes(memoryview(piece)[self._position : self._position + _MOST_IN])
+        data = bytes(memoryview(piece)[self._position : self._position + _MAX_IN])
         self._position += len(data)
         self._held -= len(data)
         if self._position == len(piece):
@@ -237,15 +211,20 @@ class CodedBody:
             self._position = 0
         return data
 
-    def _keep(self, content: bytes) -> int:
-        """Keep what was decoded; returns what that costs beside it."""
-        if self._content.length + len(content) > self._limit:
-            # Nobody knows when it will be forgotten: by then it takes no room.
-            self._content = _Content()
+    def _keep(self, content: bytes) -> None:
+        self.made = length = self.made + len(content)
+        try:
+            if length > self._limit:
+                raise BodyTooLarge(self._limit, is_decoded=True)
+            window = min(length, self._window) if length > _MAX_OUT else 0
+            self._reserve(self._held + length + window)
+        except RequestError:
+            # The request may stay in memory for some time after its refusal: its body must not.
+            self._content = BytesIO()
             self._pieces.clear()
-            raise BodyTooLarge(self._limit, is_decoded=True)
-        made = self._content.write(content, most=self._limit - self._held)
-        return made // _BYTES_CLEARED_FOR_ONE
+            self._stream = None
+            raise
+        self._content.write(content)
 
     def _undecodable(self, reason: str) -> UndecodableBody:
         return UndecodableBody(self._coding.decode("ascii"), reason)

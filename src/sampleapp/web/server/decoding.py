@@ -1,4 +1,4 @@
-"""Bodies that come compressed are decoded in turns of the reactor, before anybody handles their requests."""
+"""Cooperative decoding of compressed bodies: one slice in each turn of the reactor."""
 
 from __future__ import annotations
 
@@ -8,58 +8,64 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.shared_encoding import cooperator_on
+from sampleapp.concurrency.cooperator import cooperator_on
 from sampleapp.web.answers import Answer
 from sampleapp.web.request_errors import BodyTooLarge
 from sampleapp.web.server.content_coding import CodedBody
-from sampleapp.web.server.request import Handler, Request
+from sampleapp.web.server.request import Charge, Handler, Request
 
 __all__ = ["Decoding"]
 
 _DECODED_AT_ONCE: Final = 64 * 1024
-"""So much is decoded before the reactor has another turn: small bodies at once."""
-_DECODED_IN_TURN: Final = 256 * 1024
-"""A millisecond of it."""
+"""Bytes that are decoded immediately, so that small bodies do not wait for a turn of the reactor."""
+_SLICE: Final = 256 * 1024
+"""Bytes that are decoded in one turn of the reactor: about a millisecond of work."""
 
 
 class Decoding:
-    """Decodes bodies: one step of one of them in each turn of the reactor, however many there are."""
+    """Decodes bodies: one slice of one body in each turn of the reactor, even if there are many bodies."""
 
-    def __init__(self, clock: IReactorTime, *, refused: Callable[[str], None] | None = None) -> None:
+    def __init__(self, clock: IReactorTime, *, count_refusal: Callable[[str], None] | None = None) -> None:
         """
-        :param clock: has turns to give.
-        :param refused: is told of each body that is over the limit, with the name of the option that is the
-            limit; nobody is by default.
+        :param clock: the reactor.
+        :param count_refusal: called for each body over the limit, with the name of the option that is the
+            limit.
         """
         self._cooperator = cooperator_on(clock)
-        self._refused = refused
+        self._count_refusal = count_refusal
 
     def handle(self, handler: Handler, body: CodedBody, request: Request) -> Answer | Deferred[Answer]:
         """
-        Let a handler answer a request, once its body is decoded.
+        Decode the body of a request, and let a handler answer.
 
-        :param body: all of which has come.
-        :return: a Deferred if that takes more than one step; it fails with what else is raised.
+        :param body: the whole compressed body.
+        :return: a Deferred if decoding takes more than one slice; it fails with the errors that are raised
+            otherwise.
         :raise RequestError: the body cannot be decoded, or is over the limit.
         """
-        if self._decode(body, _DECODED_AT_ONCE):
-            request.body = body.content()
-            return handler(request)
 
         def handle(_: object) -> Answer | Deferred[Answer]:
             request.body = body.content()
+            if request.share is not None:
+                # The decoder, and its share of the memory, are no longer needed.
+                request.share.resize(len(request.body))
             return handler(request)
 
-        return self._cooperator.cooperate(self._steps(body)).whenDone().addCallback(handle)
+        if self._decode(body, _DECODED_AT_ONCE, request.charge):
+            return handle(None)
+        return self._cooperator.cooperate(self._steps(body, request.charge)).whenDone().addCallback(handle)
 
-    def _steps(self, body: CodedBody) -> Iterator[None]:
-        while not self._decode(body, _DECODED_IN_TURN):
+    def _steps(self, body: CodedBody, charge: Charge | None) -> Iterator[None]:
+        while not self._decode(body, _SLICE, charge):
             yield
 
-    def _decode(self, body: CodedBody, most: int) -> bool:
+    def _decode(self, body: CodedBody, most: int, charge: Charge | None) -> bool:
         try:
             return body.decode(most)
         except BodyTooLarge:
-            if self._refused is not None:
-                self._refused("max-body")
+            if self._count_refusal is not None:
+                self._count_refusal("max-body")
             raise
+        finally:
+            if charge is not None:
+                charge.charge_up_to(body.made)

@@ -1,4 +1,4 @@
-"""Who asks, and what is known of one request and its answer to those who count and log them."""
+"""The client of a connection, and a record of one request and its answer for metrics and the access log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sampleapp.interfaces import IVerifiesClients
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.head import Head
 
-__all__ = ["Exchange", "FormRefusal", "OnAnswer", "Peer"]
+__all__ = ["Exchange", "ExtendAnswer", "FormRefusal", "OnAnswer", "Peer"]
 
 
 class Peer:
@@ -24,21 +24,21 @@ class Peer:
     __slots__ = ("_certificate", "_host", "_transport")
 
     def __init__(self, transport: Any) -> None:
-        """:param transport: of the connection; ``None`` if there is none to ask."""
+        """:param transport: of the connection; ``None`` if it has none."""
         self._transport = transport
         self._host: str | None = None
-        # In a tuple once it is known, since it may be none.
+        # In a tuple once it is known, since the client may have none.
         self._certificate: tuple[Certificate | None] | None = None
 
     @property
     def address(self) -> IAddress | None:
-        """Where the client is."""
+        """The address of the client."""
         address: IAddress | None = None if self._transport is None else self._transport.getPeer()
         return address
 
     @property
     def host(self) -> str:
-        """The address of the client without its port, for people; empty for a Unix socket."""
+        """The client's address without its port, for logs; empty for a Unix socket."""
         if self._host is None:
             address: Any = self.address
             self._host = address.host if isinstance(address, IPv4Address | IPv6Address) else ""
@@ -48,9 +48,9 @@ class Peer:
         """
         Return the client's certificate, which was verified when the connection was opened.
 
-        It may have ended since.
+        It may have expired since.
 
-        :return: ``None`` if the endpoint is none with ``clientCA=``, or the client has shown none.
+        :return: ``None`` if the endpoint has no ``clientCA=``, or the client has shown no certificate.
         """
         if self._certificate is None:
             self._certificate = (_certificate_of(self._transport),)
@@ -60,7 +60,7 @@ class Peer:
 def _certificate_of(transport: Any) -> Certificate | None:
     transport_with_tls: Any = transport if ISSLTransport.providedBy(transport) else None
     connection = None if transport_with_tls is None else transport_with_tls.getHandle()
-    # Elsewhere, nobody knows whether a certificate was verified.
+    # With any other context it is unknown whether the certificate was verified.
     if isinstance(connection, SSL.Connection) and IVerifiesClients.providedBy(
         connection.get_context().get_app_data()
     ):
@@ -73,19 +73,26 @@ class Exchange(Struct, gc=False):
 
     peer: Peer
     request_id: bytes
-    """By which the request is known (``X-Request-Id``): the client's own id, or a new one."""
+    """The id of the request (``X-Request-Id``): the client's own id, or a new one."""
     started_s: float
-    """When the head was whole, or was refused: seconds since the epoch."""
+    """The end of the head, or its refusal: seconds of the server's clock, not the time of day."""
     head: Head | None = None
     """``None`` if it was not understood."""
     route: str = ""
-    """The path of the route that was found, as it was declared; empty if there is none."""
+    """The path of the route, as in OpenAPI (``/topics/{topic}``); empty if no route was found."""
     caller: str = ""
-    """The name of the caller; empty if nobody was asked for it, or it is not known."""
+    """The name of the caller; empty if no credentials are needed, or the caller is not known."""
 
 
 FormRefusal: TypeAlias = Callable[[Answer, Head], Answer]
-"""Gives an answer that tells of a problem the form in which its client reads problems. It must not raise."""
+"""Converts an answer with a problem into the form that its client reads. It must not raise."""
+
+ExtendAnswer: TypeAlias = Callable[[Answer, Head | None], Answer]
+"""
+Adds header fields to an answer before it is sent. It must not raise.
+
+The head is ``None`` if it was not understood.
+"""
 
 OnAnswer: TypeAlias = Callable[[Exchange, Answer], None]
-"""Is told of each answer, once, when it is decided. It must not raise, and costs each request its time."""
+"""Called once for each answer, before it is sent. It must not raise; its time is part of every request."""

@@ -1,8 +1,8 @@
 """
-Header fields and trailer fields: their grammar, and how they are found.
+Header fields and trailer fields: a parser, and a mapping from names to values.
 
-The grammar is that of llhttp, the parser of Node, which takes nothing that two parsers could read in two
-ways: no line without CR and LF, no folded line, no white space before a colon (RFC 9112, sections 2.2 and 5).
+The grammar is that of llhttp, Node's parser. It refuses everything that two parsers could read in two ways:
+lines without CR and LF, folded lines, white space before a colon (RFC 9112, sections 2.2 and 5).
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ import httptools
 
 from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
-__all__ = ["BLANKS", "FieldParser", "Fields"]
+__all__ = ["BLANKS", "FieldParser", "Fields", "check_values"]
 
-_MOST_FIELDS: Final = 500
+_MAX_FIELDS: Final = 500
 _LONGEST_NAME: Final = 256
 
-# llhttp reads requests, not fields alone. What the real request line says is for others to judge.
+# llhttp parses whole requests, not fields alone. The real request line is parsed elsewhere.
 _REQUEST_LINE: Final = b"POST / HTTP/1.1\r\n"
 
-# A value may hold no control characters, but only NUL, CR and LF do harm (RFC 9110, section 5.5). llhttp
-# refuses them all. So the others are replaced with an octet that it takes in values alone: no ASCII.
-_HARMLESS: Final = bytes(octet for octet in (*range(1, 32), 127) if octet not in b"\t\r\n")
-_WITHOUT_CONTROLS: Final = bytes.maketrans(_HARMLESS, b"\xff" * len(_HARMLESS))
-
 BLANKS: Final = b" \t"
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
-# After "chunked", llhttp takes spaces and no tab, though either is no part of a value (RFC 9110, section
-# 5.6.3). White space at the beginning of a line is left for llhttp to refuse.
+# After "chunked", llhttp allows spaces but not tabs, though neither is a part of the value (RFC 9110, section
+# 5.6.3). White space at the beginning of a line stays, so that llhttp refuses it.
 _BLANKS_AT_END: Final = re.compile(rb"(?<![\n\t ])[\t ]+(?=\r)")
 
 _TOO_LONG: Final = "Content-Length overflow"
-"""What llhttp says of a number that has more than 64 bits."""
+"""llhttp's message for a number with more than 64 bits."""
+
+_INVALID_VALUE: Final = "Invalid header value char"
+"""llhttp's message for a control character."""
 
 
 class Fields:
@@ -44,17 +43,21 @@ class Fields:
     __slots__ = ("_values",)
 
     def __init__(self, fields: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """:param fields: names and values in their order; a name may come again."""
+        """:param fields: names and values in their order; a name may repeat."""
         self._values: dict[bytes, tuple[bytes, ...]] = {}
         for name, value in fields:
             self.add(name, value)
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Add a field after all others, without the white space around its value (RFC 9112, section 5.1)."""
+        """Append a field, without the white space around its value (RFC 9112, section 5.1)."""
         value = value.strip(BLANKS)
         lower = name.lower()
         values = self._values
         values[lower] = (*values[lower], value) if lower in values else (value,)
+
+    def replace(self, name: bytes, value: bytes) -> None:
+        """Set a field, and remove all other fields of this name."""
+        self._values[name.lower()] = (value,)
 
     def all(self, name: bytes) -> tuple[bytes, ...]:
         """Return the values of all fields of this name, in their order."""
@@ -72,23 +75,34 @@ class Fields:
         return values[0] if len(values) == 1 else b", ".join(values)
 
     def names(self) -> Iterable[bytes]:
-        """Return the names that there are, in lower case."""
+        """Return the names of all fields, in lower case."""
         return self._values.keys()
 
     def __len__(self) -> int:
         return sum(map(len, self._values.values()))
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Names in lower case with their values; those of one name together."""
+        """Iterate over names in lower case and values; fields of one name stand together."""
         return ((name, value) for name, values in self._values.items() for value in values)
 
 
+def check_values(fields: Fields) -> None:
+    """
+    Refuse control characters in values, as `FieldParser` does (RFC 9110, section 5.5).
+
+    :raise MalformedRequest: a value has a control character.
+    """
+    for _, value in fields:
+        if _CONTROL.search(value):
+            raise _control_character()
+
+
 class FieldParser:
-    """Parses the lines after a request line, or after the last chunk, as they come."""
+    """An incremental parser of the lines after a request line, or after the last chunk."""
 
     def __init__(self) -> None:
         self._fields = Fields()
-        # Called by the parser, with the name and the value of each field.
+        # httptools calls this with the name and the value of each field.
         self.on_header = self._fields.add
         self._size = 0
         self._unread = _REQUEST_LINE
@@ -96,10 +110,10 @@ class FieldParser:
 
     def feed(self, data: bytes) -> None:
         """
-        Read on.
+        Parse the next bytes.
 
-        :param data: does not end with white space, of which more may follow.
-        :raise MalformedRequest: this cannot become fields.
+        :param data: must not end with white space, since more white space may follow.
+        :raise MalformedRequest: the bytes do not follow the grammar.
         :raise BodyTooLarge: the declared length of the body has more than 64 bits.
         """
         self._size += len(data)
@@ -108,33 +122,43 @@ class FieldParser:
         if b"\t" in data:
             data = _BLANKS_AT_END.sub(lambda blanks: b" " * len(blanks[0]), data)
         try:
-            self._parser.feed_data(data.translate(_WITHOUT_CONTROLS))
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # A client may ask for another protocol, and it may stay with this one (RFC 9110, section 7.8).
+            # A server may ignore that a client asks for another protocol (RFC 9110, section 7.8).
             return
         except httptools.HttpParserError as error:
             reason = str(error)
             if reason == _TOO_LONG:
                 raise BodyTooLarge(None) from error
+            if reason == _INVALID_VALUE:
+                raise _control_character() from error
             raise MalformedRequest(
                 f"The request does not follow the grammar of HTTP: {_sentence(reason)}"
             ) from error
 
     def fields(self) -> Fields:
         """
-        Return the fields, now that the empty line has come.
+        Return the fields, once the empty line was parsed.
 
-        :raise HeaderTooLarge: there are more, or longer names, than this service reads.
+        :raise HeaderTooLarge: there are too many fields, or a name is too long.
         """
         fields = self._fields
         if self._size <= _LONGEST_NAME:
-            # As nearly all are: too small for any of the limits.
+            # Nearly all heads: too small for any of the limits.
             return fields
-        if len(fields) > _MOST_FIELDS:
-            raise HeaderTooLarge(f"There are more than {_MOST_FIELDS} header fields.")
+        if len(fields) > _MAX_FIELDS:
+            raise HeaderTooLarge(
+                f"The request has more than {_MAX_FIELDS} header fields, which is the limit."
+            )
         if max(map(len, fields.names()), default=0) > _LONGEST_NAME:
-            raise HeaderTooLarge(f"A field's name is over {_LONGEST_NAME} bytes.")
+            raise HeaderTooLarge(
+                f"The name of a header field is longer than {_LONGEST_NAME} bytes, which is the limit."
+            )
         return fields
+
+
+def _control_character() -> MalformedRequest:
+    return MalformedRequest("The value of a header field has a control character.")
 
 
 def _sentence(reason: str) -> str:

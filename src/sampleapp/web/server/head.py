@@ -1,8 +1,8 @@
 """
-The head of a request: its request line and header fields, from bytes to values or to what is wrong with them.
+A parser of request heads: the request line and the header fields.
 
 Pure functions. Clients send the same head again and again, with another body each time, so the latest heads
-are remembered, and what they mean is not worked out anew.
+are remembered with their values, and are not parsed again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from sampleapp.web.request_errors import (
     BodyTooLarge,
-    ExpectationNotMet,
     HeaderTooLarge,
     MalformedRequest,
     RequestError,
@@ -30,6 +29,7 @@ __all__ = [
     "Head",
     "PartialHead",
     "check_host",
+    "is_host",
     "parse_head",
     "refusal_of_long_head",
     "request_id_in",
@@ -40,8 +40,8 @@ MAX_HEAD: Final = 16 * 1024
 """The greatest length of a head, in bytes."""
 END_OF_HEAD: Final = b"\r\n\r\n"
 
-# Two megabytes at most, with what they mean.
-_MOST_REMEMBERED: Final = 512
+# Two megabytes at most, with their values.
+_MAX_REMEMBERED: Final = 512
 _LONGEST_REMEMBERED: Final = 1024
 
 # RFC 9112, section 3: single spaces, and a target without an octet that could end it in another parser.
@@ -52,9 +52,10 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 _LENGTH = re.compile(rb"^(Content-Length:[ \t]*)[0-9]+", re.IGNORECASE | re.MULTILINE)
 _GREATEST_LENGTH: Final = 2**63 - 1
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
-_REQUEST_ID_LINE = re.compile(rb"\r\nX-Request-Id:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+# The blanks around a value are cut later: with a pattern, that takes time with the cube of their number.
+_REQUEST_ID_LINE = re.compile(rb"\r\nX-Request-Id:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 
-# A name that DNS could hold, an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
+# A name that DNS could hold, an IPv4 address, or an IPv6 address in brackets; then an optional port. The
 # grammar of RFC 3986 (section 3.2.2) allows more, none of which names a host that can be reached.
 _HOST = re.compile(
     rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|(?:[A-Za-z0-9_-]{1,63}\.)*(?:[A-Za-z0-9_-]{1,63})?)(?::[0-9]*)?"
@@ -62,34 +63,39 @@ _HOST = re.compile(
 
 
 class Head(Struct, frozen=True, kw_only=True, gc=False):
-    """What a request says before its body."""
+    """The head of a request."""
 
     method: bytes
     path: bytes
-    """Of the target, as it was sent: percent-encoded. ``*`` for the server as a whole."""
+    """The path of the target, as it was sent: percent-encoded. ``*`` for the server as a whole."""
     query: bytes
-    """Of the target, without the question mark, as it was sent."""
+    """The query of the target, without the question mark, as it was sent."""
     is_1_1: bool
-    """Whether it is of HTTP/1.1, rather than 1.0."""
+    """True for HTTP/1.1, false for HTTP/1.0."""
     fields: Fields
+    """``Host`` is the host of the target, if the target is a whole URL (RFC 9112, section 3.2.2)."""
+    host: bytes | None
+    """The host that the request is for, with an optional port; ``None`` if an HTTP/1.0 request names none."""
     length: int | None
-    """Of the body, in bytes; ``None`` when it comes in chunks."""
+    """The length of the body, in bytes; ``None`` when it comes in chunks."""
     expects_continue: bool
-    """Whether the client waits to be told that its body is wanted (RFC 9110, section 10.1.1)."""
+    """True if the client waits for "100 Continue" before it sends the body (RFC 9110, section 10.1.1)."""
+    expects_unknown: bool
+    """True if the client has another expectation, which this service cannot meet."""
     keeps_alive: bool
-    """Whether the connection may stay open after the answer (RFC 9112, section 9.3)."""
+    """True if the connection may stay open after the answer (RFC 9112, section 9.3)."""
     request_id: bytes | None
-    """By which the client knows the request (``X-Request-Id``), if that can be repeated."""
+    """The client's id of the request (``X-Request-Id``), if it is valid; see `request_id_of`."""
     codings: tuple[bytes, ...]
-    """What was done to the body, in lower case (RFC 9110, section 8.4); nothing if it is as it was."""
+    """The content codings of the body, in lower case (RFC 9110, section 8.4); empty if it has none."""
 
 
 def parse_head(data: bytes) -> Head:
     """
-    Read a head.
+    Parse a head.
 
-    :param data: all of it, with the empty line at its end.
-    :raise RequestError: it does not follow the grammar of HTTP, or asks for what this service does not do.
+    :param data: the whole head, with the empty line at its end.
+    :raise RequestError: it does not follow the grammar of HTTP, or needs a feature that this service lacks.
     """
     return _remembered(data) if len(data) <= _LONGEST_REMEMBERED else _parse_head(data)
 
@@ -102,34 +108,38 @@ def _parse_head(data: bytes) -> Head:
     try:
         parser.feed(data[line.end() :])
     except BodyTooLarge:
-        # The parser has stopped there, and who makes the request may stand after it, which is judged before.
-        # The greatest length that there is will be refused as well as this one.
+        # The parser has stopped at this field. The credentials may follow, and a wrong one is refused first
+        # (401 before 413). So the length is replaced by the greatest one, which is refused as well.
         parser = FieldParser()
         parser.feed(_LENGTH.sub(rb"\g<1>%d" % _GREATEST_LENGTH, data[line.end() :]))
     method, target, minor = line.groups()
-    path, query = _split(target)
-    return _interpret(method, path, query, is_1_1=minor == b"1", fields=parser.fields())
+    authority, path, query = _split(target)
+    fields, is_1_1 = parser.fields(), minor == b"1"
+    check_host(fields, is_required=is_1_1)
+    if authority is not None:
+        fields.replace(b"host", authority)
+    return _interpret(method, path, query, is_1_1=is_1_1, fields=fields)
 
 
-# What is refused is not remembered.
-_remembered = lru_cache(maxsize=_MOST_REMEMBERED)(_parse_head)
+# Refused heads are not remembered: `lru_cache` keeps no exceptions.
+_remembered = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_head)
 
 
 class PartialHead:
-    """A head that comes in pieces, looked at as it comes: nobody waits for the rest of what is no HTTP."""
+    """A check of a head that comes in pieces, so that data which is not HTTP is refused early."""
 
     def __init__(self) -> None:
         self._fields: FieldParser | None = None
-        self._looked_at = 0
-        self._is_judged = True
-        self._seen = 0
+        self._checked = 0
+        self._length_is_too_large = False
+        self._fed = 0
 
     def check(self, data: bytes) -> None:
         """
-        Look at what is new.
+        Check the new part of the head.
 
         :param data: the head from its first byte, as far as it has come.
-        :raise RequestError: whatever follows, `parse_head` would refuse it in the same way.
+        :raise RequestError: the head is wrong; `parse_head` would refuse it as well, whatever follows.
         """
         if self._fields is None:
             if b"\n" not in data:
@@ -141,24 +151,24 @@ class PartialHead:
             if line is None:
                 raise _not_a_request_line(data)
             self._fields = FieldParser()
-            self._seen = self._looked_at = line.end()
-        if not self._is_judged:
+            self._fed = self._checked = line.end()
+        if self._length_is_too_large:
             return
-        new, self._looked_at = data[self._looked_at :], len(data)
+        new, self._checked = data[self._checked :], len(data)
         if new.strip(BLANKS):
-            # White space at the end may go on in what comes next.
+            # White space at the end may continue in the next piece.
             end = len(data.rstrip(BLANKS))
             try:
-                self._fields.feed(data[self._seen : end])
+                self._fields.feed(data[self._fed : end])
             except BodyTooLarge:
-                # What is refused for that is first asked who it is, once it is whole.
-                self._is_judged = False
-            self._seen = end
+                # Refused when the head is whole, since the credentials are checked first.
+                self._length_is_too_large = True
+            self._fed = end
 
 
 def request_id_of(fields: Fields) -> bytes | None:
     """
-    By which id the client knows the request.
+    Return the client's id of a request.
 
     :return: 1 to 128 octets from ``!`` to ``~``; ``None`` if there is no such id, or more than one.
     """
@@ -168,65 +178,74 @@ def request_id_of(fields: Fields) -> bytes | None:
 
 def request_id_in(data: bytes) -> bytes | None:
     """
-    Look for that id in what has come of a head, or in one that was refused.
+    Find the client's id in a head that has come in part, or was refused.
 
-    :param data: from its first byte.
+    :param data: the head from its first byte.
     """
     head = data[: data.find(END_OF_HEAD) + len(END_OF_HEAD)] if END_OF_HEAD in data else data
-    ids = _REQUEST_ID_LINE.findall(head, 0, MAX_HEAD)
+    ids = [value.strip(BLANKS) for value in _REQUEST_ID_LINE.findall(head, 0, MAX_HEAD)]
     return ids[0] if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
 
 def refusal_of_long_head(data: bytes) -> RequestError:
     """
-    Say what is wrong with a head that does not end within `MAX_HEAD` bytes.
+    Make the error for a head that does not end within `MAX_HEAD` bytes.
 
-    :param data: at least so many bytes of it.
-    :return: what is wrong with its beginning, so that it does not matter in which pieces it came; or else
-        that it is too long.
+    :param data: at least `MAX_HEAD` bytes of it.
+    :return: the error in its beginning, if there is one, so that the answer does not depend on the pieces in
+        which the head came; otherwise `HeaderTooLarge`.
     """
     try:
         PartialHead().check(data[:MAX_HEAD])
     except RequestError as error:
         return error
-    return HeaderTooLarge(f"The header is over {MAX_HEAD} bytes.")
+    return HeaderTooLarge(f"The header is longer than {MAX_HEAD} bytes, which is the limit.")
 
 
 def _not_a_request_line(data: bytes) -> MalformedRequest:
     if data.startswith(_TLS_HANDSHAKE):
         return MalformedRequest(
-            "This port speaks HTTP without TLS: the URL begins with http://, not https://."
+            "This port speaks HTTP without TLS: use a URL that begins with http://, not https://."
         )
     return MalformedRequest(
         "The request does not begin with a request line of HTTP/1.1, such as: GET / HTTP/1.1."
     )
 
 
-def _split(target: bytes) -> tuple[bytes, bytes]:
+def _split(target: bytes) -> tuple[bytes | None, bytes, bytes]:
     """
-    Find path and query (RFC 9112, section 3.2).
+    Split a target into authority, path and query (RFC 9112, section 3.2).
 
-    A whole URL is accepted as every server has to, and what it says of the host is ignored as ``Host`` is.
+    :return: the authority is ``None`` unless the target is a whole URL, which every server must accept. An
+        authority replaces ``Host`` (section 3.2.2).
+    :raise MalformedRequest: it is neither a path nor the URL of a host.
     """
+    authority = None
     if not target.startswith(b"/"):
         if target == b"*":
-            return target, b""
+            return None, target, b""
         scheme = _SCHEME.match(target)
         if scheme is None:
-            raise MalformedRequest('The target of a request is a path, which begins with "/".')
+            raise MalformedRequest(
+                'The target of a request must be a path, which begins with "/", or a URL of http or https.'
+            )
         rest = target[scheme.end() :]
         start = next((n for n, octet in enumerate(rest) if octet in b"/?"), len(rest))
+        authority = rest[:start]
+        # RFC 9110, section 4.2.1: such a URL without a host is not valid.
+        if authority[:1] in (b"", b":") or not is_host(authority):
+            raise MalformedRequest(
+                "The target of the request is a URL without the name or address of a host."
+            )
         target = rest[start:] if rest[start : start + 1] == b"/" else b"/" + rest[start:]
     path, _, query = target.partition(b"?")
-    return path, query
+    return authority, path, query
 
 
 def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields: Fields) -> Head:
-    check_host(fields, is_required=is_1_1)
     length = _length(fields, is_1_1=is_1_1)
     expectations = fields.all(b"expect")
-    if expectations and [expectation.lower() for expectation in expectations] != [b"100-continue"]:
-        raise ExpectationNotMet
+    is_unknown = bool(expectations) and [each.lower() for each in expectations] != [b"100-continue"]
     options = fields.joined(b"connection")
     return Head(
         method=method,
@@ -234,9 +253,11 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
         query=query,
         is_1_1=is_1_1,
         fields=fields,
+        host=next(iter(fields.all(b"host")), None),
         length=length,
-        # RFC 9110, section 10.1.1: HTTP/1.0 does not know it.
-        expects_continue=bool(expectations) and is_1_1,
+        # RFC 9110, section 10.1.1: HTTP/1.0 does not have this expectation.
+        expects_continue=bool(expectations) and is_1_1 and not is_unknown,
+        expects_unknown=is_unknown,
         keeps_alive=is_1_1 and (options is None or not _has_close(options)),
         request_id=request_id_of(fields),
         codings=content_codings(fields),
@@ -244,17 +265,17 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
 
 
 def _length(fields: Fields, *, is_1_1: bool) -> int | None:
-    """How long the body is (RFC 9112, section 6.3). What could be read in two ways has been refused."""
+    """Return the length of the body (RFC 9112, section 6.3). The parser has refused all that is ambiguous."""
     codings = fields.all(b"transfer-encoding")
     if codings:
         if not is_1_1:
-            # RFC 9112, section 6.1: such a request is faulty, and a way to smuggle another past a proxy.
+            # RFC 9112, section 6.1: such a request is faulty, and can smuggle another one past a proxy.
             raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding; send a Content-Length.")
         if [coding.lower() for coding in codings] != [b"chunked"]:
-            raise MalformedRequest("The only Transfer-Encoding that this service reads is chunked.")
+            raise MalformedRequest("This service supports no Transfer-Encoding other than chunked.")
         return None
     lengths = fields.all(b"content-length")
-    # int() does not read thousands of digits, of which all but the last few can only be zeros here.
+    # int() refuses thousands of digits. All but the last few can only be zeros here.
     return int(lengths[0].lstrip(b"0") or b"0") if lengths else 0
 
 
@@ -264,21 +285,24 @@ def _has_close(options: bytes) -> bool:
 
 def check_host(fields: Fields, *, is_required: bool) -> None:
     """
-    Look at what the request says of its host (RFC 9112, section 3.2).
+    Check the field ``Host`` (RFC 9112, section 3.2).
 
-    :param is_required: HTTP/1.0 did not have the field yet.
-    :raise MalformedRequest: there is none, or more than one, or it names nothing that can be reached.
+    :param is_required: false for HTTP/1.0, which did not have the field yet.
+    :raise MalformedRequest: the field is missing, repeated, or not the name or address of a host.
     """
     hosts = fields.all(b"host")
     if len(hosts) != 1:
         if hosts or is_required:
-            raise MalformedRequest(f"A request has one Host header field; this one has {len(hosts)}.")
-    elif not _is_host(hosts[0]):
-        raise MalformedRequest("The Host header field does not hold the name or the address of a host.")
+            raise MalformedRequest(
+                f"A request must have exactly one Host header field; this one has {len(hosts)}."
+            )
+    elif not is_host(hosts[0]):
+        raise MalformedRequest("The Host header field is not the name or address of a host.")
 
 
 @lru_cache(maxsize=64)
-def _is_host(host: bytes) -> bool:
+def is_host(host: bytes) -> bool:
+    """Return whether ``Host`` may have this value: empty, or a name or address with an optional port."""
     match = _HOST.fullmatch(host)
     if match is None or match[1] is None:
         return match is not None

@@ -1,4 +1,4 @@
-"""What a client may cost."""
+"""Limits for each client, and for all clients together."""
 
 from __future__ import annotations
 
@@ -12,62 +12,77 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The limits of a server's connections."""
 
     max_body: int = 1024 * 1024
-    """The greatest length of a request's body, in bytes; that of one message."""
+    """The greatest length of the body of a request with one message, in bytes."""
     max_batch_body: int = 16 * 1024 * 1024
     """The greatest length of a body with many messages, in bytes."""
+    max_body_memory: int = 256 * 1024 * 1024
+    """The memory for all bodies together, and for their records until they are published, in bytes."""
     header_timeout_s: float = 10.0
-    """How long a header may take from its first byte on, in seconds."""
+    """The longest time for a header, from its first byte on, in seconds."""
     body_rate: int = 1024
-    """How many bytes a second a body has to come with, on average."""
+    """The lowest average rate of a body, in bytes a second."""
     body_grace_s: float = 10.0
-    """From when on that holds: seconds since the end of the header."""
+    """The time after the header in which a body may be slower than `body_rate`, in seconds."""
+    body_idle_timeout_s: float = 30.0
+    """The longest time without a byte of a body, in seconds."""
     idle_timeout_s: float = 75.0
-    """How long a connection may have no request, in seconds."""
+    """The longest time of a connection without a request, in seconds."""
     send_timeout_s: float = 30.0
-    """How long the client's system may acknowledge nothing of an answer, in seconds."""
+    """The longest time in which the client's system acknowledges no byte of an answer, in seconds."""
     max_connections: int = 10_000
-    """How many connections may be open at once."""
+    """The most connections that are open at once."""
     kept_for_loopback: int = 32
-    """So many connections more may be open for clients on this machine."""
+    """Additional connections for clients on this machine."""
     kept_for_admin: int = 0
-    """So many connections more may be open to an endpoint for operators, if there is one."""
-    max_turned_away: int = 256
-    """So many clients at once are told that there is no room for them; the others are only closed."""
+    """Additional connections to the endpoint for operators, if there is one."""
+    max_rejected: int = 256
+    """The most clients at once that are told that all connections are in use; others are only closed."""
     max_waiting: int = 10_000
-    """How many requests may wait for what answers them."""
+    """The most requests that wait for their answers at once."""
+
+    max_streams: int = 10_000
+    """The most streams that are open at once, and the most pages that wait for a record. 0: none."""
+    max_streams_per_caller: int = 5_000
+    """The most streams, and the most waiting pages, of a caller without a limit of its own."""
+
+    max_followed_topics: int = 100
+    """The most topics that streams and waiting pages read at once."""
 
     @property
     def descriptors(self) -> int:
-        """How many files connections may have open at once."""
-        return self.max_connections + self.kept_for_loopback + self.kept_for_admin + self.max_turned_away
+        """The most descriptors that connections use at once."""
+        return self.max_connections + self.kept_for_loopback + self.kept_for_admin + self.max_rejected
 
     def within(self, descriptors: int) -> Limits:
         """
-        Make limits under which no more files are open than there may be.
+        Reduce the numbers of connections to the descriptors of the process.
 
-        :param descriptors: how many connections may have, all together.
+        :param descriptors: the number for all connections together.
         """
         if self.descriptors <= descriptors:
             return self
         share = max(1, descriptors // 8)
         kept = min(self.kept_for_loopback, share)
         kept_for_admin = min(self.kept_for_admin, share)
-        turned_away = min(self.max_turned_away, share)
-        left = descriptors - kept - kept_for_admin - turned_away
+        rejected = min(self.max_rejected, share)
+        left = descriptors - kept - kept_for_admin - rejected
+        max_connections = min(self.max_connections, max(1, left))
         return replace(
             self,
-            max_connections=min(self.max_connections, max(1, left)),
+            max_connections=max_connections,
+            # Streams last long: some connections must be left for requests.
+            max_streams=min(self.max_streams, max_connections - max_connections // 8),
             kept_for_loopback=kept,
             kept_for_admin=kept_for_admin,
-            max_turned_away=turned_away,
+            max_rejected=rejected,
         )
 
     def for_admin(self) -> Limits:
-        """Make those of an endpoint for operators: what is kept for it, and the same times."""
+        """Return the limits of the endpoint for operators: its own connections, and the same times."""
         return replace(
             self,
             max_connections=self.kept_for_admin,
             kept_for_loopback=0,
             kept_for_admin=0,
-            max_turned_away=0,
+            max_rejected=0,
         )

@@ -1,4 +1,4 @@
-"""Which addresses only this machine can use."""
+"""Addresses that only this machine can use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["is_on_loopback"]
 
 def is_on_loopback(address: Any) -> bool:
     """
-    Whether an address is one of this machine alone.
+    Return whether only this machine can use an address: loopback, or a Unix socket.
 
-    :param address: of an endpoint or of a client, as Twisted has it: an `IAddress`, or ``None``.
+    :param address: of an endpoint or of a client: an `IAddress` of Twisted, or ``None``.
     """
     if not isinstance(address, IPv4Address | IPv6Address):
         return isinstance(address, UNIXAddress)

@@ -1,4 +1,4 @@
-"""How far a client has read, and how much the system keeps of what it has not."""
+"""The progress of a client in reading an answer, as the operating system knows it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _SIOCOUTQ: Final = termios.TIOCOUTQ
 _BYTES_ACKED: Final = 120
 _LENGTH_OF_INFO: Final = _BYTES_ACKED + 8
 
-_MOST_UNSENT: Final = 128 * 1024
+_MAX_UNSENT: Final = 128 * 1024
 
 
 def unacknowledged(transport: Any) -> int | None:
     """
-    How much of what was sent the client's system has not acknowledged (Linux: SIOCOUTQ).
+    Return how many bytes that were sent the client's system has not acknowledged (Linux: SIOCOUTQ).
 
-    The system takes several megabytes for a connection at once, so what is written says little of the client.
+    The operating system takes several megabytes for a connection at once, so the number of bytes that were
+    written does not show the client's progress.
 
-    :param transport: of a connection.
-    :return: in bytes; ``None`` where the system does not tell.
+    :return: in bytes; ``None`` if the operating system does not report it.
     """
     if not sys.platform.startswith("linux"):
         return None
-    # With TLS, that of the transport below.
+    # With TLS, the socket of the transport below.
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is None:
         return None
@@ -45,12 +45,11 @@ def unacknowledged(transport: Any) -> int | None:
 
 def acknowledged(transport: Any) -> int | None:
     """
-    How much the client's system has acknowledged, since the connection was made (Linux: TCP_INFO).
+    Return how many bytes the client's system has acknowledged on this connection (Linux: TCP_INFO).
 
-    How much it has not (`unacknowledged`) can be the same again and again, with more sent all the time.
+    `unacknowledged` does not show progress: it can stay the same while the client reads and more is sent.
 
-    :param transport: of a connection.
-    :return: in bytes; ``None`` where the system does not tell, as for Unix sockets.
+    :return: in bytes; ``None`` if the operating system does not report it, as for Unix sockets.
     """
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is None or not sys.platform.startswith("linux"):
@@ -66,15 +65,13 @@ def acknowledged(transport: Any) -> int | None:
 
 def limit_unsent(transport: Any) -> None:
     """
-    Have the system take only a little more for a client than the client can take at the moment.
+    Make the operating system take at most 128 KiB more for a client than it can send at the moment.
 
-    Without this, it takes megabytes for each that reads slowly. What is under way already does not count, so
-    a quick client on a long way is not slowed down.
-
-    :param transport: of a connection.
+    Without this limit, it takes megabytes for each client that reads slowly. Bytes in flight do not count, so
+    the limit does not slow down a quick client far away.
     """
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is not None:
         # Not every system has it (tcp(7)).
         with suppress(AttributeError, OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT)

@@ -1,4 +1,4 @@
-"""Ids for requests that come with none."""
+"""Ids for requests whose clients have given none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RANDOM_BYTES: Final = 8
 
 def new_request_ids() -> Callable[[], bytes]:
     """
-    Make what gives each request an id of its own: 64 random bits, which stay, and a number.
+    Make a function that returns a new id at each call: 64 random bits, which stay the same, and a number.
 
-    The random bits tell apart processes, and what a process was before a restart. An id is no secret: who
-    knows one can guess the next.
+    The random bits distinguish processes, and runs of one process. An id is not a secret: a client
+    that has seen one can guess the next.
     """
     start = os.urandom(_RANDOM_BYTES).hex().encode("ascii") + b"-"
     numbers = count(1)

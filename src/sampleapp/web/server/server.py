@@ -1,11 +1,13 @@
-"""All connections of a server together: their limits, their clock, and their end."""
+"""The HTTP server: a factory of connections, their limits, the timer for their deadlines, and shutdown."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import (
@@ -22,52 +24,59 @@ from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
 from zope.interface import implementer
 
+from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.cors import Cors
-from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import TooManyConnections
-from sampleapp.web.server.connection import CLOSED, TRANSITIONS, HTTPConnection, is_plain_socket
+from sampleapp.web.server.body_memory import BodyMemory
+from sampleapp.web.server.connection import HTTPConnection
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, FormRefusal, OnAnswer
+from sampleapp.web.server.exchange import Exchange, ExtendAnswer, FormRefusal, OnAnswer
 from sampleapp.web.server.head import Head
+from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.loopback import is_on_loopback
-from sampleapp.web.server.request import Dispatch, Handler, Request
+from sampleapp.web.server.request import Dispatch
 from sampleapp.web.server.request_ids import new_request_ids
+from sampleapp.web.server.states import CLOSED, TRANSITIONS
+from sampleapp.web.server.streams import OnStreamEnd, Streams
+from sampleapp.web.server.writer import is_plain_socket
 
 __all__ = ["HTTPServer"]
 
 _SWEEP_S: Final = 1.0
 _SWEPT_AT_ONCE: Final = 500
 _DRAIN_GRACE_S: Final = 0.5
-"""How long a connection without a request is kept at the end, for the one that may be on its way."""
+"""The time for which a connection without a request stays open at shutdown: a request may be in flight."""
 _LOG_INTERVAL_S: Final = 10.0
 _REASONS: Final = (
+    "body-idle-timeout",
     "client-certificate",
     "descriptors",
     "header-timeout",
     "idle-timeout",
     "max-body",
+    "max-body-memory",
     "max-connections",
     "max-waiting",
     "min-body-rate",
     "send-timeout",
 )
-"""Why requests and connections are refused; so that those that never were count as 0."""
-_TURNED_AWAY: Final = {
+"""The reasons for refusing requests and connections, listed so that each of them is counted from 0."""
+_REJECTIONS: Final = {
     "max-connections": (
-        "Turned away {count} connection(s): {most} are open, which is the limit (--max-connections)."
+        "Refused {count} connection(s): {most} are open, which is the limit (--max-connections)."
     ),
     "descriptors": (
-        "Closed {count} connection(s) at once: the process has as many files open as it may (ulimit -n)."
+        "Closed {count} connection(s) without an answer: the process has reached its limit of open files "
+        "(ulimit -n)."
     ),
 }
 
 
 @implementer(ILoggingContext, IProtocolNegotiationFactory)
 class HTTPServer(Factory):
-    """Makes the connections, knows which are open, and can wait until none is."""
+    """Makes connections, keeps the set of open ones, checks their deadlines, and closes them at shutdown."""
 
     noisy = False
     _log = Logger()
@@ -76,113 +85,137 @@ class HTTPServer(Factory):
         self,
         dispatch: Dispatch,
         *,
+        refuse: Callable[[SampleAppError], Answer],
         answer_to: Callable[[Failure, bytes], Answer],
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
         form_refusal: FormRefusal | None = None,
         on_answer: OnAnswer | None = None,
-        cors: Cors | None = None,
+        on_stream_end: OnStreamEnd | None = None,
+        extend_answer: ExtendAnswer | None = None,
+        has_hsts: bool = True,
+        host_rule: HostRule | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """
-        :param dispatch: decides on each request.
-        :param answer_to: what to answer when that, or a handler, has failed; is given the id of the request,
-            too.
-        :param reactor: tells the time, in seconds since the epoch.
-        :param limits: what a client may cost.
-        :param descriptors: of the process; they are not looked at by default.
-        :param form_refusal: gives refusals another form for clients that read it; none by default.
-        :param on_answer: is told of each answer; nobody is by default.
-        :param cors: the sites whose pages may use the server from a browser; none by default.
+        :param dispatch: chooses a handler for each request, by its head.
+        :param refuse: makes the answer to a request that is wrong, or over a limit.
+        :param answer_to: makes the answer when the dispatch or a handler has failed, from the failure and the
+            id of the request.
+        :param reactor: measures time, in seconds.
+        :param limits: for each client, and for all clients together.
+        :param descriptors: of the process; not checked by default.
+        :param form_refusal: converts refusals into another form, for clients that read it; none by default.
+        :param on_answer: called for each answer.
+        :param on_stream_end: called for each answer that is sent piece by piece, at its end.
+        :param extend_answer: adds header fields to each answer, for browsers for example.
+        :param has_hsts: true to tell browsers on TLS connections to use only TLS (RFC 6797).
+        :param host_rule: the hosts that requests over TCP may name; any host by default.
+        :param now: the time of day for ``Date``, in seconds since the epoch.
         """
-        self.dispatch = dispatch if cors is None else _answering_preflights(dispatch, cors)
-        self.cors = cors
+        self.dispatch = dispatch
+        self.extend_answer = extend_answer
+        self.has_hsts = has_hsts
+        self._host_rule = host_rule
         self.answer_to = answer_to
-        self.form_refusal: FormRefusal = _leave_as_it_is if form_refusal is None else form_refusal
-        self.on_answer: OnAnswer = _tell_nobody if on_answer is None else on_answer
+        self.refuse = refuse
+        self.form_refusal: FormRefusal = _unchanged if form_refusal is None else form_refusal
+        self.on_answer: OnAnswer = _ignore_answer if on_answer is None else on_answer
         self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
-        self.decoding = Decoding(reactor, refused=self.refused)
+        self.decoding = Decoding(reactor, count_refusal=self.count_refusal)
+        self.body_memory = BodyMemory(self.limits.max_body_memory, count_refusal=self.count_refusal)
+        self.streams = Streams(reactor, on_stream_end)
         self.is_draining = False
         self.waiting = 0
         self.refusals: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         """
-        How many requests and connections were refused since the start, by the option that says when.
+        The numbers of refused requests and connections since the start, by the option that is the limit.
 
-        ``descriptors`` are the process's own limit.
+        ``descriptors`` stands for the process's own limit.
         """
         self.seconds = reactor.seconds
+        self._now = now
         self.next_sweep_s = 0.0
         self._reactor = reactor
         self._descriptors = descriptors
         self._connections: set[HTTPConnection] = set()
-        self._turned_away: set[HTTPConnection] = set()
+        self._rejected: set[HTTPConnection] = set()
         self._sweeping: IDelayedCall | None = None
         self._closing_idle: IDelayedCall | None = None
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._dated_s = -1
         self._logged_s = -_LOG_INTERVAL_S
-        self._turned_away_since_logged: Counter[str] = Counter()
+        self._rejections_since_logged: Counter[str] = Counter()
 
     def logPrefix(self) -> str:
-        """What Twisted calls it in the log, when it begins to listen."""
+        """Return the name in Twisted's log lines about listening."""
         return "sampleapp"
 
     def acceptableProtocols(self) -> list[bytes]:
-        """What TLS may negotiate (ALPN)."""
+        """List the protocols that TLS may negotiate (ALPN)."""
         return [b"http/1.1"]
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._connections) + len(self._turned_away)
+        """The number of open connections."""
+        return len(self._connections) + len(self._rejected)
 
     def connections_by_state(self) -> dict[str, int]:
-        """How many connections are in each state; see `sampleapp.web.server.connection`."""
+        """Count the connections in each state; see `sampleapp.web.server.states`."""
         states = Counter([each.state for each in self._connections])
-        states.update([each.state for each in self._turned_away])
-        # What is gone is none any more.
+        states.update([each.state for each in self._rejected])
+        # A closed connection is not in the sets.
         return {state.name: states[state] for state in TRANSITIONS if state is not CLOSED}
 
+    @property
+    def requests_in_flight(self) -> int:
+        """The number of requests whose header has come, and whose answer is not written yet."""
+        states = self.connections_by_state()
+        return sum(states[state] for state in ("body", "waiting", "answering"))
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Make what serves a connection, or tells the client that there are too many."""
+        """Make a protocol that serves a connection, or refuses it if there are too many."""
         limits = self.limits
         count, most = len(self._connections), limits.max_connections
         if self._descriptors is not None and self._descriptors.are_short():
-            self._turn_away("descriptors")
+            self._reject("descriptors")
             return _Unserved()
         if count < most or (count < most + limits.kept_for_loopback and is_on_loopback(addr)):
-            return HTTPConnection(self)
-        self._turn_away("max-connections")
-        if len(self._turned_away) >= limits.max_turned_away:
+            # A site's name cannot point to a Unix socket.
+            is_unix = isinstance(addr, UNIXAddress)
+            return HTTPConnection(self, host_rule=None if is_unix else self._host_rule)
+        self._reject("max-connections")
+        if len(self._rejected) >= limits.max_rejected:
             return _Unserved()
-        return HTTPConnection(self, turned_away=problem_answer(TooManyConnections(most)))
+        return HTTPConnection(self, rejection=self.refuse(TooManyConnections(most)))
 
-    def _turn_away(self, reason: str) -> None:
-        self.refused(reason)
-        self._turned_away_since_logged[reason] += 1
-        self._log_turned_away()
+    def _reject(self, reason: str) -> None:
+        self.count_refusal(reason)
+        self._rejections_since_logged[reason] += 1
+        self._log_rejections()
 
-    def _log_turned_away(self) -> None:
+    def _log_rejections(self) -> None:
         now_s = self.seconds()
         if now_s - self._logged_s < _LOG_INTERVAL_S:
             return
-        for reason, count in self._turned_away_since_logged.items():
+        for reason, count in self._rejections_since_logged.items():
             self._logged_s = now_s
-            self._log.warn(_TURNED_AWAY[reason], count=count, most=self.limits.max_connections)
-        self._turned_away_since_logged.clear()
+            self._log.warn(_REJECTIONS[reason], count=count, most=self.limits.max_connections)
+        self._rejections_since_logged.clear()
 
-    def opened(self, connection: HTTPConnection, *, is_turned_away: bool) -> None:
-        """Take note of a connection."""
-        (self._turned_away if is_turned_away else self._connections).add(connection)
+    def add_connection(self, connection: HTTPConnection, *, is_rejected: bool) -> None:
+        """Add an open connection."""
+        (self._rejected if is_rejected else self._connections).add(connection)
         if self._sweeping is None:
             self._sweep_later()
 
-    def closed(self, connection: HTTPConnection) -> None:
-        """Take note that a connection is gone."""
+    def remove_connection(self, connection: HTTPConnection) -> None:
+        """Remove a connection that is closed."""
         self._connections.discard(connection)
-        self._turned_away.discard(connection)
+        self._rejected.discard(connection)
         if not self.connections:
             for timer in (self._sweeping, self._closing_idle):
                 if timer is not None:
@@ -192,17 +225,17 @@ class HTTPServer(Factory):
             for waiting in drained:
                 waiting.callback(None)
 
-    def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function after all that others have to do now."""
+    def call_next_turn(self, function: Callable[[], None]) -> None:
+        """Call a function in the next turn of the reactor."""
         self._reactor.callLater(0, function)
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count a request, or a connection, that was refused; the reason is the name of an option."""
         self.refusals[reason] += 1
 
     def http_date(self) -> bytes:
-        """The time for a ``Date`` header (RFC 9110, section 6.6.1), which changes once a second."""
-        now_s = int(self.seconds())
+        """Return the time for a ``Date`` header (RFC 9110, section 6.6.1), which changes once a second."""
+        now_s = int(self._now())
         if now_s != self._dated_s:
             self._date = datetimeToString(now_s)
             self._dated_s = now_s
@@ -213,32 +246,41 @@ class HTTPServer(Factory):
         self.next_sweep_s = self.seconds() + _SWEEP_S
 
     def _sweep(self) -> None:
-        """Hold every client to the limits: one clock for all of them."""
+        """Check the deadlines of all connections: one timer for all of them."""
         self._sweep_later()
-        self._log_turned_away()
-        self._sweep_some([*self._connections, *self._turned_away])
+        self._log_rejections()
+        self._sweep_some([*self._connections, *self._rejected])
 
     def _sweep_some(self, left: list[HTTPConnection]) -> None:
         now_s = self.seconds()
-        for connection in left[-_SWEPT_AT_ONCE:]:
-            connection.sweep(now_s)
+        some = left[-_SWEPT_AT_ONCE:]
         del left[-_SWEPT_AT_ONCE:]
+        for connection in some:
+            try:
+                connection.sweep(now_s)
+            except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other connections are checked
+                self._log.failure(
+                    "A fault in checking the deadlines of a connection; the connection was closed"
+                )
+                connection.abort()
         if left:
-            # Between them, the others are served.
+            # In between, requests are served.
             self._reactor.callLater(0, self._sweep_some, left)
 
-    def drain(self) -> Deferred[None]:
+    def drain(self, *, streams_within_s: float = 0.0) -> Deferred[None]:
         """
-        Let the requests that are in flight end, and close each connection that has none.
+        Finish the requests that are in flight, and close each connection that has none.
 
-        A connection without a request is kept for a moment, for the one that may be on its way.
+        A connection without a request stays open for a moment, since one may be in flight.
 
-        :return: fires with ``None`` when no connection is left. An answer that was handed to its connection
-            is not on the wire yet, so requests that have ended are not enough.
+        :param streams_within_s: the time over which the ends of the streams are spread, in seconds.
+        :return: fires with ``None`` when no connection is left. The end of all requests is not enough: an
+            answer that was handed to its connection may not be on the wire yet.
         """
         self.is_draining = True
         if self._connections and self._closing_idle is None:
             self._closing_idle = self._reactor.callLater(_DRAIN_GRACE_S, self._close_idle)
+        self.streams.drain(streams_within_s)
         return self.wait_until_closed()
 
     def _close_idle(self) -> None:
@@ -247,7 +289,7 @@ class HTTPServer(Factory):
             connection.close_if_idle()
 
     def wait_until_closed(self) -> Deferred[None]:
-        """Fires with ``None`` when no connection is left; cancelling it only stops the waiting."""
+        """Return a Deferred that fires with ``None`` when no connection is left, and may be cancelled."""
         if not self.connections:
             return succeed(None)
         waiting: Deferred[None] = Deferred(self._drained.remove)
@@ -255,16 +297,16 @@ class HTTPServer(Factory):
         return waiting
 
     def abort(self) -> None:
-        """Cut every connection that is left."""
-        for connection in (*self._connections, *self._turned_away):
-            connection.abort()
+        """Cut all remaining connections."""
+        for connection in (*self._connections, *self._rejected):
+            connection.abort("drain-timeout")
 
 
 class _Unserved(Protocol):
     """
     A connection that is closed at once.
 
-    A factory may say so with ``None``, but not below TLS: Twisted's `WrappingFactory` does not know that.
+    A factory may return ``None`` instead, but not below TLS: Twisted's `WrappingFactory` does not support it.
     """
 
     def connectionMade(self) -> None:
@@ -274,28 +316,13 @@ class _Unserved(Protocol):
         while isinstance(transport, ProtocolWrapper):
             transport = transport.transport
         if is_plain_socket(transport):
-            # Before the next one is accepted, which may need its descriptor.
+            # Its descriptor is released before the next connection is accepted, which may need it.
             transport.connectionLost(Failure(ConnectionAborted()))
 
 
-def _leave_as_it_is(answer: Answer, _head: Head) -> Answer:
+def _unchanged(answer: Answer, _head: Head) -> Answer:
     return answer
 
 
-def _tell_nobody(_exchange: Exchange, _answer: Answer) -> None:
+def _ignore_answer(_exchange: Exchange, _answer: Answer) -> None:
     pass
-
-
-def _answering_preflights(dispatch: Dispatch, cors: Cors) -> Dispatch:
-    """Let browsers ask before anybody asks them for credentials, which they do not send then."""
-
-    def answer_preflight_or_dispatch(request: Request) -> Answer | Handler:
-        if request.method == b"OPTIONS":
-            fields = request.fields
-            asked = fields.joined(b"Access-Control-Request-Method")
-            preflight = cors.preflight(fields.all(b"Origin"), asked)
-            if preflight is not None:
-                return preflight
-        return dispatch(request)
-
-    return answer_preflight_or_dispatch

@@ -1,7 +1,7 @@
 """
-Batches as Kafka makes them, and what is read of them.
+Batches as Kafka makes them, and the records decoded from them.
 
-The plain encoders follow Kafka's documentation field by field: they are the oracle for what is written, and
+The plain encoders follow Kafka's documentation field by field: they are the oracle for written batches, and
 make what Kafka's brokers make and a producer cannot: gaps, markers, old formats.
 """
 
@@ -20,6 +20,7 @@ from sampleapp.brokers.kafka.batches import (
     Page,
     UnreadableBatch,
     read_batches,
+    read_gradually,
 )
 from sampleapp.model import ConsumerRecord, Record
 from tests.support import strategies
@@ -62,12 +63,36 @@ def shown(record, offset, **changes):
 
 
 def decode(data, *, position=0, aborted=()):
-    """All pages of what was fetched as one."""
-    records, next_offset = [], position
-    for page in read_batches(data, topic="t", partition=3, position=position, aborted=aborted):
-        records += page.records
-        next_offset = page.next_offset
+    """All pages of the fetched data as one; gradual decoding must find the same."""
+    records, next_offset, fault = [], position, None
+    try:
+        for page in read_batches(data, topic="t", partition=3, position=position, aborted=aborted):
+            records += page.records
+            next_offset = page.next_offset
+    except UnreadableBatch as error:
+        fault = error
+    # Of two faults, another one may be found first.
+    gradually = decode_gradually(data, position=position, aborted=aborted)
+    assert gradually == (records, next_offset, fault is not None)
+    if fault is not None:
+        raise fault
     return Page(records, next_offset)
+
+
+def decode_gradually(data, *, position=0, aborted=(), **limits):
+    """The records, the position after them, and whether a fault ended them."""
+    records, next_offset = [], position
+    try:
+        for each in read_gradually(
+            data, topic="t", partition=3, position=position, aborted=aborted, **limits
+        ):
+            if isinstance(each, ConsumerRecord):
+                records.append(each)
+            elif each is not None:
+                next_offset = each
+    except UnreadableBatch:
+        return records, next_offset, True
+    return records, next_offset, False
 
 
 def values(page):

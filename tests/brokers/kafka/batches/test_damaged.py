@@ -95,14 +95,14 @@ def test_an_impossible_batch_is_refused(data):
         decode(data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_ignored(data):
     outcome_of(data)
     outcome_of(struct.pack(">qi", 0, max(0, len(data))) + data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(batches_of_records, codecs, st.data())
 def test_damage_that_the_checksum_does_not_show_is_refused_or_read(some, codec, data):
     body = compress(codec, plain_batch(some)[BATCH_OVERHEAD:])

@@ -1,4 +1,4 @@
-"""Records of transactions: markers and what was aborted are not shown."""
+"""Records of transactions: markers and aborted records are hidden."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.support.logs import logged_lines
 from tests.support.secrets import secret
 
 NEW_SECRET = secret("n3w-s3cr3t-Plugh", "a password")
-REREAD = "Kafka's credentials or certificates were read again after a refusal: they are new."
+REREAD = "Reloaded Kafka's credentials or certificates after a refusal: they have changed."
 
 
 def credentials(path, password=SECRET):
@@ -37,7 +37,7 @@ def with_password(path, mechanism="PLAIN"):
 
 @pytest.fixture
 def lines():
-    """What is logged. No secret is in it."""
+    """The logged lines, without any secret."""
     with logged_lines() as lines:
         yield lines
     assert not [line for line in lines if SECRET in line or NEW_SECRET in line or USER in line]
@@ -141,7 +141,7 @@ async def test_a_file_that_is_wrong_changes_nothing_and_its_content_is_not_told(
         broker.users = {}
         await connecting.reason()
     [told] = [line for line in lines if str(path) in line]
-    assert told.endswith("What was read before stays in use.")
+    assert told.endswith("The credentials and certificates that were read before stay in use.")
 
 
 @pytest_twisted.ensureDeferred
@@ -171,7 +171,7 @@ async def test_a_token_file_that_is_wrong_is_told_once_and_the_last_token_is_use
         path.write_text("")
         await succeeds(connecting)
     missing, empty = [line for line in lines if str(path) in line]
-    assert "does not exist: give the path of one. What was read before stays in use." in missing
+    assert "does not exist: give the path of one. The credentials and certificates that were read" in missing
     assert "is empty" in empty
 
 
@@ -191,7 +191,7 @@ async def test_a_client_certificate_that_was_replaced_is_used_when_the_old_one_i
         assert authority.client() == issued
         connecting.security.reload()
         await succeeds(connecting)
-        # And without anybody who says so.
+        # Also without a request to reload.
         other.client()
         connecting = Connecting(port, url)
         authority.client()
@@ -250,6 +250,6 @@ def test_plain_and_tokens_without_tls_are_worth_a_warning_once(tmp_path, warning
         current = CurrentSecurity(parse(f"kafka://a?sasl={sasl}"), environ={}, clock=Clock())
         current.reload()
         assert len(warnings) == number
-        assert f"The {word} for Kafka goes over the network as it is: use kafka+tls://" in warnings[-1]
+        assert f"The {word} for Kafka is sent over the network unencrypted: use kafka+tls://" in warnings[-1]
         CurrentSecurity(parse(f"kafka+tls://a?sasl={sasl}"), environ={}, clock=Clock())
         assert len(warnings) == number

@@ -122,8 +122,8 @@ async def test_a_server_that_closes_the_connection():
     async with listening(serving(Closing)) as port:
         reason = await Connecting(port).reason()
     assert reason.sentence == (
-        f"127.0.0.1:{port} closed the connection without an answer: if it is a TLS port, use kafka+tls://; "
-        "Kafka older than 0.10 does the same."
+        f"127.0.0.1:{port} closed the connection without an answer: if it is a TLS port, use kafka+tls://. "
+        "Kafka older than 0.10 also does this, and is not supported."
     )
     assert not reason.lasting
 
@@ -148,8 +148,8 @@ async def test_a_web_server():
     async with listening(saying(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")) as port:
         reason = await Connecting(port).reason()
     assert reason == FailureReason(
-        f"127.0.0.1:{port} answers in HTTP, so it is not a port of Kafka: check the host and the port.",
-        "What answers at the address of Kafka is not Kafka.",
+        f"127.0.0.1:{port} answers in HTTP, so it is not a Kafka listener: check the host and the port.",
+        "The server at the address of Kafka is not Kafka.",
         lasting=True,
     )
 

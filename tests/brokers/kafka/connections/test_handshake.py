@@ -1,4 +1,4 @@
-"""What happens on a fresh connection to a broker until it is handed over, or given up."""
+"""The handshake on a new connection to a broker, until it is handed over or aborted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.connections.handshake import (
     MAX_ANSWER_BYTES,
     ConnectionClosed,
-    GateFactory,
+    HandshakeFactory,
     NotKafka,
 )
 from tests.support.brokers import eventually, turns, within
@@ -178,7 +178,7 @@ class Wire(StringTransport):
 
 
 def gate():
-    made = GateFactory(b"me").buildProtocol(None)
+    made = HandshakeFactory(b"me").buildProtocol(None)
     wire = Wire()
     made.makeConnection(wire)
     return made, wire

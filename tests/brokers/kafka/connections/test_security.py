@@ -1,4 +1,4 @@
-"""What connections are secured with: the files for TLS, and SASL without it."""
+"""The security of connections: the files for TLS, and SASL without TLS."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import KafkaConfig, parse
+from sampleapp.brokers.kafka.connections.credential_files import FileReader
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
-from sampleapp.brokers.kafka.connections.files import FileReader
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.errors import StartUpError
 from tests.support.certificates import Authority, key_pem
@@ -34,7 +34,7 @@ def test_plain_without_tls_is_worth_a_warning(warnings):
 
 def test_without_sasl_there_is_no_mechanism_and_nothing_to_authenticate_with():
     security = Security.load(parse("kafka://a"), environ={}, files=FileReader())
-    assert security.mechanism() is None
+    assert security.peer("a", 9092).mechanism is None
     assert security.tls_for("a") is None
     with pytest.raises(RuntimeError):
         security.sasl_steps()
@@ -126,7 +126,7 @@ def test_a_key_in_the_older_form_of_rsa_or_ec_is_taken(tmp_path, authority):
 def test_a_key_that_is_too_weak_for_openssl_is_refused(authority):
     issued = authority.client(key=rsa.generate_private_key(65537, 1024))
     message = why_not(certificate=issued.certificate, key=issued.key)
-    assert message.startswith("OpenSSL does not take the files given with ca=, certificate= and key=: ")
+    assert message.startswith("OpenSSL rejected the files given with ca=, certificate= and key=: ")
 
 
 def test_paths_are_taken_that_are_not_utf_8(tmp_path, authority):

@@ -73,9 +73,9 @@ async def test_a_certificate_for_another_name(authority):
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
         reason = await Connecting(port, trusting(authority)).reason()
         assert reason == FailureReason(
-            f"The certificate of 127.0.0.1:{port} is for a.example, b.example and 10.0.0.1, not for "
-            "127.0.0.1: connect to a name that it has, or give the broker a certificate that has this one.",
-            "The connection to Kafka cannot be made secure.",
+            f"The certificate of 127.0.0.1:{port} is for a.example, b.example, 10.0.0.1, not for "
+            "127.0.0.1: connect to a name that it has, or give the server a certificate that has this one.",
+            "A secure connection to Kafka could not be established.",
             lasting=True,
         )
         elsewhere = Connecting(port, trusting(authority), host="c.example", names=Names("127.0.0.1"))
@@ -87,15 +87,20 @@ async def test_a_certificate_for_many_other_names(authority):
     issued = authority.server(dns=[f"{i}.example" for i in range(100)], ip=())
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
         reason = await Connecting(port, trusting(authority)).reason()
-    assert " is for 0.example, 1.example, 2.example, 3.example, 4.example and others, not " in reason.sentence
+    assert (
+        " is for 0.example, 1.example, 2.example, 3.example, 4.example, and others, not " in reason.sentence
+    )
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_with_a_name_that_is_not_allowed_is_not_accepted_for_its_others(authority):
-    issued = authority.server(dns=["*.com"])
+async def test_a_certificate_with_a_name_that_is_not_allowed(authority):
+    issued = authority.server(dns=["*.com"], ip=["127.0.0.1"])
     async with listening(FakeBroker(), tls=ServerTLS(issued)) as port:
-        reason = await Connecting(port, trusting(authority)).reason()
-    assert reason.sentence.startswith(f"The certificate of 127.0.0.1:{port} has a name that is not allowed (")
+        elsewhere = Connecting(port, trusting(authority), host="b1.com", names=Names("127.0.0.1"))
+        reason = await elsewhere.reason()
+        async with connected(port, trusting(authority)) as inner:
+            assert inner.known == TODAY
+    assert reason.sentence.startswith(f"The certificate of b1.com:{port} has a name that is not allowed (")
 
 
 @pytest_twisted.ensureDeferred
@@ -105,7 +110,7 @@ async def test_a_certificate_without_any_name_is_not_accepted_for_its_common_nam
         connecting = Connecting(port, trusting(authority), host="localhost", names=Names("127.0.0.1"))
         reason = await connecting.reason()
     assert reason.sentence.startswith(
-        f"The certificate of localhost:{port} names no host: it needs localhost as a"
+        f"The certificate of localhost:{port} names no host: it needs DNS:localhost as a"
     )
 
 
@@ -232,7 +237,7 @@ async def test_a_server_that_answers_tls_in_plain_text(authority, words):
         (
             True,
             (
-                "refuses the client certificate: check that it trusts its authority, and that it has not "
+                "rejects the client certificate: check that it trusts its authority, and that it has not "
                 "expired."
             ),
         ),
@@ -247,8 +252,7 @@ def test_an_alert_of_an_old_kafka_that_cannot_be_decrypted(has_certificate, what
     ]
     reason = tls_failed(peer, SSL.Error(said))
     assert reason.sentence == (
-        "kafka:9093 sent something after the TLS handshake that cannot be decrypted, as Kafka does when it "
-        + what
+        "kafka:9093 sent data after the TLS handshake that cannot be decrypted, as Kafka does when it " + what
     )
     assert reason.lasting
 

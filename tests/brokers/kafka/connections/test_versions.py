@@ -67,11 +67,11 @@ async def test_a_broker_that_closes_the_connection_on_any_question_is_asked_eith
 @pytest.mark.parametrize(
     ("ranges", "what"),
     [
-        ({0: (0, 2)}, "speaks Produce only up to version 2: Kafka 0.11 or newer is needed."),
-        ({1: (0, 3)}, "speaks Fetch only up to version 3: Kafka 0.11 or newer is needed."),
-        ({2: (0, 0)}, "speaks ListOffsets only up to version 0: Kafka 0.11 or newer is needed."),
-        ({3: (0, 3)}, "speaks Metadata only up to version 3: Kafka 0.11 or newer is needed."),
-        ({0: (9, 20)}, "speaks Produce only from version 9 on: a newer version of this service is needed."),
+        ({0: (0, 2)}, "supports Produce only up to version 2: this service needs Kafka 0.11 or newer."),
+        ({1: (0, 3)}, "supports Fetch only up to version 3: this service needs Kafka 0.11 or newer."),
+        ({2: (0, 0)}, "supports ListOffsets only up to version 0: this service needs Kafka 0.11 or newer."),
+        ({3: (0, 3)}, "supports Metadata only up to version 3: this service needs Kafka 0.11 or newer."),
+        ({0: (9, 20)}, "supports Produce only from version 9 on: upgrade this service."),
     ],
 )
 @pytest_twisted.ensureDeferred
@@ -89,7 +89,7 @@ async def test_the_controllers_own_listener_is_not_one_for_clients():
     async with listening(FakeBroker(ranges=controller)) as port:
         reason = await Connecting(port).reason()
     assert reason.sentence == (
-        f"127.0.0.1:{port} does not take Metadata requests: give a listener of a broker, not of a KRaft "
+        f"127.0.0.1:{port} does not support Metadata requests: give a listener of a broker, not of a KRaft "
         "controller."
     )
     assert reason.incompatible

@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again, and logs that are cut: what is read anew, and what is not."""
+"""Topics that are deleted and created again, and logs that are cut: the records that are read again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_answer_about_a_topic_that_is_gone_comes_too_late(setup):
     cluster.slow[1] = 4.0
     cluster.logs[0].errors = [ErrorCode.KAFKA_STORAGE_ERROR]
     cluster.run(4.6)
-    # Asked again, it has something, and the answer is on its way when the topic goes.
+    # The next answer has a record, and is in flight when the topic is deleted.
     cluster.logs[0].append(b"old")
     cluster.run(0.2)
     cluster.delete()
@@ -61,7 +61,7 @@ def test_records_that_were_deleted_before_they_were_read_are_passed_over_with_a_
     with capturedLogs() as events:
         following.until(3)
     (warning,) = warnings(events)
-    assert "at the offsets 0 to 6 of partition 0; reading goes on after them" in warning
+    assert "offsets 0 to 6 of partition 0. Reading goes on after them" in warning
     following.assert_each_exactly_once()
 
 
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_is_empty_and_read_from_its_first_record_when_it
     with capturedLogs() as events:
         cluster.run(10)
     (warning,) = warnings(events)
-    assert warning.startswith("The topic t does not exist in Kafka; create it.")
+    assert warning.startswith("The topic t does not exist in Kafka. Create it")
     assert following.recorder.reset_at == [1]
     assert following.recorder.caught_up_at == [1, 1]
     assert following.reasons == ()
@@ -158,7 +158,9 @@ def test_one_that_is_made_again_at_once_is_read_from_its_first_record_whatever_i
     following.assert_each_exactly_once()
     assert following.recorder.reset_at == [5]
     assert following.recorder.caught_up_at == [5, 5 + count]
-    assert warnings(events) == ["It was deleted and made again; the topic t is read from its first record on"]
+    assert warnings(events) == [
+        "The topic was deleted and created again. The topic t is read again from its first record on"
+    ]
     cluster.run(1)
     assert following.reasons == ()
 

@@ -9,7 +9,7 @@ from sampleapp.testing import BatchRecorder, record
 from tests.support.kafka_simulator import Cluster, values
 
 
-def test_a_long_replay_leaves_other_work_its_turns(setup):
+def test_a_long_replay_lets_other_work_run(setup):
     cluster = Cluster()
     for _ in range(40):
         cluster.logs[0].append(*values(100))
@@ -19,7 +19,7 @@ def test_a_long_replay_leaves_other_work_its_turns(setup):
     assert max(Counter(seen).values()) == 500
 
 
-def test_a_long_replay_to_an_observer_of_batches_leaves_other_work_its_turns(setup):
+def test_a_long_replay_to_an_observer_of_batches_lets_other_work_run(setup):
     cluster = Cluster()
     for _ in range(100):
         cluster.logs[0].append(*values(100))
@@ -36,7 +36,7 @@ def test_a_long_replay_to_an_observer_of_batches_leaves_other_work_its_turns(set
     assert max(following.recorder.batches) <= 250
 
 
-def test_an_observer_of_batches_that_takes_its_time_leaves_other_work_its_turns(setup):
+def test_an_observer_of_batches_that_takes_its_time_lets_other_work_run(setup):
     cluster = Cluster()
     cluster.logs[0].append(*values(2000))
     seen = []
@@ -74,7 +74,7 @@ def test_an_observer_of_batches_that_stops_is_told_nothing_more(setup):
     assert [following.result_of(each) for each in stops] == [None]
 
 
-def test_an_observer_that_takes_its_time_leaves_other_work_its_turns(setup):
+def test_an_observer_that_takes_its_time_lets_other_work_run(setup):
     cluster = Cluster()
     cluster.logs[0].append(*values(50))
     seen = []

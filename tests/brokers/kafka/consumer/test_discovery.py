@@ -26,7 +26,7 @@ def test_a_topic_that_does_not_exist_is_empty_until_it_does(setup):
     following = setup(cluster)
     with capturedLogs() as events:
         cluster.run(0.9)
-        assert following.obstacle == "Kafka does not know the topic now; whether it exists is asked again."
+        assert following.obstacle == "Kafka does not know the topic at the moment; it is asked again."
         following.catch_up()
         assert 1 <= cluster.clock.seconds() < 2
         cluster.run(20)
@@ -36,8 +36,8 @@ def test_a_topic_that_does_not_exist_is_empty_until_it_does(setup):
         cluster.until(lambda: following.values, within_s=1)
     assert following.values == [b"first"]
     assert [formatEvent(event) for event in events] == [
-        "The topic t does not exist in Kafka; create it. It is followed as soon as it exists",
-        "The topic t exists now, with 2 partition(s)",
+        "The topic t does not exist in Kafka. Create it; it is read as soon as it exists.",
+        "The topic t exists now, with 2 partition(s). Reading begins.",
     ]
     assert following.recorder.caught_up_at == [0]
 
@@ -57,7 +57,7 @@ def test_a_name_that_no_topic_can_have_is_told(setup):
     following = setup(cluster)
     following.catch_up()
     cluster.run(1)
-    assert following.reasons == ("No topic of Kafka can have the name t.",)
+    assert following.reasons == ("Kafka does not allow a topic of the name t.",)
 
 
 def test_metadata_is_not_asked_for_all_the_time(setup):

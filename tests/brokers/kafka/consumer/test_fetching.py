@@ -1,4 +1,4 @@
-"""Reading from brokers: in turn, from each partition's leader, whatever becomes of them."""
+"""Fetching: from each partition's leader, whatever happens to the brokers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_broker_that_throttles_is_asked_again(setup):
     assert setup(cluster).catch_up() == [b"a"]
 
 
-def test_a_batch_that_is_larger_than_the_limit_gets_its_turn(setup):
+def test_a_batch_that_is_larger_than_the_limit_is_read_in_time(setup):
     cluster = Cluster(partitions=2, brokers=(1,))
     cluster.logs[0].append(b"x" * 1_000_000)
     cluster.logs[1].append(b"y" * 1_500_000)
@@ -74,12 +74,12 @@ def test_a_partition_follows_its_leader(setup):
     cluster = Cluster(partitions=3)
     following = setup(cluster)
     following.catch_up()
-    for turn in range(6):
+    for step in range(6):
         for number, log in cluster.logs.items():
-            log.leader = 1 + (number + turn) % 3
-            log.append(b"%d" % turn)
+            log.leader = 1 + (number + step) % 3
+            log.append(b"%d" % step)
         started_s = cluster.clock.seconds()
-        following.until(3 * (turn + 1))
+        following.until(3 * (step + 1))
         assert cluster.clock.seconds() - started_s < 1.5
     following.assert_each_exactly_once()
     assert following.reasons == ()
@@ -152,7 +152,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_when_its_partitions_hav
     # Something has to make it look, within its usual interval at the latest.
     cluster.until(lambda: following.values == [b"early"], within_s=10.5)
     cluster.logs[0].append(b"late")
-    # What the first broker says at last has been read already.
+    # The late answer of the first broker has records that were read already.
     cluster.logs[0].leader = 1
     cluster.silent = set()
     following.until(2)

@@ -82,7 +82,7 @@ def test_a_following_that_cannot_begin_is_told_and_can_be_stopped(setup, no_fail
     cluster.new_client = lambda: 1 / 0
     following = setup(cluster)
     cluster.run(1)
-    assert following.reasons == ("The topic t is not followed any more; see the log.",)
+    assert following.reasons == ("The topic t is not followed any longer; see the log.",)
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()
 

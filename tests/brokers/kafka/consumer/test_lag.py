@@ -1,4 +1,4 @@
-"""How much is left to be read, as far as that is known."""
+"""The lag of a following."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor
 
-from sampleapp.brokers.kafka.client import Client
+from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
@@ -43,7 +43,7 @@ async def following(cluster, topic, *, reactor=reactor):
     running = Following(
         topic=topic,
         observer=recorder,
-        new_client=lambda: Client(
+        new_client=lambda: AfkakClient(
             addresses=config.addresses,
             client_id="tests",
             endpoint_factory=endpoint_factory,
@@ -98,11 +98,11 @@ async def test_it_reads_every_codec_of_librdkafka(mock, codec):
 async def test_it_follows_leaders_that_move(mock):
     mock.create_topic("moving", partitions=3, replicas=3)
     async with following(mock, "moving", reactor=FasterReactor()) as (recorder, condition):
-        for turn in range(3):
+        for step in range(3):
             for partition in range(3):
-                mock.set_leader("moving", partition, 1 + (partition + turn) % 3)
+                mock.set_leader("moving", partition, 1 + (partition + step) % 3)
             await write(mock, "moving", 100)
-            await eventually(lambda turn=turn: len(recorder.records) >= 100 * (turn + 1))
+            await eventually(lambda step=step: len(recorder.records) >= 100 * (step + 1))
         await eventually(lambda: condition.health().ready)
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "moving")
 
@@ -137,7 +137,7 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
             mock.broker_down(2)
             await eventually(lambda: not condition.health().ready)
             (reason,) = condition.health().reasons
-            # Metadata that was asked for meanwhile may already say that nobody leads the partition.
+            # The metadata may be newer, and have no leader for the partition.
             assert reason.startswith(
                 ("The topic t cannot be read from broker 2: ", "Partition 1 of the topic t has no leader")
             )

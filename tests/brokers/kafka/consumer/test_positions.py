@@ -1,4 +1,4 @@
-"""Where reading a partition begins."""
+"""The first position in a partition."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ EXTENT = Extent(error=0, earliest=3, latest=9, since=7)
         (FromEnd(0), EXTENT, 9),
         (FromEnd(2), EXTENT, 7),
         (FromEnd(99), EXTENT, 3),
+        (FromEnd(0), Extent(error=0, earliest=3, latest=9, stable=6), 6),
+        (FromEnd(2), Extent(error=0, earliest=3, latest=9, stable=6), 4),
         (FromTime(SINCE_MS), EXTENT, 7),
         (FromTime(SINCE_MS), Extent(error=0, earliest=3, latest=9), 9),
     ],

@@ -1,4 +1,4 @@
-"""Where reading a topic begins, when it is asked to begin at an offset, at the end, or at a time."""
+"""Starting at an offset, at the end, or at a time."""
 
 from __future__ import annotations
 

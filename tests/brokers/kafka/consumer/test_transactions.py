@@ -67,8 +67,8 @@ def test_one_that_stays_open_for_ten_seconds_is_told_once_for_all_partitions_and
         cluster.run(20)
     assert not following.caught_up
     where = "in partition 0 at offset 1, 2 at offset 0."
-    assert following.obstacle == f"An open transaction holds up reading, {where}"
-    assert following.reasons == (f"An open transaction holds up reading the topic t, {where}",)
+    assert following.obstacle == f"An open transaction blocks reading, {where}"
+    assert following.reasons == (f"An open transaction blocks reading the topic t, {where}",)
     (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
     assert "kafka-transactions.sh find-hanging" in formatEvent(warning)
     with capturedLogs() as events:
@@ -80,7 +80,7 @@ def test_one_that_stays_open_for_ten_seconds_is_told_once_for_all_partitions_and
     assert following.obstacle is None
     assert following.reasons == ()
     assert [formatEvent(event) for event in events] == [
-        "The transactions that held up reading the topic t are over"
+        "No open transaction blocks reading the topic t any longer."
     ]
 
 
@@ -91,7 +91,7 @@ def test_one_that_stays_open_after_catching_up_is_told_as_well(setup):
     following.catch_up()
     begin_transaction(cluster.logs[0], b"b")
     cluster.run(12)
-    assert following.obstacle == "An open transaction holds up reading, in partition 0 at offset 1."
+    assert following.obstacle == "An open transaction blocks reading, in partition 0 at offset 1."
     end_transaction(cluster.logs[0])
     assert following.until(2) == [b"a", b"b"]
     cluster.run(1)

@@ -56,7 +56,7 @@ def test_an_answer_without_a_whole_batch_is_told(setup):
     following = setup(cluster)
     cluster.run(5)
     assert following.reasons == (
-        "Partition 0 of the topic t cannot be read on at offset 0: Kafka has sent no whole batch.",
+        "Partition 0 of the topic t cannot be read on at offset 0: Kafka has not sent a whole batch.",
     )
 
 
@@ -83,8 +83,8 @@ def test_a_batch_that_is_too_large_is_passed_over_and_told(setup, codec):
         assert following.catch_up() == [b"before", b"after"]
     (warning,) = [formatEvent(event) for event in events]
     assert warning == (
-        "Skipped 1 batch(es) of the topic t, whose records take more than max_batch_bytes, 3000 bytes, after "
-        "decompression; the last one in partition 0, from offset 1 to 2"
+        "Skipped 1 batch(es) of the topic t: after decompression they are larger than max_batch_bytes, 3000 "
+        "bytes. Their records are not read. The last one is in partition 0, from offset 1 to 2"
     )
     assert following.reasons == ()
     assert following.obstacle is None

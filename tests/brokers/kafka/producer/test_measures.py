@@ -1,4 +1,4 @@
-"""What the producer counts, against what has arrived at a cluster in memory."""
+"""The producer's measures, compared with the requests that arrived at a cluster in memory."""
 
 from __future__ import annotations
 

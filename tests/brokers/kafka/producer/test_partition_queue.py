@@ -1,4 +1,4 @@
-"""The queue of a partition, against a model of what Kafka promises of idempotence."""
+"""The queue of a partition, against a model of Kafka's idempotence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,
     Event,
-    Hurry,
     IllegalTransition,
     PartitionQueue,
     Pending,
+    ShortenedDeadlines,
     State,
 )
 from tests.support.brokers import record
@@ -77,9 +77,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.is_forgotten = False
         self.last_data = None
 
-    @initialize(is_numbered=st.sampled_from([True, True, False]))
-    def begin(self, is_numbered):
-        self.is_numbered = is_numbered
+    @initialize(has_producer_id=st.sampled_from([True, True, False]))
+    def begin(self, has_producer_id):
+        self.has_producer_id = has_producer_id
         self.queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
 
     # What happens
@@ -111,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(fates=st.lists(st.sampled_from(FATES), min_size=6, max_size=20), data=st.data())
     def proceed(self, fates, data):
-        """Do what is next, some times in a row, each with another outcome."""
+        """Do the next step, some times in a row, each with another outcome."""
         for fate in fates:
             state = self.queue.state
             if state is State.IDLE:
@@ -134,11 +134,11 @@ class QueueMachine(RuleBasedStateMachine):
                 self.be_answered(fate, data)
 
     def begin_attempt(self):
-        if self.is_numbered and not self.queue.is_numbered:
+        if self.has_producer_id and not self.queue.has_producer_id:
             self.next_id += 1
-            self.queue.number(producer_id=self.next_id, epoch=0)
+            self.queue.assign_producer_id(producer_id=self.next_id, epoch=0)
         was_resend = self.queue.state is State.RESEND
-        data = self.queue.begin_attempt(Codec.NONE)
+        data = self.queue.begin_attempt(Codec.NONE).data
         if was_resend:
             assert data == self.last_data
         assert len(data) <= max(BATCH_BYTES, 61 + 36 + 210)
@@ -178,7 +178,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.leave(self.queue.lost(), "unknown")
             else:
                 self.leave(self.queue.try_again_after(self.now_s, reason=WHY), "unknown")
-            self.queue.forget_number()
+            self.queue.drop_producer_id()
             return
         batch = self.queue.stored()
         for place, pending in enumerate(batch.records):
@@ -194,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.log.append_batch(flying)
         if fate == "cannot be found out":
             self.leave(self.queue.lost(), "unknown")
-        elif self.queue.is_numbered:
+        elif self.queue.has_producer_id:
             self.queue.unresolved(self.now_s, reason=WHY, leader=1)
         else:
             with pytest.raises(IllegalTransition):
@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
         """As before Kafka 2.5, when the records of a producer id were deleted."""
         if self.log.knows_producers:
             self.log.forget_producers()
-            self.is_forgotten = self.is_numbered
+            self.is_forgotten = self.has_producer_id
 
     @precondition(lambda self: self.late)
     @rule()
@@ -215,18 +215,23 @@ class QueueMachine(RuleBasedStateMachine):
         self.log.append_batch(self.late.pop(0))
 
     @rule(
-        seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 11.0]), hurry_s=st.sampled_from([None, None, 0.0, 3.0])
+        seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 11.0]),
+        shortened_s=st.sampled_from([None, None, 0.0, 3.0]),
     )
-    def expire(self, seconds, hurry_s):
+    def expire(self, seconds, shortened_s):
         self.now_s += seconds
-        hurry = None if hurry_s is None else Hurry(self.now_s - hurry_s + TIMEOUT_S, TIMEOUT_S - 1.5)
+        shortened = (
+            None
+            if shortened_s is None
+            else ShortenedDeadlines(self.now_s - shortened_s + TIMEOUT_S, TIMEOUT_S - 1.5)
+        )
         on_the_way = self.queue.batch_records
-        expired = self.queue.expire(self.now_s, hurry)
+        expired = self.queue.expire(self.now_s, shortened)
         if expired is not None:
             for pending in expired.unsent:
                 limit_s = pending.deadline_s
-                if hurry is not None and limit_s >= hurry.from_deadline_s:
-                    limit_s -= hurry.earlier_s
+                if shortened is not None and limit_s >= shortened.from_deadline_s:
+                    limit_s -= shortened.earlier_s
                 assert limit_s <= self.now_s
             for pending in expired.unanswered:
                 assert pending.deadline_s <= self.now_s
@@ -239,8 +244,12 @@ class QueueMachine(RuleBasedStateMachine):
             if pending.deadline_s <= self.now_s:
                 assert pending.record.value in self.told
                 assert place < on_the_way
-            elif hurry is not None and place >= on_the_way and pending.deadline_s >= hurry.from_deadline_s:
-                assert pending.deadline_s - hurry.earlier_s > self.now_s
+            elif (
+                shortened is not None
+                and place >= on_the_way
+                and pending.deadline_s >= shortened.from_deadline_s
+            ):
+                assert pending.deadline_s - shortened.earlier_s > self.now_s
 
     @rule(which=st.sampled_from([*[None] * 8, "unsent", "sent", "all"]))
     def give_up(self, which):
@@ -310,27 +319,27 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def stores_records_in_order(self):
-        if getattr(self, "is_numbered", False):
+        if getattr(self, "has_producer_id", False):
             numbers = [int(value.partition(b":")[0]) for value in self.log.values]
             assert numbers == sorted(numbers)
 
     def leave(self, records, became):
         for pending in records:
             value = pending.record.value
-            # Once, and only what is there.
+            # Each record leaves once, and was in the queue.
             del self.inside[value]
             self.left[value] = became
 
 
 def _number(queue):
-    queue.number(producer_id=1, epoch=0)
+    queue.assign_producer_id(producer_id=1, epoch=0)
 
 
 CALLS = {
     Event.APPEND: lambda queue: queue.append(Pending(record("t", b""), 36, 0.0, Deferred())),
     Event.EXTEND: lambda queue: queue.extend([Pending(record("t", b""), 36, 0.0, Deferred())], 36),
-    Event.NUMBER: _number,
-    Event.FORGET_NUMBER: lambda queue: queue.forget_number(),
+    Event.ASSIGN_PRODUCER_ID: _number,
+    Event.DROP_PRODUCER_ID: lambda queue: queue.drop_producer_id(),
     Event.BEGIN_ATTEMPT: lambda queue: queue.begin_attempt(Codec.NONE),
     Event.STORED: lambda queue: queue.stored(),
     Event.TRY_AGAIN_AFTER: lambda queue: queue.try_again_after(0.0, reason=WHY),
@@ -370,7 +379,7 @@ def test_late_records_behind_others_that_have_more_time_are_found():
     for number, deadline_s in enumerate([30.0, 31.0, 36.0, 36.2, 37.0]):
         queue.append(Pending(record("t", b"%d" % number), 40, deadline_s, Deferred()))
     # Since 6.0 no broker can be reached, and who came then waits for 1.5 s of its 30 s.
-    expired = queue.expire(7.8, Hurry(36.0, 28.5))
+    expired = queue.expire(7.8, ShortenedDeadlines(36.0, 28.5))
     assert [each.record.value for each in expired.unsent] == [b"2", b"3"]
     assert queue.held == 120
     unsent = queue.give_up_unsent()
@@ -380,19 +389,19 @@ def test_late_records_behind_others_that_have_more_time_are_found():
 def test_after_the_last_epoch_another_producer_id_is_needed():
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
     queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))
-    queue.number(producer_id=7, epoch=2**15 - 2)
+    queue.assign_producer_id(producer_id=7, epoch=2**15 - 2)
     queue.begin_attempt(Codec.NONE)
     queue.lost()
-    assert queue.needs_number
+    assert queue.needs_producer_id
 
 
 def test_sequence_numbers_begin_at_0_again_after_the_greatest():
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
     queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))
-    queue.number(producer_id=7, epoch=0)
+    queue.assign_producer_id(producer_id=7, epoch=0)
     queue._sequence.next = 2**31 - 1  # noqa: SLF001 -- so many records would take days
     for expected in (2**31 - 1, 0, 1):
-        _, _, first, _ = struct.unpack_from(">qhii", queue.begin_attempt(Codec.NONE), 43)
+        _, _, first, _ = struct.unpack_from(">qhii", queue.begin_attempt(Codec.NONE).data, 43)
         assert first == expected
         queue.stored()
         queue.append(Pending(record("t", b"0"), 40, 1.0, Deferred()))

@@ -1,4 +1,4 @@
-"""What each answer of a leader means."""
+"""The meaning of each answer of a leader."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sampleapp.errors import (
 )
 from tests.support.kafka_simulator import reason
 
-# What Java's client does with each (ProducerBatch, Sender.canRetry, TransactionManager), but for two
-# things: an answer that leaves it open whether the batch was appended is asked for again with the same
-# bytes, and what a number cannot say is given up at once.
+# As in Java's client (ProducerBatch, Sender.canRetry, TransactionManager), with two exceptions: if the
+# batch may have been appended, the same bytes are sent again; if a sequence number cannot tell, the batch is
+# given up at once.
 FIRST_ATTEMPT = {
     ErrorCode.UNKNOWN_SERVER_ERROR: Action.GIVE_UP,
     # With an offset it is not an error; without one the answer makes no sense.
@@ -48,15 +48,15 @@ FIRST_ATTEMPT = {
     ErrorCode.ILLEGAL_SASL_STATE: Action.GIVE_UP,
     ErrorCode.UNSUPPORTED_VERSION: Action.REFUSE,
     ErrorCode.INVALID_REQUEST: Action.REFUSE,
-    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Action.STOP_NUMBERING,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Action.STOP_IDEMPOTENCE,
     ErrorCode.POLICY_VIOLATION: Action.REFUSE,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Action.RENUMBER,
-    ErrorCode.INVALID_PRODUCER_EPOCH: Action.RENUMBER,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Action.RENUMBER,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Action.NEW_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Action.NEW_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Action.NEW_PRODUCER_ID,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Action.GIVE_UP,
     ErrorCode.KAFKA_STORAGE_ERROR: Action.RESEND,
     ErrorCode.SASL_AUTHENTICATION_FAILED: Action.GIVE_UP,
-    ErrorCode.UNKNOWN_PRODUCER_ID: Action.RENUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Action.NEW_PRODUCER_ID,
     ErrorCode.LISTENER_NOT_FOUND: Action.TRY_AGAIN,
     ErrorCode.FENCED_LEADER_EPOCH: Action.TRY_AGAIN,
     ErrorCode.UNKNOWN_LEADER_EPOCH: Action.TRY_AGAIN,
@@ -64,7 +64,7 @@ FIRST_ATTEMPT = {
     ErrorCode.OFFSET_NOT_AVAILABLE: Action.GIVE_UP,
     ErrorCode.INVALID_RECORD: Action.SPLIT,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: Action.TRY_AGAIN,
-    ErrorCode.PRODUCER_FENCED: Action.RENUMBER,
+    ErrorCode.PRODUCER_FENCED: Action.NEW_PRODUCER_ID,
     ErrorCode.UNKNOWN_TOPIC_ID: Action.GIVE_UP,
     ErrorCode.INCONSISTENT_TOPIC_ID: Action.GIVE_UP,
 }
@@ -75,8 +75,8 @@ def said(error, *, offset=-1):
     return Produced(topic="t", partition=0, error=error, offset=offset)
 
 
-def action(answer, *, records=2, is_numbered=True, is_resent=False):
-    return decide(answer, records=records, is_numbered=is_numbered, is_resent=is_resent).action
+def action(answer, *, records=2, has_producer_id=True, is_resent=False):
+    return decide(answer, records=records, has_producer_id=has_producer_id, is_resent=is_resent).action
 
 
 def test_each_error_code_has_a_row():
@@ -98,9 +98,9 @@ def test_a_refusal_of_another_attempt_does_not_say_that_the_first_was_not_stored
 def test_without_a_number_nothing_is_sent_again_that_may_be_stored(code):
     expected = {
         Action.RESEND: Action.GIVE_UP,
-        Action.STOP_NUMBERING: Action.REFUSE,
+        Action.STOP_IDEMPOTENCE: Action.REFUSE,
     }.get(FIRST_ATTEMPT[code], FIRST_ATTEMPT[code])
-    assert action(said(code), is_numbered=False) is expected
+    assert action(said(code), has_producer_id=False) is expected
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
@@ -114,6 +114,8 @@ def test_a_record_alone_is_not_split(code):
 )
 def test_a_leader_that_has_given_the_batch_an_offset_may_have_stored_it(code):
     assert action(said(code, offset=7)) is Action.RESEND
+    # Not an offset that Kafka assigns; the batch may be there all the same.
+    assert action(said(code, offset=-5)) is Action.RESEND
 
 
 def test_an_answer_that_does_not_mention_the_partition_tells_nothing():
@@ -123,14 +125,14 @@ def test_an_answer_that_does_not_mention_the_partition_tells_nothing():
 @given(st.integers(-(2**15), 2**15 - 1).filter(lambda code: code not in set(ErrorCode)))
 def test_a_code_that_is_not_known_here_tells_nothing(code):
     assert action(said(code)) is Action.GIVE_UP
-    assert str(code) in decide(said(code), records=1, is_numbered=True, is_resent=False).reason.sentence
+    assert str(code) in decide(said(code), records=1, has_producer_id=True, is_resent=False).reason.sentence
 
 
 @pytest.mark.parametrize("is_resent", [False, True])
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
 def test_another_producer_id_is_needed_after_an_error_about_this_one(code, is_resent):
-    decision = decide(said(code), records=1, is_numbered=True, is_resent=is_resent)
-    assert decision.needs_new_id is (FIRST_ATTEMPT[code] is Action.RENUMBER)
+    decision = decide(said(code), records=1, has_producer_id=True, is_resent=is_resent)
+    assert decision.needs_new_id is (FIRST_ATTEMPT[code] is Action.NEW_PRODUCER_ID)
     assert decision.has_stale_metadata is code.has_stale_metadata
 
 
@@ -158,6 +160,22 @@ def test_a_refusal_has_its_error_which_repeats_what_the_broker_says(code, error)
     assert type(refusal(code)) is error
     assert not refusal(code).possibly_published
     assert str(refusal(code, "because")).endswith("It says: because")
+
+
+@pytest.mark.parametrize(
+    ("said", "repeated"),
+    [
+        # As in org.apache.kafka.storage.internals.log.LogValidator.
+        (
+            "Timestamp 7 of message with offset 0 is out of range. The timestamp should be within [1, 2]",
+            "Timestamp 7 of message is out of range. The timestamp should be within [1, 2]",
+        ),
+        ("Record batch at offset 12 is invalid", "Record batch is invalid"),
+        ("Its offset is 3", "Its offset is 3"),
+    ],
+)
+def test_the_place_in_the_batch_which_means_nothing_to_a_caller_is_not_repeated(said, repeated):
+    assert str(refusal(ErrorCode.INVALID_TIMESTAMP, said)).endswith(f"It says: {repeated}")
 
 
 def test_what_was_not_published_says_why():

@@ -13,7 +13,7 @@ DELIVERY_TIMEOUT_S = 30.0
 
 
 def cut_off(world):
-    world.cluster.cut_off(reason("nobody there"))
+    world.cluster.cut_off(reason("no connection"))
 
 
 def mend(world):
@@ -32,7 +32,7 @@ def world(request):
 def test_new_records_fail_within_two_seconds_and_those_from_before_keep_their_time(world):
     before = world.publish(b"before")
     world.advance(5, step_s=0.05)
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     new = world.publish(b"new")
     world.advance(1.4, step_s=0.05)
     assert new == []
@@ -53,7 +53,7 @@ def test_new_records_fail_within_two_seconds_and_those_from_before_keep_their_ti
 
 
 def test_a_record_that_comes_when_a_broker_is_back_is_stored_before_anybody_says_so(world):
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     lost = world.publish(b"lost")
     world.advance(5, step_s=0.05)
     assert type(lost[0].value) is BrokerUnavailable
@@ -64,7 +64,7 @@ def test_a_record_that_comes_when_a_broker_is_back_is_stored_before_anybody_says
 
 
 def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_again(world):
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     waiting = world.publish(b"waiting")
     world.advance(1)
     world.producer.cluster_reached()
@@ -77,7 +77,7 @@ def test_records_that_still_wait_when_the_cluster_is_back_have_their_whole_time_
 
 def test_what_may_have_been_sent_is_never_said_not_to_be():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     world.decide(lambda: Fate.LATE)
     sent = world.publish(b"sent")
     world.advance(0.05)
@@ -92,10 +92,10 @@ def test_what_may_have_been_sent_is_never_said_not_to_be():
 def test_the_second_news_of_the_same_outage_changes_nothing():
     world = warm(partitions=1, delivery_timeout_s=DELIVERY_TIMEOUT_S)
     cut_off(world)
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     first = world.publish(b"first one")
     world.advance(1)
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     world.advance(0.8)
     assert type(first[0].value) is BrokerUnavailable
     world.producer.cluster_reached()
@@ -106,7 +106,7 @@ def test_the_second_news_of_the_same_outage_changes_nothing():
 def test_a_delivery_timeout_that_is_shorter_still_counts():
     world = warm(partitions=1, delivery_timeout_s=0.5)
     cut_off(world)
-    world.producer.cluster_unreachable(reason("nobody there"))
+    world.producer.cluster_unreachable(reason("no connection"))
     outcome = world.publish(b"1")
     world.advance(0.7)
     assert type(outcome[0].value) is BrokerUnavailable

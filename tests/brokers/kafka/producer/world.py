@@ -53,12 +53,12 @@ class Slow(list):
 class World:
     """A producer, its cluster, and the time that both live in."""
 
-    def __init__(self, *, partitions=2, brokers=(1,), **settings):
+    def __init__(self, *, partitions=2, brokers=(1,), client=SimulatedClient, **settings):
         self.cluster = Cluster(partitions, brokers=brokers, latency_s=LATENCY_S)
         # As of brokers that are older than the ids of topics.
         self.cluster.topic_id = None
         self.clock = self.cluster.clock
-        self.client = SimulatedClient(self.cluster)
+        self.client = client(self.cluster)
         self.producer = Producer(
             client=self.client,
             settings=ProducerSettings(**{**SETTINGS, **settings}),
@@ -130,7 +130,7 @@ def publish_one_by_one(world, count):
 
 
 def assert_true(world):
-    """What callers were told is what is in the log."""
+    """Check that the answers to callers agree with the logs of the partitions."""
     found = Counter(value for values in world.values() for value in values)
     for (value, _, outcome), answer in zip(world.published, world.settled(), strict=True):
         assert len(outcome) == 1

@@ -225,7 +225,8 @@ class TestAnswersAgainstKafkasSchemas:
             st.integers(124, 128).map(lambda count: tuple(range(count))),
         )
         addresses = st.builds(BrokerAddress, int32s, strategies.texts, int32s)
-        infos = st.builds(PartitionMetadata, errors, partitions, int32s, node_lists, node_lists)
+        epochs = int32s if version >= 7 else st.just(-1)
+        infos = st.builds(PartitionMetadata, errors, partitions, int32s, node_lists, node_lists, epochs)
         topics = st.builds(
             TopicMetadata,
             errors,
@@ -253,6 +254,7 @@ class TestAnswersAgainstKafkasSchemas:
                         error_code=kio.error(info.error),
                         partition_index=info.partition,
                         leader_id=info.leader,
+                        leader_epoch=info.leader_epoch,
                         replica_nodes=info.replicas,
                         isr_nodes=info.isr,
                         offline_replicas=info.replicas[: info.partition % 2],

@@ -173,7 +173,7 @@ def test_partitions_of_one_topic_need_not_look_alike(replicas, in_sync, tags):
     body = b"\0" + packed("i", 0) + b"\1" + b"\0" + packed("i", 7) + b"\2" + topic + b"\0"
     [found] = METADATA.decode(12, body).topics
     assert found.partitions == tuple(
-        PartitionMetadata(0, number, 7, replicas, in_sync) for number, replicas, in_sync, _ in parts
+        PartitionMetadata(0, number, 7, replicas, in_sync, 4) for number, replicas, in_sync, _ in parts
     )
 
 
@@ -199,7 +199,7 @@ def test_fetch_knows_topics_by_their_ids_if_all_of_them_are_known():
     assert both.version_for({1: (13, 17)}) is None
     ids = {"t": TOPIC_ID, "u": uuid.UUID(int=1)}
     assert msgspec.structs.replace(both, topic_ids=ids).version_for(FETCH_RANGES) == 13
-    with pytest.raises(ValueError, match="id of every topic"):
+    with pytest.raises(ValueError, match="ids of all topics"):
         both.encode(13)
 
 

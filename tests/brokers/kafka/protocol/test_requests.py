@@ -75,6 +75,7 @@ class TestRequestsAgainstKafkasSchemas:
         def same_bytes(topics, max_wait_ms, limits, read_committed, data):
             min_bytes, max_bytes, partition_max_bytes = limits
             ids = {topic: data.draw(topic_ids) for topic, _ in topics}
+            epochs = {(topic, number): number % 7 for topic, parts in topics for number, _ in parts[1:]}
             expected = kio.FetchRequest(
                 replica_id=-1,
                 max_wait=ms(max_wait_ms),
@@ -90,7 +91,7 @@ class TestRequestsAgainstKafkasSchemas:
                         partitions=tuple(
                             kio.FetchPartition(
                                 partition=partition,
-                                current_leader_epoch=-1,
+                                current_leader_epoch=epochs.get((topic, partition), -1),
                                 fetch_offset=offset,
                                 log_start_offset=-1,
                                 partition_max_bytes=partition_max_bytes,
@@ -111,6 +112,7 @@ class TestRequestsAgainstKafkasSchemas:
                 partition_max_bytes=partition_max_bytes,
                 read_committed=read_committed,
                 topic_ids=ids,
+                leader_epochs=epochs,
             )
             assert request.encode(version) == kio.dump(expected)
 
@@ -124,6 +126,7 @@ class TestRequestsAgainstKafkasSchemas:
         @settings(max_examples=40)
         @given(by_topic(st.tuples(partitions, moments)), st.booleans())
         def same_bytes(topics, read_committed):
+            epochs = {(topic, number): number % 7 for topic, parts in topics for number, _ in parts[1:]}
             expected = kio.ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=int(read_committed),
@@ -132,7 +135,9 @@ class TestRequestsAgainstKafkasSchemas:
                         name=topic,
                         partitions=tuple(
                             kio.ListOffsetsPartition(
-                                partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+                                partition_index=partition,
+                                current_leader_epoch=epochs.get((topic, partition), -1),
+                                timestamp=timestamp,
                             )
                             for partition, timestamp in parts
                         ),
@@ -140,7 +145,7 @@ class TestRequestsAgainstKafkasSchemas:
                     for topic, parts in topics
                 ),
             )
-            request = ListOffsetsRequest(topics=topics, read_committed=read_committed)
+            request = ListOffsetsRequest(topics=topics, read_committed=read_committed, leader_epochs=epochs)
             assert request.encode(version) == kio.dump(expected)
 
         same_bytes()

@@ -1,16 +1,18 @@
 """
-Batches of records, as they are in requests and on the brokers' disks.
+Encoding and decoding of record batches, as they are in requests and on the brokers' disks.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch.
 """
 
 from sampleapp.brokers.kafka.batches.compression import Codec
 from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size, record_sizes
-from sampleapp.brokers.kafka.batches.fetched import (
+from sampleapp.brokers.kafka.batches.fetched_batches import (
     DEFAULT_MAX_BATCH_BYTES,
     Page,
+    TooLargeBatch,
     UnreadableBatch,
     read_batches,
+    read_gradually,
 )
 from sampleapp.brokers.kafka.batches.layout import BATCH_OVERHEAD
 
@@ -19,9 +21,11 @@ __all__ = [
     "DEFAULT_MAX_BATCH_BYTES",
     "Codec",
     "Page",
+    "TooLargeBatch",
     "UnreadableBatch",
     "encode_batch",
     "read_batches",
+    "read_gradually",
     "record_size",
     "record_sizes",
 ]

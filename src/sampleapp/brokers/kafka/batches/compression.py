@@ -1,4 +1,4 @@
-"""How batches are compressed, in the framings that Kafka's own clients write and read."""
+"""Compression of batches, in the framings of Kafka's own clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
     from backports import zstd
 
 from sampleapp.brokers.kafka.batches.layout import CODEC
-from sampleapp.decompressors import Decompressor, GzipDecompressor
+from sampleapp.decompression import Decompressor, GzipDecompressor
 
 __all__ = [
     "BatchTooLarge",
@@ -29,21 +29,32 @@ __all__ = [
     "codec_in",
     "compress",
     "decompress",
+    "decompressed_pieces",
 ]
 
-# Java's defaults, so that a topic compresses as well from here as from elsewhere; for lz4, which Java
-# calls level 9, that is the fast compressor, and not the sixteen times slower one of that level.
+# Java's defaults, so that batches from here are as small as those from Java. For lz4, Java's level 9 is the
+# fast compressor, not the 16 times slower one that this level means elsewhere.
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 _LZ4_LEVEL = 1
 
 _KEPT_BYTES: Final = 16 * 1024 * 1024
-"""What is longer is kept only after it was found to be within the limit: until then it is counted."""
+"""Longer data is first only counted, and kept once it is known to be within the limit."""
 _PIECE_BYTES: Final = 256 * 1024
 _SNAPPY_MAX_RATIO: Final = 64
-"""No element of snappy makes more of each of its bytes: a copy of 64 bytes takes two."""
+"""The most bytes that one byte of snappy expands to: a copy of 64 bytes takes two bytes."""
 
-# The framing of xerial's snappy-java: a magic, its version, the oldest version that can read it.
+_DAMAGED: Final = (
+    cramjam.DecompressionError,
+    zlib.error,
+    zstd.ZstdError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+)
+"""The exceptions of the libraries for data that cannot be decompressed."""
+
+# The framing of xerial's snappy-java: magic, version, oldest compatible version.
 _XERIAL = b"\x82SNAPPY\0" + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_MAGIC = _XERIAL[:8]
 _XERIAL_BLOCK = 32 * 1024
@@ -51,7 +62,7 @@ _BLOCK_LENGTH = Struct(">i")
 
 
 class Codec(Enum):
-    """How the records of a batch are compressed; the values are those of its attributes."""
+    """The compression of a batch; the values are those in its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -62,42 +73,42 @@ class Codec(Enum):
 
 
 class CompressionError(ValueError):
-    """What is said to be compressed is not, or is cut short."""
+    """Compressed data is damaged or cut short."""
 
 
 class BatchTooLarge(Exception):
-    """Decompressed, it would take more than the limit: it may be right, and is not read."""
+    """Decompressed data would exceed the limit. It may be valid, and is not read."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """:param limit_bytes: what it was not to exceed."""
+        """:param limit_bytes: the limit."""
         super().__init__(f"takes more than {limit_bytes} bytes after decompression")
 
 
 class UnsupportedCodec(Exception):
-    """Records are compressed in a way that is not known here: they may be right, and cannot be read."""
+    """Records are compressed with an unknown codec. They may be valid, and cannot be read."""
 
 
 def codec_in(attributes: int) -> Codec:
     """
-    The codec that the attributes of a batch, or of an old message, name.
+    Return the codec in the attributes of a batch, or of an old message.
 
-    :raise UnsupportedCodec: if it is none of those that are known.
+    :raise UnsupportedCodec: the codec is unknown.
     """
     number = attributes & CODEC
     try:
         return Codec(number)
     except ValueError:
-        raise UnsupportedCodec(f"compressed with codec {number}, which is not known here") from None
+        raise UnsupportedCodec(f"compressed with codec {number}, which this service does not know") from None
 
 
 def compress(codec: Codec, data: bytes) -> bytes:
-    """Compress the records of a batch; not necessarily into less than there was."""
+    """Compress the records of a batch; the result may be longer than the data."""
     if codec is Codec.GZIP:
         return gzip.compress(data, _GZIP_LEVEL, mtime=0)
     if codec is Codec.SNAPPY:
         return _to_xerial(data)
     if codec is Codec.LZ4:
-        # Java refuses blocks that refer to earlier ones, and checksums the content in a way of its own.
+        # Java rejects linked blocks, and has its own checksum of the content.
         return bytes(
             lz4.frame.compress(
                 data,
@@ -114,46 +125,72 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 def decompress(codec: Codec, data: bytes, *, limit_bytes: int) -> bytes:
     """
-    Return the records of a batch as they were before they were compressed.
+    Decompress the records of a batch.
 
-    Decompression is bounded while it runs: of what is too large no more than 16 MiB are ever kept, beside the
-    window of zstd, which is not larger than the limit.
+    Decompression is bounded while it runs: of data that is too large no more than 16 MiB are ever kept,
+    besides the window of zstd, which is not larger than the limit.
 
-    :param limit_bytes: how long the result may be.
-    :raise BatchTooLarge: it would be longer.
-    :raise CompressionError: it is not what the codec makes, or is cut short.
+    :param limit_bytes: the maximum length of the result.
+    :raise BatchTooLarge: the result would be longer.
+    :raise CompressionError: the data is not of the codec, or is cut short.
     """
     try:
         if codec is Codec.GZIP:
             return _bounded(lambda: _members(_Gunzip, data), limit_bytes)
         if codec is Codec.SNAPPY:
-            return _unsnappied(data, limit_bytes)
+            return _from_snappy(data, limit_bytes)
         if codec is Codec.LZ4:
             return _bounded(lambda: _members(lz4.frame.LZ4FrameDecompressor, data), limit_bytes)
         if codec is Codec.ZSTD:
             return _bounded(lambda: _members(zstd.ZstdDecompressor, data), limit_bytes)
-    except (
-        cramjam.DecompressionError,
-        zlib.error,
-        zstd.ZstdError,
-        EOFError,
-        MemoryError,
-        RuntimeError,
-    ) as error:
-        raise CompressionError(f"what should be {codec.name.lower()} is not") from error
+    except _DAMAGED as error:
+        raise CompressionError(f"its {codec.name.lower()} data is damaged") from error
     return data
+
+
+def decompressed_pieces(codec: Codec, data: bytes) -> Iterator[bytes]:
+    """
+    Decompress the records of a batch in pieces, so that a caller may pause between them, or stop.
+
+    A piece has up to 256 KiB; only a block of snappy, which cannot be divided, may be longer.
+
+    :return: the pieces, some of which may be empty. Iteration raises `CompressionError` where the data is
+        damaged or cut short.
+    """
+    try:
+        if codec is Codec.SNAPPY:
+            yield from _snappy_pieces(data)
+        elif codec is Codec.NONE:
+            yield data
+        else:
+            yield from _members(_DECOMPRESSORS[codec], data, first_bytes=_PIECE_BYTES)
+    except _DAMAGED as error:
+        raise CompressionError(f"its {codec.name.lower()} data is damaged") from error
 
 
 class _Gunzip(GzipDecompressor):
     @property
     def unused_data(self) -> bytes:
-        # As gzip does it: padding is not another member.
+        # As in Python's gzip: padding is not another member.
         return super().unused_data.lstrip(b"\0")
 
 
-def _members(new_decompressor: Callable[[], Decompressor], data: bytes) -> Iterator[bytes]:
-    """Decompress one or more streams after one another; the first piece is all, unless that is long."""
-    most, left = _KEPT_BYTES, True
+_DECOMPRESSORS: Final[dict[Codec, Callable[[], Decompressor]]] = {
+    Codec.GZIP: _Gunzip,
+    Codec.LZ4: lz4.frame.LZ4FrameDecompressor,
+    Codec.ZSTD: zstd.ZstdDecompressor,
+}
+
+
+def _members(
+    new_decompressor: Callable[[], Decompressor], data: bytes, *, first_bytes: int = _KEPT_BYTES
+) -> Iterator[bytes]:
+    """
+    Decompress one or more concatenated streams.
+
+    :param first_bytes: the limit of the first piece: by default it is everything, unless that is long.
+    """
+    most, left = first_bytes, True
     while left:
         stream = new_decompressor()
         ended = False
@@ -172,7 +209,7 @@ def _bounded(pieces: Callable[[], Iterator[bytes]], limit_bytes: int) -> bytes:
     """
     Join pieces.
 
-    :param pieces: is called twice if they are many, since what is too long is not to be kept.
+    :param pieces: called twice for long data, which is not kept before it is known to be within the limit.
     """
     kept: list[bytes] = []
     size = 0
@@ -196,16 +233,23 @@ def _to_xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappied(data: bytes, limit_bytes: int) -> bytes:
-    # librdkafka and others write a single block without a frame.
+def _from_snappy(data: bytes, limit_bytes: int) -> bytes:
+    # librdkafka and other clients write a single block without framing.
     blocks = list(_xerial_blocks(data)) if data.startswith(_XERIAL_MAGIC) else [data]
-    # Each block begins with its length, so nothing has to be decompressed to know.
+    # Each block begins with its uncompressed length.
     lengths = [int(cramjam.snappy.decompress_raw_len(block)) for block in blocks]
     if any(length > _SNAPPY_MAX_RATIO * len(block) for block, length in zip(blocks, lengths, strict=True)):
-        raise CompressionError("a block of snappy cannot be as long as it says")
+        raise CompressionError("a block of snappy has an impossible length")
     if sum(lengths) > limit_bytes:
         raise BatchTooLarge(limit_bytes)
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
+
+
+def _snappy_pieces(data: bytes) -> Iterator[bytes]:
+    for block in _xerial_blocks(data) if data.startswith(_XERIAL_MAGIC) else (data,):
+        if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_MAX_RATIO * len(block):
+            raise CompressionError("a block of snappy has an impossible length")
+        yield bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _xerial_blocks(data: bytes) -> Iterator[bytes]:

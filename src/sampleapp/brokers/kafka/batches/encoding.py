@@ -1,4 +1,4 @@
-"""Writing batches, in format 2 (KIP-98)."""
+"""Encoding of batches in format 2 (KIP-98)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sampleapp.model import Record
 
 __all__ = ["encode_batch", "record_size", "record_sizes"]
 
-# Variable-length numbers at their longest: the record's length, its attributes, the deltas of timestamp
-# and offset, the lengths of key and value, the number of headers.
+# The longest encodings of: the record's length, attributes, timestamp delta, offset delta, the lengths of key
+# and value, the number of headers.
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
-# A member of an Enum is slow to look up before Python 3.12, and its value always.
+# Looking up a member of an Enum is slow before Python 3.12, and its value always.
 _NONE: Final = Codec.NONE
 _NONE_VALUE: Final[int] = Codec.NONE.value
 _NO_HEADERS: list[tuple[str, bytes]] = []
@@ -40,9 +40,9 @@ _NO_HEADERS: list[tuple[str, bytes]] = []
 
 def record_size(record: Record) -> int:
     """
-    How many bytes a record adds to a batch at most.
+    Return the most bytes that a record adds to a batch.
 
-    A batch never takes more than `BATCH_OVERHEAD` and the sizes of its records, whatever the codec.
+    A batch never takes more than `BATCH_OVERHEAD` and the sizes of its records, with any codec.
     """
     key, value = record.key, record.value
     size = _RECORD_OVERHEAD
@@ -59,7 +59,7 @@ def record_sizes(records: Sequence[Record]) -> list[int]:
     """
     Return `record_size` of each of many records, in less time.
 
-    :raise UnicodeEncodeError: the name of a header of one of them has no UTF-8 form.
+    :raise UnicodeEncodeError: the name of a header has no UTF-8 form.
     """
     return [
         _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
@@ -78,19 +78,19 @@ def encode_batch(
     base_sequence: int = -1,
 ) -> bytes:
     """
-    Make one batch of records, in their order: their offsets will be the batch's and those after it.
+    Encode records as one batch, in their order: the broker gives them consecutive offsets.
 
-    :param records: at least one; their topics are not looked at. Timestamps are from 0 on.
-    :param codec: is not used where it would make the batch larger.
-    :param producer_id: together with the next two makes the broker refuse a batch that it has already
-        (KIP-98); -1 for none of that.
-    :param epoch: of the producer id.
-    :param base_sequence: the number of the first record, counted for each partition.
-    :raise ValueError: if there is no record, or a header's name has no UTF-8 form.
+    :param records: at least one; their topics are ignored. Timestamps are not negative.
+    :param codec: not used if it would make the batch larger.
+    :param producer_id: with the epoch and the sequence, lets the broker reject duplicates (KIP-98); -1 for no
+        idempotence.
+    :param epoch: the epoch of the producer id.
+    :param base_sequence: the sequence number of the first record, counted for each partition.
+    :raise ValueError: ``records`` is empty, or a header's name has no UTF-8 form.
     """
     if not records:
         raise ValueError("A batch has at least one record.")
-    # From its batch_size on the builder would refuse records: there is none here, since who calls decides.
+    # The builder rejects records above its batch_size; here the caller decides the size.
     builder = DefaultRecordBatchBuilder(
         magic=FORMAT,
         compression_type=_NONE_VALUE,
@@ -111,7 +111,7 @@ def encode_batch(
 
 
 def _compressed(batch: bytes, codec: Codec) -> bytes:
-    # The builder can compress as well, but takes levels of gzip and lz4 that cost 4 and 16 times as much.
+    # The builder can compress, too, but at levels of gzip and lz4 that cost 4 and 16 times as much.
     records = compress(codec, batch[BATCH_OVERHEAD:])
     if len(records) >= len(batch) - BATCH_OVERHEAD:
         return batch

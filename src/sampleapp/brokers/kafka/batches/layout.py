@@ -1,4 +1,4 @@
-"""Where things stand in batches: https://kafka.apache.org/documentation/#messageformat."""
+"""The layout of batches: https://kafka.apache.org/documentation/#messageformat."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = [
     "split",
 ]
 
-# The same in every format: an offset, the length of what follows it, and where the format's number is.
+# In every format: the offset, the length of the rest, and the position of the format's number.
 OFFSET: Final = Struct(">q")
 LENGTH: Final = Struct(">i")
 LENGTH_AT: Final = OFFSET.size
 LENGTH_COUNTS_FROM: Final = LENGTH_AT + LENGTH.size
 FORMAT_AT: Final = 16
-# Of the attributes: which codec it is, and whether the broker has put its own timestamp in.
+# Bits of the attributes: the codec, and whether the timestamps are the broker's.
 CODEC: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 
 FORMAT: Final = 2
-"""The format that is written (KIP-98); what follows is true of it."""
+"""The format that this service writes (KIP-98); the constants below are of this format."""
 CRC_AT: Final = 17
 CRC: Final = Struct(">I")
 ATTRIBUTES_AT: Final = 21
-"""What the checksum covers begins here, too."""
+"""Also the begin of the bytes that the checksum covers."""
 ATTRIBUTES: Final = Struct(">h")
 HEADER: Final = Struct(">qiibIhiqqqhii")
 """
@@ -52,10 +52,10 @@ BATCH_OVERHEAD: Final = HEADER.size
 
 def split(data: bytes) -> Iterator[bytes]:
     """
-    Cut what was fetched into batches.
+    Split fetched data into batches.
 
-    A batch at the end that is cut short is left out. One whose length cannot be is the last: it is for the
-    reader to refuse.
+    A batch at the end that is cut short is left out. A batch with an invalid length is the last one, and the
+    decoder rejects it.
     """
     start = 0
     while len(data) - start > FORMAT_AT:

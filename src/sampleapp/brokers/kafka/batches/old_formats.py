@@ -1,8 +1,9 @@
 """
-Messages of the formats 0 and 1, which brokers before Kafka 0.11 wrote, and topics as old still have.
+Decoding of messages in the formats 0 and 1, from before Kafka 0.11.
 
-They are read here, in Python and with every length checked: what there is in C for them is not as careful,
-and nobody writes them any more (KIP-724). Layout: https://kafka.apache.org/documentation/#messageset.
+Topics that are as old still have them, and topics with an old ``message.format.version``. They are decoded
+in Python, with every length checked: aiokafka's decoder in C is not as careful, and no current client writes
+these formats (KIP-724). Layout: https://kafka.apache.org/documentation/#messageset.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sampleapp.brokers.kafka.batches.layout import (
     LENGTH_COUNTS_FROM,
     LOG_APPEND_TIME,
 )
-from sampleapp.brokers.kafka.batches.records import RecordsError, Where
+from sampleapp.brokers.kafka.batches.record_decoding import RecordsError, Where
 from sampleapp.model import ConsumerRecord
 
 __all__ = ["OLD_FORMATS", "read_message"]
@@ -46,17 +47,16 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
 
 def read_message(data: bytes, where: Where, max_bytes: int) -> Iterator[ConsumerRecord]:
     """
-    Read one message, which holds others if it is compressed.
+    Decode one message, which holds further messages if it is compressed.
 
-    :param data: from its offset to its end.
-    :param max_bytes: how much those that it holds may take after decompression.
-    :return: those that are wanted, in their order. They are read, and errors in them raised, as they are
-        asked for.
-    :raise RecordsError: it is not what it says it is, or its checksum is wrong.
-    :raise CompressionError: likewise.
-    :raise BatchTooLarge: it holds more than that.
-    :raise UnsupportedCodec: it is compressed in a way that is not known, or with lz4 in format 0: its
-        frames had a wrong checksum then (KAFKA-3160).
+    :param data: the message, from its offset to its end.
+    :param max_bytes: the limit of the inner messages after decompression.
+    :return: the wanted records, in their order, decoded during iteration, which raises errors in them.
+    :raise RecordsError: the message is invalid, or its checksum is wrong.
+    :raise CompressionError: its compressed data is damaged.
+    :raise BatchTooLarge: the inner messages exceed the limit.
+    :raise UnsupportedCodec: the codec is unknown, or lz4 in format 0, whose frames had a wrong checksum
+        (KAFKA-3160).
     """
     outer = _parse(data)
     codec = codec_in(outer.attributes)
@@ -79,14 +79,14 @@ def _inside(outer: _Message, codec: Codec, max_bytes: int) -> Iterator[_Message]
     if outer.value is None:
         raise RecordsError("a compressed message is null")
     if codec is Codec.LZ4 and outer.magic == 0:
-        raise UnsupportedCodec("compressed with lz4 in format 0, whose frames were not right")
+        raise UnsupportedCodec("compressed with lz4 in format 0, whose frames have a wrong checksum")
     data = decompress(codec, outer.value, limit_bytes=max_bytes)
     last = b""
-    for last in _split(data):  # noqa: B007 -- the last one is what is wanted
+    for last in _split(data):  # noqa: B007 -- only the last one is needed
         pass
     if not last:
-        raise RecordsError("a compressed message holds none")
-    # Since format 1 the offsets inside are relative, and the one outside is that of the last (KIP-31).
+        raise RecordsError("a compressed message is empty")
+    # Since format 1 inner offsets are relative, and the outer one is that of the last message (KIP-31).
     base = 0 if outer.magic == 0 else outer.offset - _parse(last).offset
     if base < 0:
         raise RecordsError("the offsets of a compressed message would be negative")
@@ -97,7 +97,9 @@ def _unwrapped(data: bytes, outer: _Message, base: int) -> Iterator[_Message]:
     stamped = outer.magic > 0 and outer.attributes & LOG_APPEND_TIME
     for message in map(_parse, _split(data)):
         if message.magic != outer.magic or codec_in(message.attributes) is not Codec.NONE:
-            raise RecordsError("a compressed message holds another format, or another compressed one")
+            raise RecordsError(
+                "a compressed message has an inner message of another format, or a compressed one"
+            )
         yield msgspec.structs.replace(
             message,
             offset=base + message.offset,
@@ -106,7 +108,7 @@ def _unwrapped(data: bytes, outer: _Message, base: int) -> Iterator[_Message]:
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """As `layout.split`, but strict: nothing is cut short inside of a message."""
+    """Split inner messages. Unlike `layout.split`, reject one that is cut short."""
     start = 0
     while start < len(data):
         if len(data) - start < _SMALLEST:
@@ -122,14 +124,14 @@ def _split(data: bytes) -> Iterator[bytes]:
 def _parse(data: bytes) -> _Message:
     magic = data[FORMAT_AT] if len(data) >= _SMALLEST else -1
     if magic not in OLD_FORMATS or len(data) < _HEADERS[magic].size:
-        raise RecordsError("a message is cut short, or of a format that is not known")
+        raise RecordsError("a message is cut short, or of an unknown format")
     offset, _, crc, _, attributes, *timestamp = _HEADERS[magic].unpack_from(data)
     if zlib.crc32(memoryview(data)[_CRC_COUNTS_FROM:]) != crc:
         raise RecordsError("its checksum is wrong")
     key, at = _nullable_bytes(data, _HEADERS[magic].size)
     value, at = _nullable_bytes(data, at)
     if at != len(data):
-        raise RecordsError("a message does not have the length that it says")
+        raise RecordsError("a message has a wrong length")
     return _Message(magic, offset, attributes, timestamp[0] if timestamp else _NO_TIMESTAMP, key, value)
 
 

@@ -1,1 +1,1 @@
-"""A connection to a broker, until it is ready for use: TLS, versions, SASL, and what may be wrong with it."""
+"""Making a connection to a broker ready for use: TLS, API versions, SASL, and a sentence for each failure."""

@@ -1,4 +1,4 @@
-"""Where afkak connects to: TCP or TLS, then the handshake, then afkak's own protocol."""
+"""The endpoints that afkak connects to: TCP or TLS, then the handshake, then afkak's own protocol."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.connections import diagnostics
-from sampleapp.brokers.kafka.connections.authentication import (
+from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
+from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
+from sampleapp.brokers.kafka.connections.handshake import (
+    ConnectionClosed,
+    HandshakeFactory,
+    HandshakeProtocol,
+    NotKafka,
+)
+from sampleapp.brokers.kafka.connections.sasl_authentication import (
     authenticate,
     closed_while_authenticating,
     silent_while_authenticating,
 )
-from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
-from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
-from sampleapp.brokers.kafka.connections.handshake import ConnectionClosed, Gate, GateFactory, NotKafka
 from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ApiVersionsRequest, negotiate, software_version
@@ -31,9 +36,9 @@ __all__ = ["make_endpoint_factory"]
 
 _ATTEMPT_DELAY_S: Final = 0.1
 """
-Between attempts to reach the addresses of one name: the least that is recommended (RFC 8305, section 5).
+Delay between attempts to reach the addresses of one name: the recommended minimum (RFC 8305, section 5).
 
-Twisted waits as long after the last attempt, too, before it says that all were refused.
+Twisted also waits this long after the last attempt before it reports that all were refused.
 """
 
 _SOFTWARE: Final = "sampleapp"
@@ -49,22 +54,22 @@ def make_endpoint_factory(
     timeout_s: float,
 ) -> Callable[[Any, str, int], IStreamClientEndpoint]:
     """
-    Make what afkak calls its ``endpoint_factory``.
+    Make the ``endpoint_factory`` of afkak's client.
 
-    A connection of these endpoints is ready for use: secured, found to be a broker's with the versions
-    that are needed, and authenticated. The protocol on it has, before it is connected, the attributes
+    A connection of these endpoints is ready for use: encrypted if configured, checked to be a broker with the
+    required versions, and authenticated. The protocol on it has, before it is connected, the attributes
     ``api_versions`` (lowest and highest version by API key) and ``session_lifetime_ms`` (after which the
     broker closes the connection, KIP-368; 0 for never).
 
-    :param security: asked anew for each connection. When a broker refuses what it gave, and there is
-        something else by then, the connection is tried once more with that.
-    :param timeout_s: seconds for all of it, from looking up the name on.
+    :param security: asked for each connection. When a broker refuses its certificate or credentials, and they
+        have changed since, the connection is tried once more with the new ones.
+    :param timeout_s: seconds for everything, from the lookup of the name on.
     """
-    questions = _VersionsQuestions()
+    version_requests = _VersionRequests()
 
     def make(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
         return _KafkaEndpoint(
-            questions=questions,
+            version_requests=version_requests,
             reactor=reactor,
             security=security,
             peer=security.peer(host, port),
@@ -80,19 +85,19 @@ class _KafkaEndpoint:
     def __init__(
         self,
         *,
-        questions: _VersionsQuestions,
+        version_requests: _VersionRequests,
         reactor: Any,
         security: CurrentSecurity,
         peer: Peer,
         client_id: bytes,
         timeout_s: float,
     ) -> None:
-        self._questions = questions
+        self._version_requests = version_requests
         self._reactor = reactor
         self._clock = cast(IReactorTime, reactor)
         self._peer = peer
         self._security = security
-        self._gates = GateFactory(client_id)
+        self._handshakes = HandshakeFactory(client_id)
         self._timeout_s = timeout_s
         self._tcp = HostnameEndpoint(
             reactor, peer.host, peer.port, timeout=timeout_s, attemptDelay=_ATTEMPT_DELAY_S
@@ -103,14 +108,14 @@ class _KafkaEndpoint:
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:  # noqa: N803 -- Twisted's
         """
-        Connect, and get the connection ready for use.
+        Connect, and make the connection ready for use.
 
         :return: fires with the protocol that the factory built, or fails with `ConnectionFailed`.
             Cancelling it closes the connection at once.
         """
         stages = _Stages(self._peer)
         return Deferred.fromCoroutine(self._connect(protocolFactory, stages)).addTimeout(
-            self._timeout_s, self._clock, stages.timed_out
+            self._timeout_s, self._clock, stages.raise_timeout
         )
 
     async def _connect(self, factory: IProtocolFactory, stages: _Stages) -> IProtocol:
@@ -120,7 +125,7 @@ class _KafkaEndpoint:
         except ConnectionFailed as error:
             if not error.reason.is_refusal or not self._security.has_changed_since(security):
                 raise
-        # At once: whoever waits for the connection would be told that waiting is of no use.
+        # At once: a lasting failure would fail the requests that wait for the connection.
         return await self._attempt(self._security.for_new_connection(), stages).run(factory)
 
     def _attempt(self, security: Security, stages: _Stages) -> _Attempt:
@@ -129,14 +134,14 @@ class _KafkaEndpoint:
             peer=self._peer,
             security=security,
             endpoint=self._tcp if tls is None else wrapClientTLS(tls, self._tcp, clock=self._reactor),
-            gates=self._gates,
-            questions=self._questions,
+            handshakes=self._handshakes,
+            version_requests=self._version_requests,
             stages=stages,
         )
 
 
-class _VersionsQuestions:
-    """In which version to ask each address for its versions."""
+class _VersionRequests:
+    """The ApiVersions request, and the version of it to send to each address first."""
 
     def __init__(self) -> None:
         try:
@@ -150,18 +155,18 @@ class _VersionsQuestions:
 
     def first_version(self, peer: Peer) -> int:
         """
-        Return the version to ask in first.
+        Return the version of the request to send first.
 
-        It is the lowest for an address that closed its last connection on this question: perhaps it
-        cannot stand a version that it does not know. If it closes this one as well, that was not the reason.
+        It is the lowest for an address that closed its last connection on this request: some servers close
+        it on a version that they do not know. If it closes this connection, too, there is another reason.
         """
         closed = (peer.host, peer.port) in self._closed_at
         self._closed_at.discard((peer.host, peer.port))
         return _LOWEST if closed else self.request.api.highest
 
-    def closed_on(self, peer: Peer, asked: int) -> None:
-        """The connection was closed on the question in this version."""
-        if asked != _LOWEST:
+    def note_closed(self, peer: Peer, sent: int) -> None:
+        """Note that the connection was closed on the request in this version."""
+        if sent != _LOWEST:
             self._closed_at.add((peer.host, peer.port))
 
 
@@ -173,14 +178,14 @@ class _Stage(Enum):
 
 
 class _Stages:
-    """How far an attempt to connect has come, for whoever has no more time for it."""
+    """The stage that an attempt to connect has reached, for the message after a timeout."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self.now = _Stage.CONNECTING
 
-    def timed_out(self, result: IProtocol | Failure, _: float) -> IProtocol:
-        """Say why there was no time left; for `Deferred.addTimeout`."""
+    def raise_timeout(self, result: IProtocol | Failure, _: float) -> IProtocol:
+        """Raise the failure of the stage that took too long; for `Deferred.addTimeout`."""
         if not isinstance(result, Failure):
             return result
         silent = {
@@ -201,56 +206,56 @@ class _Attempt:
         peer: Peer,
         security: Security,
         endpoint: IStreamClientEndpoint,
-        gates: GateFactory,
-        questions: _VersionsQuestions,
+        handshakes: HandshakeFactory,
+        version_requests: _VersionRequests,
         stages: _Stages,
     ) -> None:
         self._peer = peer
         self._security = security
         self._endpoint = endpoint
-        self._gates = gates
-        self._questions = questions
+        self._handshakes = handshakes
+        self._version_requests = version_requests
         self._stages = stages
 
     async def run(self, factory: IProtocolFactory) -> IProtocol:
         """
-        Connect, shake hands, and hand over.
+        Connect, do the handshake, and hand the connection over to afkak's protocol.
 
-        :raise ConnectionFailed: that is not possible.
+        :raise ConnectionFailed: a step failed.
         """
-        gate = await self._connected()
+        connection = await self._connected()
         handed_over = False
         try:
-            ranges, lifetime_ms = await self._handshake(gate)
-            protocol = self._built(factory, gate)
+            ranges, lifetime_ms = await self._handshake(connection)
+            protocol = self._built(factory, connection)
             protocol.api_versions = ranges
             protocol.session_lifetime_ms = lifetime_ms
-            gate.hand_over(protocol)
+            connection.hand_over(protocol)
             handed_over = True
             return cast(IProtocol, protocol)
         finally:
             if not handed_over:
-                gate.abort()
+                connection.abort()
 
-    async def _connected(self) -> Gate:
+    async def _connected(self) -> HandshakeProtocol:
         self._stages.now = _Stage.CONNECTING
         try:
-            return cast(Gate, await _cancellable(self._endpoint.connect(self._gates)))
+            return cast(HandshakeProtocol, await _cancellable(self._endpoint.connect(self._handshakes)))
         except (ConnectError, DNSLookupError, ValueError) as error:
             raise ConnectionFailed(diagnostics.not_connected(self._peer, error)) from error
 
-    async def _handshake(self, gate: Gate) -> tuple[dict[int, tuple[int, int]], int]:
+    async def _handshake(self, connection: HandshakeProtocol) -> tuple[dict[int, tuple[int, int]], int]:
         try:
             if self._peer.tls:
                 self._stages.now = _Stage.SECURING
-                await gate.secured()
+                await connection.secured()
             self._stages.now = _Stage.ASKING
-            ranges = await self._versions(gate)
+            ranges = await self._versions(connection)
             if self._peer.mechanism is None:
                 return ranges, 0
             self._stages.now = _Stage.AUTHENTICATING
             return ranges, await authenticate(
-                gate,
+                connection,
                 peer=self._peer,
                 mechanism=self._peer.mechanism,
                 steps=self._security.sasl_steps(),
@@ -261,17 +266,17 @@ class _Attempt:
         except ConnectionClosed as error:
             raise ConnectionFailed(self._closed(error)) from error
 
-    async def _versions(self, gate: Gate) -> dict[int, tuple[int, int]]:
-        request = self._questions.request
-        asked = self._questions.first_version(self._peer)
+    async def _versions(self, connection: HandshakeProtocol) -> dict[int, tuple[int, int]]:
+        request = self._version_requests.request
+        sent = self._version_requests.first_version(self._peer)
         try:
-            answer = await gate.ask(request, version=asked)
+            answer = await connection.ask(request, version=sent)
         except ConnectionClosed:
-            self._questions.closed_on(self._peer, asked)
+            self._version_requests.note_closed(self._peer, sent)
             raise
-        if answer.error == ErrorCode.UNSUPPORTED_VERSION and asked != _LOWEST:
+        if answer.error == ErrorCode.UNSUPPORTED_VERSION and sent != _LOWEST:
             known = negotiate(request.api, answer.ranges)
-            answer = await gate.ask(request, version=_LOWEST if known is None else known)
+            answer = await connection.ask(request, version=_LOWEST if known is None else known)
         if answer.error:
             raise ConnectionFailed(diagnostics.refused_versions(self._peer, answer.error))
         reason = diagnostics.not_usable(self._peer, answer.ranges)
@@ -289,8 +294,8 @@ class _Attempt:
             return closed_while_authenticating(self._peer)
         return diagnostics.closed(self._peer, closed.received)
 
-    def _built(self, factory: IProtocolFactory, gate: Gate) -> Any:
-        protocol = factory.buildProtocol(gate.transport.getPeer())
+    def _built(self, factory: IProtocolFactory, connection: HandshakeProtocol) -> Any:
+        protocol = factory.buildProtocol(connection.transport.getPeer())
         if protocol is None:
             raise NoProtocol
         return protocol
@@ -298,10 +303,9 @@ class _Attempt:
 
 def _cancellable(connecting: Deferred[T]) -> Deferred[T]:
     """
-    The same Deferred, but one that fails with `CancelledError`, and with nothing else, when it is cancelled.
+    Wrap a Deferred so that it fails with `CancelledError`, and nothing else, when it is cancelled.
 
-    `HostnameEndpoint` says that the name is not known, or has an error of its own, depending on how far it
-    was.
+    A cancelled `HostnameEndpoint` fails with `DNSLookupError` or another error, depending on its progress.
     """
 
     def cancel(waiting: Deferred[T]) -> None:
@@ -310,9 +314,9 @@ def _cancellable(connecting: Deferred[T]) -> Deferred[T]:
 
     waiting: Deferred[T] = Deferred(cancel)
 
-    def tell(result: T | Failure) -> None:
+    def pass_on(result: T | Failure) -> None:
         if not waiting.called:
             waiting.callback(result)
 
-    connecting.addBoth(tell)
+    connecting.addBoth(pass_on)
     return waiting

@@ -1,8 +1,8 @@
 """
-What is done on a fresh connection before anybody else may use it.
+The handshake on a new connection: one request at a time, before afkak's protocol takes the connection over.
 
-The gate stands at the connection as its protocol. It asks which versions the broker speaks, lets itself
-be authenticated if that was asked for, and then hands the connection over to the protocol that it is for.
+`HandshakeProtocol` is the protocol of the connection. It carries ApiVersions and, if configured, SASL, and
+then hands the connection over.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from zope.interface import implementer
 
 from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
 
-__all__ = ["MAX_ANSWER_BYTES", "ConnectionClosed", "Gate", "GateFactory", "NotKafka"]
+__all__ = ["MAX_ANSWER_BYTES", "ConnectionClosed", "HandshakeFactory", "HandshakeProtocol", "NotKafka"]
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""What an answer may take. The longest, to ApiVersions, has some hundred bytes."""
+"""The longest answer that is accepted. The longest real one, to ApiVersions, has some hundred bytes."""
 
 _LENGTH: Final = 4
 _CORRELATION_ID: Final = 4
@@ -30,12 +30,12 @@ R = TypeVar("R")
 
 
 class ConnectionClosed(Exception):
-    """The connection was closed while an answer was awaited."""
+    """The connection was closed while an answer was expected."""
 
     def __init__(self, reason: BaseException | None, received: bytes) -> None:
         """
-        :param reason: what Twisted, or OpenSSL, says of it.
-        :param received: the first bytes of what came instead of an answer.
+        :param reason: the exception of Twisted or OpenSSL.
+        :param received: the first bytes that came instead of an answer.
         """
         super().__init__(reason)
         self.reason = reason
@@ -43,27 +43,27 @@ class ConnectionClosed(Exception):
 
 
 class NotKafka(Exception):
-    """What was received is not an answer in Kafka's protocol."""
+    """The received bytes are not an answer in Kafka's protocol."""
 
     def __init__(self, received: bytes) -> None:
-        """:param received: the first bytes of it."""
+        """:param received: the first of them."""
         super().__init__("not an answer in Kafka's protocol")
         self.received = received
 
 
 @implementer(IHandshakeListener)
-class Gate(Protocol):
+class HandshakeProtocol(Protocol):
     """
-    The protocol of a connection until it is handed over, and afterwards only a way through.
+    The protocol of a connection until it is handed over; afterwards it only passes calls on.
 
-    A TLS transport cannot be told of another protocol without knowing its insides, and passing on one call
-    for each piece of data costs next to nothing; so the gate stays.
+    A TLS transport has no public way to change its protocol, and one more call for each piece of data costs
+    next to nothing.
     """
 
-    transport: Any  # Its type is None as well, before there is one, and knows nothing of TCP.
+    transport: Any  # ITransport, the declared type, has none of the methods of TCP.
 
     def __init__(self, client_id: bytes) -> None:
-        """:param client_id: what the brokers call this service."""
+        """:param client_id: the name of this service for the brokers."""
         self._client_id = client_id
         self._buffer = bytearray()
         self._inner: IProtocol | None = None
@@ -73,11 +73,11 @@ class Gate(Protocol):
         self._securing: Deferred[None] | None = None
         self._over: Failure | None = None
 
-    # --- what the handshake does ---------------------------------------------------------------------------
+    # --- for the handshake ---------------------------------------------------------------------------------
 
     def secured(self) -> Deferred[None]:
         """
-        Wait for TLS to be done with its own handshake.
+        Wait for the end of the TLS handshake.
 
         :return: fires with ``None``, or fails with `ConnectionClosed`. May be cancelled.
         """
@@ -93,7 +93,7 @@ class Gate(Protocol):
         Send one request, and wait for its answer; one at a time.
 
         :raise ConnectionClosed: there will be no answer.
-        :raise NotKafka: there was one, but it cannot be Kafka's.
+        :raise NotKafka: the answer is not in Kafka's protocol.
         """
         self._correlation_id += 1
         frame = request_frame(
@@ -106,7 +106,7 @@ class Gate(Protocol):
             raise NotKafka(answer[:_SHOWN]) from error
 
     def hand_over(self, inner: IProtocol) -> None:
-        """Leave the connection, and all that comes from now on, to another protocol."""
+        """Hand the connection, and everything received from now on, over to another protocol."""
         self._inner = inner
         inner.makeConnection(self.transport)
 
@@ -114,11 +114,11 @@ class Gate(Protocol):
         """Close the connection at once."""
         self.transport.abortConnection()
 
-    # --- what the transport tells --------------------------------------------------------------------------
+    # --- for the transport ---------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:  # noqa: D102, N802 -- Twisted's
-        # A request and its answer are small and wait for one another; and a peer that is gone without a
-        # word (a virtual machine, a cable) would otherwise be noticed by nobody while nothing is asked.
+        # Requests and answers are small, and each waits for the other. Without keep-alive, a peer that has
+        # vanished (a virtual machine, a cable) would not be noticed on an idle connection.
         self.transport.setTcpNoDelay(True)
         self.transport.setTcpKeepAlive(True)
 
@@ -135,7 +135,7 @@ class Gate(Protocol):
         if self._over is not None:
             return
         self._buffer += data
-        self._look()
+        self._take_answer()
         self._pass_on_the_rest()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: D102, N802 -- Twisted's
@@ -144,7 +144,7 @@ class Gate(Protocol):
         else:
             self._end(ConnectionClosed(reason.value, bytes(self._buffer[:_SHOWN])))
 
-    # --- within --------------------------------------------------------------------------------------------
+    # --- private -------------------------------------------------------------------------------------------
 
     def _exchange(self, frame: bytes) -> Deferred[bytes]:
         if self._over is not None:
@@ -155,9 +155,9 @@ class Gate(Protocol):
 
     def _pass_on_the_rest(self) -> None:
         """
-        What came right behind the last answer is for the protocol that the connection was handed to.
+        Give the bytes after the last answer to the protocol that the connection was handed to.
 
-        By now whoever asked for the connection has it, as is the order of things on any connection.
+        As on any connection, the Deferred of `connect` has fired before the first data arrives.
         """
         if self._inner is not None and self._buffer:
             rest, self._buffer = bytes(self._buffer), bytearray()
@@ -166,12 +166,12 @@ class Gate(Protocol):
     def _forget(self, _: Deferred[R]) -> None:
         self._answer = self._securing = None
 
-    def _look(self) -> None:
-        """Take the answer out of the buffer when all of it is there."""
+    def _take_answer(self) -> None:
+        """Take the answer out of the buffer once it is complete."""
         if len(self._buffer) < _LENGTH:
             return
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
-        # Also what is no length at all, such as "HTTP", is one that is far too great.
+        # Bytes of another protocol, such as "HTTP", are far too great as a length.
         if not _CORRELATION_ID <= length <= MAX_ANSWER_BYTES:
             self._end(NotKafka(bytes(self._buffer[:_SHOWN])))
             return
@@ -197,14 +197,14 @@ class Gate(Protocol):
                 each.errback(self._over)
 
 
-class GateFactory(Factory):
-    """Makes a gate for each attempt, without a line in the log."""
+class HandshakeFactory(Factory):
+    """Makes a `HandshakeProtocol` for each attempt, without a line in the log."""
 
     noisy = False
 
     def __init__(self, client_id: bytes) -> None:
-        """:param client_id: what the brokers call this service."""
+        """:param client_id: the name of this service for the brokers."""
         self._client_id = client_id
 
-    def buildProtocol(self, addr: IAddress | None) -> Gate:  # noqa: ARG002, D102, N802 -- Twisted's
-        return Gate(self._client_id)
+    def buildProtocol(self, addr: IAddress | None) -> HandshakeProtocol:  # noqa: ARG002, D102, N802 -- Twisted's
+        return HandshakeProtocol(self._client_id)

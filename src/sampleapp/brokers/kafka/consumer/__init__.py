@@ -1,4 +1,4 @@
-"""Reading topics: every partition from its first record on, in order, and then live."""
+"""Reading topics: every partition in order, first the stored records, then new ones as they arrive."""
 
 from sampleapp.brokers.kafka.consumer.following import METADATA_INTERVAL_S, Following
 

@@ -1,4 +1,4 @@
-"""Handing what was fetched to an observer, in turns of the reactor that are short."""
+"""Delivery of fetched records to an observer, in short slices."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from sampleapp.brokers.shared.observers import (
     batch_observer,
     deliver,
     deliver_batch,
+    position_observer,
+    tell_begun_at,
     tell_caught_up,
+    tell_passed,
     tell_reset,
 )
-from sampleapp.brokers.shared.pause import Pause
+from sampleapp.concurrency.pause import Pause
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import ConsumerRecord
 
 __all__ = ["Delivery"]
 
-# What happens in one turn of the reactor: whichever is used up first.
-_TURN_RECORDS: Final = 500
-_TURN_BATCHED_RECORDS: Final = 2000
+# The limits of one slice. Whichever is reached first ends it.
+_SLICE_RECORDS: Final = 500
+_SLICE_BATCHED_RECORDS: Final = 2000
+_SLICE_S: Final = 0.005
 _BATCH_RECORDS: Final = 250
-"""And headers of records."""
-_TURN_S: Final = 0.005
+"""Maximum records and headers in one call of the observer."""
 _LOG_INTERVAL_S: Final = 10.0
-"""At most so often is a line logged for batches that are skipped: a topic may hold nothing else."""
+"""Minimum time between two lines about skipped batches, in seconds: a topic may hold nothing else."""
 
 
 class Delivery:
-    """The way of the records of one following to its observer, one partition at a time."""
+    """Delivers the records of one following to its observer, one partition at a time."""
 
     _log = Logger()
 
@@ -50,16 +53,17 @@ class Delivery:
         max_batch_bytes: int,
     ) -> None:
         """
-        :param positions: say when the observer has caught up.
-        :param clock: measures the turns, and gives the reactor its turns in between.
-        :param max_batch_bytes: how much a batch may take after decompression.
+        :param positions: know when the observer has caught up.
+        :param clock: measures the slices, and schedules the next one.
+        :param max_batch_bytes: maximum size of a batch after decompression.
         """
         self.skipped_batches = 0
-        """How many batches were too large to be read, since the start."""
+        """The number of batches that were too large to be read, since the start."""
         self._topic = topic
         self._observer = observer
         self._batch_observer = batch_observer(observer)
-        self._most_records = _TURN_RECORDS if self._batch_observer is None else _TURN_BATCHED_RECORDS
+        self._position_observer = position_observer(observer)
+        self._most_records = _SLICE_RECORDS if self._batch_observer is None else _SLICE_BATCHED_RECORDS
         self._positions = positions
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
@@ -68,14 +72,14 @@ class Delivery:
         self._stopped = False
         self._told_something = False
         self._told_caught_up = False
-        self._turn_began_s = 0.0
-        self._turn_records = 0
+        self._slice_began_s = 0.0
+        self._slice_records = 0
         self._skipped_since_logged = 0
         self._last_skipped = (0, 0, 0)
         self._log_again: IDelayedCall | None = None
 
     def stop(self) -> None:
-        """Deliver nothing more, from now on."""
+        """Deliver nothing more."""
         self._stopped = True
         self._pause.end()
         if self._log_again is not None:
@@ -83,23 +87,31 @@ class Delivery:
             self._log_again = None
             self._log_skipped()
 
-    def begin_anew(self) -> None:
-        """Tell the observer that what was delivered is void; catching up is told once more."""
+    def reset(self) -> None:
+        """Tell the observer to discard all records; it is told again when it has caught up."""
         told, self._told_something, self._told_caught_up = self._told_something, False, False
         if told and not self._stopped:
             tell_reset(self._observer, topic=self._topic)
 
-    def begin_turn(self) -> None:
-        """The reactor has just called: the turn is as long as it may be."""
-        self._turn_began_s = self._clock.seconds()
-        self._turn_records = 0
+    def tell_located(self, partition: Partition, *, before: int | None) -> None:
+        """Tell the observer from which offset on records are delivered, if the position has changed."""
+        position = partition.position
+        if self._position_observer is None or self._stopped or position is None or position == before:
+            return
+        self._told_something = True
+        tell_begun_at(self._position_observer, partition.number, position)
+
+    def begin_slice(self) -> None:
+        """Begin a slice. To be called directly by the reactor, so that the slice has its full length."""
+        self._slice_began_s = self._clock.seconds()
+        self._slice_records = 0
 
     async def deliver(self, partition: Partition, fetched: Fetched) -> None:
         """
-        Decode what was fetched, and deliver it; the partition's position is up to date at any moment.
+        Decode fetched batches, and deliver their records; the partition's position is always up to date.
 
-        :raise sampleapp.brokers.kafka.batches.UnreadableBatch: a batch cannot be read. What stands before it
-            was delivered.
+        :raise sampleapp.brokers.kafka.batches.UnreadableBatch: a batch cannot be read. The records before it
+            have been delivered.
         """
         async with self._one:
             if partition.position is None or not await self._may_go_on(partition):
@@ -114,13 +126,13 @@ class Delivery:
             )
             for page in pages:
                 await self._deliver_page(partition, page)
-                # Nothing waits for more than one batch to be decompressed.
+                # Between batches, so that a slice decompresses at most one more than its limit.
                 if not await self._may_go_on(partition):
                     return
         self.check_caught_up()
 
     def check_caught_up(self) -> None:
-        """Tell the observer that it has caught up, once that is so."""
+        """Tell the observer, once, that it has caught up, if it has."""
         if self._told_caught_up or self._stopped or not self._positions.caught_up:
             return
         self._told_caught_up = self._told_something = True
@@ -134,27 +146,35 @@ class Delivery:
             for record in page.records:
                 if not await self._may_go_on(partition):
                     return
-                # Kept up here, since the observer may stop the following at any record.
+                # Before the call, since the observer may stop the following at any record.
                 partition.position = record.offset + 1
-                self._turn_records += 1
+                self._slice_records += 1
                 self._told_something = True
                 deliver(self._observer, record)
         else:
             for records in _batches(page.records):
                 partition.position = records[-1].offset + 1
-                self._turn_records += len(records)
+                self._slice_records += len(records)
                 self._told_something = True
                 deliver_batch(self._batch_observer, records)
                 if not await self._may_go_on(partition):
                     return
-        if not self._stopped:
-            partition.position = page.next_offset
+        if self._stopped or partition.dropped:
+            return
+        passed, partition.position = partition.position, page.next_offset
+        if page.too_large:
+            tell_begun_at(self._position_observer, partition.number, page.next_offset)
+        elif passed != page.next_offset:
+            tell_passed(self._position_observer, partition.number, page.next_offset)
 
     async def _may_go_on(self, partition: Partition) -> bool:
-        """Let the reactor do other work if the turn is over."""
-        if self._turn_records >= self._most_records or self._clock.seconds() - self._turn_began_s >= _TURN_S:
+        """Wait for the next slice if this one is over. Return ``False`` if nothing more may be delivered."""
+        if (
+            self._slice_records >= self._most_records
+            or self._clock.seconds() - self._slice_began_s >= _SLICE_S
+        ):
             await self._pause.sleep(0)
-            self.begin_turn()
+            self.begin_slice()
         return not self._stopped and not partition.dropped
 
     def _skip(self, partition: int, first_offset: int, last_offset: int) -> None:
@@ -165,15 +185,15 @@ class Delivery:
             self._log_skipped()
 
     def _log_skipped(self) -> None:
-        """Log what was skipped since the last line, and look again after a while if there was something."""
+        """Log the batches skipped since the last line. If there were any, schedule the next line."""
         self._log_again = None
         if self._skipped_since_logged == 0:
             return
         partition, first_offset, last_offset = self._last_skipped
         self._log.warn(
-            "Skipped {count} batch(es) of the topic {topic}, whose records take more than max_batch_bytes, "
-            "{limit} bytes, after decompression; the last one in partition {partition}, from offset {offset} "
-            "to {last_offset}",
+            "Skipped {count} batch(es) of the topic {topic}: after decompression they are larger than "
+            "max_batch_bytes, {limit} bytes. Their records are not read. The last one is in partition "
+            "{partition}, from offset {offset} to {last_offset}",
             count=self._skipped_since_logged,
             topic=self._topic,
             limit=self._max_batch_bytes,
@@ -187,19 +207,19 @@ class Delivery:
 
 
 def _batches(records: Iterable[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
-    """:return: all of them; what could be read before an error, too."""
+    """:return: all records, including those before one that cannot be read."""
     batch: list[ConsumerRecord] = []
     room = _BATCH_RECORDS
     try:
         for record in records:
             batch.append(record)
-            # Headers take many times the memory that they take in what was fetched.
+            # Decoded headers need many times the memory that they need in the fetched batch.
             room -= 1 + len(record.headers)
             if room <= 0:
                 yield batch
                 batch, room = [], _BATCH_RECORDS
     except UnreadableBatch:
-        # What stands before it counts.
+        # The records before the error are delivered.
         if batch:
             yield batch
         raise

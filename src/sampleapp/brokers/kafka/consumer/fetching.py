@@ -1,4 +1,4 @@
-"""Reading the partitions that one broker leads: one Fetch after another."""
+"""Fetching from one broker, the leader of some partitions: one request after another."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import UnreadableBatch
-from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.positions import Extent, Found, Obstacle, Partition, Positions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, Fetched, FetchRequest, ListOffsetsRequest
-from sampleapp.brokers.shared.pause import Pause
-from sampleapp.model import FromTime
+from sampleapp.concurrency.pause import Pause
+from sampleapp.model import FromEnd, FromTime
 
 __all__ = ["Fetching"]
 
@@ -27,11 +27,11 @@ _MAX_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_MAX_BYTES: Final = 1024 * 1024
 _MAX_LISTED: Final = 5
 _LEAST_PACE_S: Final = 0.1
-"""A broker that has nothing is expected to wait; should it not, it is not asked more often than this."""
+"""Minimum time between two requests without records, in seconds, for a broker that does not wait itself."""
 
 
 class Fetching:
-    """The loop that reads from one broker, for as long as the following runs."""
+    """A loop that reads from one broker until the following is stopped."""
 
     _log = Logger()
 
@@ -46,15 +46,15 @@ class Fetching:
         clock: IReactorTime,
         topic_id: Callable[[], UUID | None],
         changed: Callable[[], None],
-        look_again: Callable[[], None],
-        begin_anew: Callable[[str], None],
+        refresh_metadata: Callable[[], None],
+        reset: Callable[[str], None],
     ) -> None:
         """
         :param node_id: the broker.
-        :param topic_id: gives the id of the topic that is read, if it has one.
-        :param changed: is called after each round.
-        :param look_again: is called when the metadata may be out of date.
-        :param begin_anew: is called with the reason when the log of a partition is not the one that was read.
+        :param topic_id: returns the id of the topic, if it has one.
+        :param changed: called after each round.
+        :param refresh_metadata: called when the metadata may be out of date.
+        :param reset: called with the reason when the log of a partition was replaced.
         """
         self._node_id = node_id
         self._topic = topic
@@ -64,8 +64,8 @@ class Fetching:
         self._clock = clock
         self._topic_id = topic_id
         self._changed = changed
-        self._begin_anew = begin_anew
-        self._look_again = look_again
+        self._reset = reset
+        self._refresh_metadata = refresh_metadata
         self._idle = Pause(clock)
         self._pace = Pause(clock)
         self._stopped = False
@@ -79,30 +79,35 @@ class Fetching:
         self._pace.end()
 
     def wake(self) -> None:
-        """There may be partitions to read from."""
+        """Look for partitions that are due."""
         self._idle.wake()
 
     async def run(self) -> None:
         """Read until stopped."""
         while not self._stopped:
-            now_s = self._clock.seconds()
-            led = [each for each in self._positions.led_by(self._node_id) if not each.delivering]
-            due = [each for each in led if each.is_due(now_s)]
-            if not due:
-                await self._idle.sleep(min((each.retry_at_s - now_s for each in led), default=None))
-                continue
+            due: Sequence[Partition] = ()
             try:
-                await self._round(due)
-            except Exception:  # noqa: BLE001 -- nothing cancels this, and reading has to go on
-                self._log.failure("Reading topic {topic} failed unexpectedly", topic=self._topic)
-                self._failed(
-                    due,
-                    Obstacle(
-                        f"The topic {self._topic} could not be read; see the log.",
-                        "The topic could not be read.",
-                    ),
+                due = await self._wait_for_due()
+                if due:
+                    await self._round(due)
+            except Exception:  # noqa: BLE001 -- any fault: nothing cancels this, and the loop must go on
+                self._log.failure("Reading topic {topic} failed", topic=self._topic)
+                obstacle = Obstacle(
+                    f"The topic {self._topic} could not be read; see the log.", "The topic could not be read."
                 )
-            self._changed()
+                self._failed(due, obstacle)
+                await self._pace.sleep(_LEAST_PACE_S)
+            if due:
+                self._changed()
+
+    async def _wait_for_due(self) -> Sequence[Partition]:
+        """:return: the partitions that are due. If none is, wait, and return none: there may be changes."""
+        now_s = self._clock.seconds()
+        led = [each for each in self._positions.led_by(self._node_id) if not each.delivering]
+        due = [each for each in led if each.is_due(now_s)]
+        if not due:
+            await self._idle.sleep(min((each.retry_at_s - now_s for each in led), default=None))
+        return due
 
     async def _round(self, due: Sequence[Partition]) -> None:
         unlocated = [each for each in due if not each.located]
@@ -118,23 +123,24 @@ class Fetching:
     async def _locate(self, partitions: Sequence[Partition]) -> None:
         mark = object()
         for partition in partitions:
-            partition.asked(mark)
+            partition.expect_answer(mark)
         try:
             extents = await self._list_extents([partition.number for partition in partitions])
         except RequestFailed as error:
-            self._unanswered([each for each in partitions if each.waits_for(mark)], error)
+            self._unanswered([each for each in partitions if each.expects_answer(mark)], error)
             return
         now_s = self._clock.seconds()
         deleted: list[str] = []
         for partition in partitions:
             extent = extents.get(partition.number)
-            if extent is None or not partition.waits_for(mark):
+            if extent is None or not partition.expects_answer(mark):
                 continue
             if extent.error:
                 self._refused(partition, extent.error)
                 continue
             position = partition.position
             found = partition.locate(extent, now_s=now_s, start=self._positions.start)
+            self._delivery.tell_located(partition, before=position)
             if found is Found.REPLACED:
                 self._replaced(partition, extent)
                 return
@@ -145,8 +151,8 @@ class Fetching:
         if deleted:
             more = f" and of {len(deleted) - _MAX_LISTED} more" if len(deleted) > _MAX_LISTED else ""
             self._log.warn(
-                "Records of the topic {topic} were deleted before they were read, at the offsets "
-                "{deleted}{more}; reading goes on after them",
+                "Records of the topic {topic} were deleted by Kafka, as by retention, before they were read: "
+                "offsets {deleted}{more}. Reading goes on after them",
                 topic=self._topic,
                 deleted=", ".join(deleted[:_MAX_LISTED]),
                 more=more,
@@ -154,43 +160,49 @@ class Fetching:
 
     async def _list_extents(self, partitions: Sequence[int]) -> dict[int, Extent]:
         """
-        Ask where partitions begin and end; if it is a time to start from, the first record since as well.
+        Request the first and last offsets of partitions, and those that the start is relative to, if any.
 
         :return: by the partition's number.
         :raise RequestFailed: there was no answer.
         """
         found: list[dict[int, tuple[int, int]]] = []
         start = self._positions.start
-        times = [start.timestamp_ms] if isinstance(start, FromTime) else []
-        for which in (EARLIEST, LATEST, *times):
+        # The high watermark is the end of the log; reading ends at the first open transaction.
+        wanted = [(EARLIEST, False), (LATEST, False)]
+        if isinstance(start, FromTime):
+            wanted.append((start.timestamp_ms, False))
+        elif isinstance(start, FromEnd):
+            wanted.append((LATEST, True))
+        for which, read_committed in wanted:
             request = ListOffsetsRequest(
                 topics=[(self._topic, [(number, which) for number in partitions])],
-                # The high watermark, rather than the end of the last finished transaction.
-                read_committed=False,
+                read_committed=read_committed,
             )
             answer = await self._client.request(self._node_id, request, timeout_s=_LIST_TIMEOUT_S)
             found.append(
                 {each.partition: (each.error, each.offset) for each in answer if each.topic == self._topic}
             )
-        earliest, latest, *since = found
+        earliest, latest, *third = found
+        is_time = isinstance(start, FromTime)
         return {
             number: Extent(
                 error=next((each[number][0] for each in found if each[number][0]), 0),
                 earliest=earliest[number][1],
                 latest=latest[number][1],
-                since=since[0][number][1] if since else -1,
+                since=third[0][number][1] if third and is_time else -1,
+                stable=third[0][number][1] if third and not is_time else -1,
             )
             for number in earliest
             if all(number in each for each in found)
         }
 
     def _replaced(self, partition: Partition, extent: Extent) -> None:
-        self._begin_anew(
+        self._reset(
             f"Partition {partition.number} ends at offset {extent.latest}, before the position "
-            f"{partition.position}: its log was replaced, because the topic was deleted and made again or an "
-            "election was unclean"
+            f"{partition.position}: its log was replaced, because the topic was deleted and created again, "
+            "or by an unclean leader election"
         )
-        self._look_again()
+        self._refresh_metadata()
 
     async def _fetch(self, partitions: Sequence[Partition]) -> None:
         topic_id = self._topic_id()
@@ -204,20 +216,20 @@ class Fetching:
             topic_ids={} if topic_id is None else {self._topic: topic_id},
         )
         for partition in partitions:
-            partition.asked(request)
+            partition.expect_answer(request)
         asked_at_s = self._clock.seconds()
         try:
             answer = await self._client.request(self._node_id, request, timeout_s=_FETCH_TIMEOUT_S)
         except RequestFailed as error:
-            # It may have been too much for the time, on this line.
+            # The answer may have been too large for the timeout on this network.
             self._max_bytes = max(self._max_bytes // 2, _PARTITION_MAX_BYTES)
-            self._unanswered([each for each in partitions if each.waits_for(request)], error)
+            self._unanswered([each for each in partitions if each.expects_answer(request)], error)
             return
         self._max_bytes = min(self._max_bytes + _PARTITION_MAX_BYTES, _MAX_BYTES)
         self._rounds += 1
-        self._delivery.begin_turn()
-        said_something = await self._take(request, partitions, answer)
-        if not said_something and not self._stopped:
+        self._delivery.begin_slice()
+        has_content = await self._take(request, partitions, answer)
+        if not has_content and not self._stopped:
             await self._pace.sleep(max(0.0, asked_at_s + _LEAST_PACE_S - self._clock.seconds()))
 
     async def _take(
@@ -226,33 +238,33 @@ class Fetching:
         """:return: whether the answer had records or errors."""
         by_number = {fetched.partition: fetched for fetched in answer if fetched.topic == self._topic}
         nothing_before = True
-        said_something = False
+        has_content = False
         for partition in partitions:
-            # Taken out, so that what has been delivered is in memory no more. A broker that throttles
-            # leaves out every partition (KIP-219).
+            # `pop`, so that delivered batches are freed. A broker that throttles leaves out every partition
+            # (KIP-219).
             fetched = by_number.pop(partition.number, None)
             if fetched is None or self._stopped:
                 continue
-            said_something = said_something or bool(fetched.error or fetched.records)
-            if partition.waits_for(request):
+            has_content = has_content or bool(fetched.error or fetched.records)
+            if partition.expects_answer(request):
                 await self._take_one(partition, fetched, nothing_before=nothing_before)
             nothing_before = nothing_before and not fetched.records
-        return said_something
+        return has_content
 
     async def _take_one(self, partition: Partition, fetched: Fetched, *, nothing_before: bool) -> None:
         if not fetched.error:
-            partition.ends_at(fetched.high_watermark)
+            partition.set_end(fetched.high_watermark)
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            partition.doubt()
+            partition.mark_suspect()
         elif fetched.error:
             if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
-                partition.doubt_extent()
+                partition.discard_unread_position()
             self._refused(partition, fetched.error)
         elif fetched.records:
             await self._deliver(partition, fetched)
         else:
-            partition.worked()
-            partition.found_nothing(fetched, alone=nothing_before, now_s=self._clock.seconds())
+            partition.clear_failure()
+            partition.note_empty_answer(fetched, alone=nothing_before, now_s=self._clock.seconds())
 
     async def _deliver(self, partition: Partition, fetched: Fetched) -> None:
         position = partition.position
@@ -264,11 +276,11 @@ class Fetching:
             fault = error.fault
         else:
             if partition.position == position:
-                fault = "Kafka has sent no whole batch"
+                fault = "Kafka has not sent a whole batch"
         finally:
             partition.end_delivery()
         if fault is None or self._stopped or partition.dropped:
-            partition.worked()
+            partition.clear_failure()
             return
         rest = f"cannot be read on at offset {partition.position}: {fault}."
         number = partition.number
@@ -308,5 +320,5 @@ class Fetching:
     ) -> None:
         now_s = self._clock.seconds()
         for partition in partitions:
-            partition.failed(obstacle, now_s=now_s, transient=transient)
-        self._look_again()
+            partition.mark_failed(obstacle, now_s=now_s, transient=transient)
+        self._refresh_metadata()

@@ -1,49 +1,49 @@
-"""One ongoing reading of a topic: all its partitions, from their first record on."""
+"""The following of one topic: wires discovery, fetching and delivery."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
-from sampleapp.brokers.kafka.client import Client
+from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
 from sampleapp.brokers.kafka.consumer.fetching import Fetching
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
 from sampleapp.brokers.shared.condition import Condition
-from sampleapp.brokers.shared.pause import Pause
-from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
 from sampleapp.model import EARLIEST, Start
 
 __all__ = ["METADATA_INTERVAL_S", "Following"]
 
 METADATA_INTERVAL_S: Final = 10.0
-"""How often to look for what has changed in a cluster while nothing hinders anything, in seconds."""
+"""The time between two loads of metadata without errors, in seconds."""
 _MAX_LISTED: Final = 5
 
 
 @implementer(IFollowing)
 class Following:
     """
-    One reading of one topic, with a client of its own.
+    Reads one topic, with a client of its own.
 
-    One loop keeps up with the metadata (`Discovery`), and for each broker that leads partitions another one
-    reads them (`Fetching`), so that a broker that is slow or dead holds up its own partitions only. What they
-    know of the partitions is in `Positions`; what was read goes through `Delivery`.
+    One loop loads the metadata (`Discovery`), and for each leader another loop fetches records (`Fetching`),
+    so that a slow or dead broker delays only its own partitions. `Positions` has the state of the partitions;
+    `Delivery` passes records to the observer.
 
-    A topic that was deleted and made again is read from its first record on, after the observer was told to
-    begin anew. That is noticed by its id (KIP-516). Where the brokers have no ids, it is noticed if it was
-    missing for a while, has fewer partitions, or has a log that ends before the position; one that comes at
-    once and is longer cannot be told from the old one. A log that ends before the position may also be what
-    an unclean election has left: the whole topic is read again then, too, so that what was read is what the
-    topic has, as it would be after a restart.
+    A topic that was deleted and created again is read from its first record on, after the observer was told
+    to discard all records. The new topic is recognised by its id (KIP-516). If the brokers have no topic ids,
+    it is recognised if the topic was missing for a while, has fewer partitions, or has a log that ends before
+    the position; a longer topic that is created at once cannot be told from the old one. A log that ends
+    before the position may also result from an unclean leader election: then the whole topic is read again,
+    too, so that the observer has what the topic has, as after a restart.
     """
 
     _log = Logger()
@@ -53,7 +53,7 @@ class Following:
         *,
         topic: str,
         observer: IRecordObserver,
-        new_client: Callable[[], Client],
+        new_client: Callable[[], AfkakClient],
         clock: IReactorTime,
         condition: Condition,
         start: Start = EARLIEST,
@@ -63,15 +63,14 @@ class Following:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
-        :param new_client: makes the client, which is closed at the end; called once, if the following begins.
-        :param condition: learns whether reading works; this following is the part it is told of.
-        :param ended: is called when the following was stopped and nothing of it is left running.
-        :param metadata_interval_s: seconds until a change that hinders nothing, as a new partition, is
-            looked for.
-        :param start: where to begin; see `IBroker.follow`.
-        :param partition: the only one to read.
-        :param max_batch_bytes: how much the records of a batch may take after decompression; a batch that
-            takes more is skipped.
+        :param new_client: makes the client, which is closed at the end; called once, by `begin`.
+        :param condition: keeps the state of reading; this following is one of its parts.
+        :param ended: called when the following was stopped and nothing of it is running any longer.
+        :param metadata_interval_s: the time between two loads of metadata without errors, in seconds. New
+            partitions are found by them.
+        :param start: see `IBroker.follow`.
+        :param partition: the only partition to read; ``None`` for all.
+        :param max_batch_bytes: maximum size of a batch after decompression; a larger one is skipped.
         """
         self.topic = topic
         self._new_client = new_client
@@ -88,7 +87,7 @@ class Following:
             max_batch_bytes=max_batch_bytes,
         )
         self._pause = Pause(clock)
-        self._client: Client | None = None
+        self._client: AfkakClient | None = None
         self._client_closed: Deferred[None] = Deferred()
         self._discovery: Discovery | None = None
         self._fetching: dict[int, Fetching] = {}
@@ -100,7 +99,7 @@ class Following:
         self._stop_waiters: Waiters[None] = Waiters()
 
     def begin(self) -> None:
-        """Begin to read, unless it was stopped already. What is read arrives later."""
+        """Begin to read, unless it was stopped already. Records arrive in later turns of the reactor."""
         if not self._stopped and not self._running:
             self._running = True
             Deferred.fromCoroutine(self._run())
@@ -121,14 +120,14 @@ class Following:
         if self._stopped or self._discovery is None:
             return None
         if self._has_failed:
-            return "The topic is not followed any more."
+            return "The topic is not followed any longer."
         obstacle = self._discovery.obstacle or self._positions.obstacle
         if obstacle is not None:
             return obstacle.public
         return self._transactions.public or self._discovery.waits_for
 
     def is_lasting(self) -> bool:
-        """See `IFollowing.is_lasting`: another broker may have what one has lost."""
+        """See `IFollowing.is_lasting`. Never: after an error, another broker may have the records."""
         return False
 
     def exists(self) -> bool | None:
@@ -136,7 +135,7 @@ class Following:
         return self._positions.exists
 
     def lag(self) -> int | None:
-        """See `IFollowing.lag`: offsets up to the high watermarks, those of markers included."""
+        """See `IFollowing.lag`. It counts offsets up to the high watermarks, including control records."""
         return self._positions.lag
 
     def _end(self) -> None:
@@ -147,19 +146,26 @@ class Following:
         for fetching in self._fetching.values():
             fetching.stop()
         if self._client is not None:
-            # What waits for an answer goes on, and ends, at once.
-            self._client.close().addCallback(self._client_closed.callback)
+            # Closing fails the requests in flight, so that the loops end at once.
+            closing = maybeDeferred(self._client.close)
+            closing.addErrback(lambda failure: self._log.failure("Closing a client failed", failure=failure))
+            closing.addCallback(self._client_closed.callback)
 
     async def _run(self) -> None:
-        # Nothing arrives while `follow` is still running.
+        # No record may arrive before `IBroker.follow` has returned.
         await self._pause.sleep(0)
         if not self._stopped:
             try:
                 await self._read(self._new_client())
-            except Exception:  # noqa: BLE001 -- nothing cancels this, and it has to be possible to stop it
-                self._log.failure("Following topic {topic} has failed", topic=self.topic)
+            except Exception:  # noqa: BLE001 -- any fault: `stop` must still work
+                self._log.failure(
+                    "Following topic {topic} has failed. It is not read until the service is restarted",
+                    topic=self.topic,
+                )
                 self._has_failed = True
-                self._condition.bad(self, f"The topic {self.topic} is not followed any more; see the log.")
+                self._condition.expect(
+                    self, f"The topic {self.topic} is not followed any longer; see the log."
+                )
                 await self._pause.sleep(None)
         self._condition.forget(self)
         self._transactions.forget()
@@ -167,7 +173,7 @@ class Following:
         self._ended(self)
         self._stop_waiters.succeed(None)
 
-    async def _read(self, client: Client) -> None:
+    async def _read(self, client: AfkakClient) -> None:
         """Read until stopped."""
         self._client = client
         self._discovery = Discovery(
@@ -177,7 +183,7 @@ class Following:
             clock=self._clock,
             interval_s=self._metadata_interval_s,
             changed=self._changed,
-            begin_anew=self._begin_anew,
+            reset=self._reset,
         )
         await self._discovery.run()
         for end in self._fetching_ends:
@@ -185,9 +191,15 @@ class Following:
         await self._client_closed
 
     def _changed(self) -> None:
-        """What is known of the partitions is not what it was."""
+        """Apply a change of the partitions. A fault must not end the loop that calls this."""
+        try:
+            self._apply_change()
+        except Exception:  # noqa: BLE001 -- any fault; reading goes on, and this is called again
+            self._log.failure("Updating the partitions of topic {topic} failed", topic=self.topic)
+
+    def _apply_change(self) -> None:
         for node_id in self._positions.leaders():
-            # Looked up each time: one whose first request fails at once gets here again while it begins.
+            # Looked up each time: if the first request fails at once, this method is called recursively.
             if node_id not in self._fetching:
                 self._begin_fetching(node_id)
         for fetching in list(self._fetching.values()):
@@ -195,18 +207,18 @@ class Following:
         self._report()
         self._delivery.check_caught_up()
 
-    def _begin_anew(self, why: str | None) -> None:
+    def _reset(self, why: str | None) -> None:
         """
-        What was read is not there any more: forget it all.
+        Discard all records and positions: the topic does not have these records any longer.
 
-        :param why: a clause for the log; ``None`` if that has been said.
+        :param why: a sentence for the log, without the period; ``None`` if it has been logged.
         """
         if why is not None:
             self._log.warn(
-                "{why}; the topic {topic} is read from its first record on", why=why, topic=self.topic
+                "{why}. The topic {topic} is read again from its first record on", why=why, topic=self.topic
             )
-        self._positions.begin_anew()
-        self._delivery.begin_anew()
+        self._positions.reset()
+        self._delivery.reset()
 
     def _begin_fetching(self, node_id: int) -> None:
         discovery = self._discovery
@@ -221,8 +233,8 @@ class Following:
             clock=self._clock,
             topic_id=lambda: discovery.topic_id,
             changed=self._changed,
-            look_again=discovery.look_again,
-            begin_anew=self._begin_anew,
+            refresh_metadata=discovery.refresh,
+            reset=self._reset,
         )
         self._fetching[node_id] = fetching
         self._fetching_ends.append(Deferred.fromCoroutine(fetching.run()))
@@ -232,29 +244,29 @@ class Following:
             return
         obstacle = self._discovery.obstacle or self._positions.obstacle
         if obstacle is not None:
-            self._condition.bad(self, obstacle.sentence)
+            self._condition.mark_failed(self, obstacle.sentence)
         elif self._positions.begun:
-            self._condition.good(self)
-        self._transactions.hold_up(self._positions.open_transactions(self._clock.seconds()))
+            self._condition.mark_healthy(self)
+        self._transactions.update(self._positions.open_transactions(self._clock.seconds()))
 
 
 class _OpenTransactions:
-    """Says once for all partitions that transactions hold up reading, and when that is over."""
+    """Logs, once for all partitions, that open transactions block reading, and the end of that."""
 
     _log = Logger()
 
     def __init__(self, *, topic: str, condition: Condition) -> None:
         self.public: str | None = None
-        """What holds up reading, for any caller."""
+        """The reason why reading is blocked, for any caller; ``None`` if it is not."""
         self._topic = topic
         self._condition = condition
 
-    def hold_up(self, partitions: list[Partition]) -> None:
-        """Take in which partitions are held up."""
+    def update(self, partitions: list[Partition]) -> None:
+        """Set the partitions that are blocked."""
         if not partitions:
             if self.public is not None:
                 self._log.info(
-                    "The transactions that held up reading the topic {topic} are over", topic=self._topic
+                    "No open transaction blocks reading the topic {topic} any longer.", topic=self._topic
                 )
             self.forget()
             return
@@ -262,17 +274,17 @@ class _OpenTransactions:
         if len(partitions) > _MAX_LISTED:
             where += f" and {len(partitions) - _MAX_LISTED} more"
         first = self.public is None
-        self.public = f"An open transaction holds up reading, in partition {where}."
-        sentence = f"An open transaction holds up reading the topic {self._topic}, in partition {where}."
+        self.public = f"An open transaction blocks reading, in partition {where}."
+        sentence = f"An open transaction blocks reading the topic {self._topic}, in partition {where}."
         self._condition.expect(self, sentence)
         if first:
             self._log.warn(
-                "{sentence} Nothing after it is read until it is committed or aborted; one whose producer is "
-                "gone is found and ended with kafka-transactions.sh find-hanging and abort",
+                "{sentence} Records after it are not read until it is committed or aborted. If its producer "
+                "does not run any longer, use kafka-transactions.sh find-hanging, and then abort.",
                 sentence=sentence,
             )
 
     def forget(self) -> None:
-        """Reading is not held up."""
+        """Note that reading is not blocked."""
         self.public = None
         self._condition.forget(self)

@@ -1,4 +1,4 @@
-"""How far each partition of a topic has been read, and what keeps it from being read on."""
+"""The reading position of each partition of a topic, and the errors that stop its reading."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Final
 from msgspec import Struct
 
 from sampleapp.brokers.kafka.protocol import Fetched
-from sampleapp.brokers.shared.backoff import Backoff
+from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, Start
 
 __all__ = ["RETRY", "Extent", "Found", "Obstacle", "Partition", "Positions"]
 
 RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
-"""Between attempts to read."""
+"""The delays between attempts to read."""
 
 _REPLACED_AFTER_S: Final = 1.0
-"""A broker that has not noticed yet that it is no longer the leader may have a shorter log."""
+"""A log counts as replaced after this time: a former leader, whose log may be shorter, may still answer."""
 _GONE_AFTER_S: Final = 1.0
-"""Brokers learn one by one of a change, so that one of them may not know a partition that is there."""
+"""A partition counts as removed after this time: brokers learn of changes one after another."""
 _NOTHING_LEFT_AFTER_S: Final = 5.0
+"""See `Partition.note_empty_answer`."""
 _OPEN_TRANSACTION_AFTER_S: Final = 10.0
-"""Transactions take their time; only one that takes long is worth a word."""
+"""A transaction that is open for a shorter time is not logged."""
 
 
 class Obstacle(Struct, frozen=True):
-    """What keeps something from being read."""
+    """An error that stops reading."""
 
     sentence: str
     """For the operator."""
@@ -36,115 +37,121 @@ class Obstacle(Struct, frozen=True):
 
 
 class Extent(Struct, frozen=True, gc=False):
-    """Where a partition begins and ends, as its leader says."""
+    """The first and the last offset of a partition, from its leader."""
 
     error: int
-    """Kafka's error code; the offsets mean something only if it is 0."""
+    """Kafka's error code. The offsets are valid only if it is 0."""
     earliest: int = -1
     latest: int = -1
     """The high watermark."""
     since: int = -1
-    """The first record that is late enough, when a time was asked for; -1 if there is none."""
+    """The first offset at or after the start time, if one was given; -1 if there is none."""
+    stable: int = -1
+    """
+    The last stable offset, if the start is relative to the end; -1 if it is not known.
+
+    Records of transactions that are open now are read when they are committed.
+    """
 
 
 class Found(Enum):
-    """What the extent of a partition's log says of the position in it."""
+    """The result of comparing a position with the extent of its partition."""
 
-    IN_THE_LOG = "it can be read from there"
-    DELETED = "the records there were deleted: reading goes on with the first one that is left"
-    UNCERTAIN = "this leader may not be one any more: look again"
-    REPLACED = "the log ends before it: it is another log than the one that was read"
+    IN_THE_LOG = "the position is valid"
+    DELETED = "the records there were deleted: reading goes on with the first one that remains"
+    UNCERTAIN = "this broker may not be the leader any longer: load the metadata again"
+    REPLACED = "the log ends before the position: it is another log than the one that was read"
 
 
 class Partition:
-    """The state of one partition, which others change by these methods only."""
+    """The reading state of one partition."""
 
     def __init__(self, number: int, *, existed: bool) -> None:
-        """:param existed: whether it was there when following began, so that catching up waits for it."""
+        """:param existed: ``True`` if it existed when following began, so that catching up waits for it."""
         self.number = number
         self.leader: int | None = None
         self.position: int | None = None
-        """The offset to read next; ``None`` until it is known where the partition begins."""
+        """The offset to read next; ``None`` until the extent of the partition is known."""
         self.delivering = False
-        """Whether records of it are being delivered: then nothing else may be asked about it."""
-        self.turn = 0
-        """When it was served last: the longest ago comes first, so that none starves (KIP-74)."""
+        """``True`` while its records are being delivered; no request may name it then."""
+        self.last_round = 0
+        """The round that had its last records. The earliest comes first, so that none starves (KIP-74)."""
         self.failures = 0
         self.obstacle: Obstacle | None = None
         self.retry_at_s = 0.0
         self.dropped = False
-        """Whether it is no part of the topic any more: nothing of it is delivered from then on."""
+        """``True`` after it was removed from the topic: no more of its records are delivered."""
         self._end: int | None = None
-        """The high watermark, as of the last answer."""
+        """The high watermark in the last answer."""
         self._goal: int | None = None
-        """The high watermark when the position was first looked up: what catching up waits for."""
+        """The high watermark when the position was first located: catching up ends there."""
         self._suspect = False
-        """Whether the position may be outside of the log, whose extent has to be looked up then."""
+        """``True`` if the position may be outside the log, so that it must be located again."""
         self._beyond_since_s: float | None = None
-        """Since when the leader says that its log ends before the position."""
+        """The time since which the leader's log ends before the position."""
         self._request: object = None
-        """The last request that asks about it: an answer to any other one comes too late."""
+        """The last request that names it: answers to earlier ones are ignored."""
         self._missing_since_s: float | None = None
-        """Since when the metadata does not have it."""
+        """The time since which it is missing from the metadata."""
         self._existed = self._awaited = existed
         self._nothing_since_s: float | None = None
         self._transaction_since_s: float | None = None
         self._fresh = True
-        """Whether nothing was read since the position was found."""
+        """``True`` if nothing was read since the position was located."""
 
-    # What is known of it.
+    # Queries
 
     @property
     def located(self) -> bool:
-        """Whether there is a position to read from."""
+        """``True`` if there is a valid position to read from."""
         return self.position is not None and not self._suspect
 
     @property
     def settled(self) -> bool:
-        """Whether it has a leader and was last read from without an error."""
+        """``True`` if it has a leader, and the last attempt to read had no error."""
         return not self.failures and self.leader is not None and self._missing_since_s is None
 
     @property
     def lag(self) -> int | None:
-        """How many offsets there are from the position to the end; ``None`` while that is not known."""
+        """The number of offsets from the position to the end; ``None`` while unknown."""
         if self.position is None or self._end is None:
             return None
         return max(0, self._end - self.position)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether something may be asked about it now."""
+        """Return ``True`` if a request may name it now."""
         return not self.delivering and self.retry_at_s <= now_s
 
     def is_awaited(self) -> bool:
-        """Whether catching up waits for it."""
+        """Return ``True`` if catching up waits for it."""
         if self._awaited and self._goal is not None and self.position is not None:
             self._awaited = self.position < self._goal
         return self._awaited
 
     def has_open_transaction(self) -> bool:
-        """Whether nothing more can be read before a transaction is committed or aborted."""
+        """Return ``True`` if an open transaction blocks reading."""
         return self._transaction_since_s is not None
 
-    def is_held_up(self, now_s: float) -> bool:
-        """Whether an open transaction has kept it from being read on for long."""
+    def is_blocked(self, now_s: float) -> bool:
+        """Return ``True`` if an open transaction has blocked reading for `_OPEN_TRANSACTION_AFTER_S`."""
         since_s = self._transaction_since_s
         return since_s is not None and now_s - since_s >= _OPEN_TRANSACTION_AFTER_S
 
-    # Asking about it.
+    # Requests
 
-    def asked(self, request: object) -> None:
-        """From now on only the answer to this request counts."""
+    def expect_answer(self, request: object) -> None:
+        """Ignore the answers to all other requests from now on."""
         self._request = request
 
-    def waits_for(self, request: object) -> bool:
-        """Whether the answer to a request counts."""
+    def expects_answer(self, request: object) -> bool:
+        """Return ``True`` unless the answer to a request must be ignored."""
         return self._request is request
 
     def locate(self, extent: Extent, *, now_s: float, start: Start = EARLIEST) -> Found:
         """
-        Take the first position, or one that is in the log if that has changed under it.
+        Set the first position, or correct it if it is not in the log any longer.
 
-        :param start: where to begin, if it existed when following began.
+        :param start: where to begin, if the partition existed when following began.
         """
         position = self.position
         found = Found.IN_THE_LOG
@@ -160,73 +167,73 @@ class Partition:
                 self._beyond_since_s = now_s
             return Found.REPLACED if now_s - self._beyond_since_s >= _REPLACED_AFTER_S else Found.UNCERTAIN
         elif self._suspect:
-            # Somebody else than the leader of now has said that it is not in the log.
+            # Another broker, a former leader, has answered that the position is not in the log.
             found = Found.UNCERTAIN
         self._suspect = False
         self._beyond_since_s = None
         return found
 
-    def doubt(self) -> None:
-        """Its position may be outside of the log: it has to be located again."""
+    def mark_suspect(self) -> None:
+        """Note that the position may be outside the log: it must be located again."""
         self._suspect = True
 
-    def doubt_extent(self) -> None:
-        """Its extent may be that of another topic of this name: unless it was read, look again."""
+    def discard_unread_position(self) -> None:
+        """Locate the position again if nothing was read: it may be that of a former topic of this name."""
         if self._fresh:
             self.position = self._goal = None
 
-    # What comes of it.
+    # Results
 
-    def ends_at(self, end: int) -> None:
+    def set_end(self, end: int) -> None:
         """
-        Take in where it ends.
+        Set the high watermark.
 
-        :param end: its high watermark; negative if its leader does not say.
+        :param end: negative if the leader did not send it.
         """
         if end >= 0:
             self._end = end
 
-    def begin_delivery(self, turn: int) -> None:
-        """Its leader has sent batches, which are delivered now."""
-        self.turn = turn
+    def begin_delivery(self, fetch_round: int) -> None:
+        """Note that batches of this round are being delivered."""
+        self.last_round = fetch_round
         self.delivering = True
         self._nothing_since_s = self._transaction_since_s = None
         self._fresh = False
 
     def end_delivery(self) -> None:
-        """Whoever leads it now may be asked."""
+        """Note that requests may name it again."""
         self.delivering = False
 
-    def failed(self, obstacle: Obstacle, *, now_s: float, transient: bool = False) -> None:
+    def mark_failed(self, obstacle: Obstacle, *, now_s: float, transient: bool = False) -> None:
         """
-        Something about it went wrong: it is left alone for a while, each time longer.
+        Note an error, and back off: each time longer.
 
-        :param transient: whether it happens now and then in a cluster that is well, as when another
-            broker takes the lead; that is worth telling only if it goes on.
+        :param transient: ``True`` for an error that is normal in a healthy cluster, such as a change of the
+            leader. It is reported only if it repeats.
         """
         self.failures += 1
         self.retry_at_s = now_s + RETRY.delay_s(self.failures)
         if self.failures > 1 or not transient:
             self.obstacle = obstacle
 
-    def worked(self) -> None:
-        """It was read from without an error."""
+    def clear_failure(self) -> None:
+        """Note that reading had no error."""
         self.failures = 0
         self.obstacle = None
         self._missing_since_s = None
 
-    def found_nothing(self, fetched: Fetched, *, alone: bool, now_s: float) -> None:
+    def note_empty_answer(self, fetched: Fetched, *, alone: bool, now_s: float) -> None:
         """
-        Its leader had nothing to send from the position on.
+        Note an answer without records from the position on.
 
-        That is so at the end of the log, and before a transaction that is still open. It is so as well
-        where compaction has removed the last records below the high watermark, and where an unclean
-        election has cut them off: then no fetch ever reaches the goal. Java's consumer waits there for
-        ever; here catching up does not wait longer than a while. The position stays where it is: a broker
-        that keeps old segments elsewhere (KIP-405) sends nothing when it takes too long to get them.
+        This is normal at the end of the log, and before an open transaction. It also happens if compaction
+        has removed the last records below the high watermark, or an unclean election has cut them off: then
+        no fetch ever reaches the end. Java's consumer waits there for ever; here catching up waits for
+        `_NOTHING_LEFT_AFTER_S` only. The position does not change: a broker with tiered storage (KIP-405)
+        sends nothing if getting old segments takes too long.
 
-        :param alone: whether nothing else has used up the answer; otherwise the limits may have left no
-            room for it, or for a batch that is beyond them.
+        :param alone: ``True`` if the answer had no records of partitions before this one. Otherwise the size
+            limits may have left no room for its records.
         """
         position = self.position
         if position is not None and fetched.last_stable_offset <= position < fetched.high_watermark:
@@ -244,14 +251,14 @@ class Partition:
         elif now_s - self._nothing_since_s >= _NOTHING_LEFT_AFTER_S:
             self._awaited = False
 
-    # What the metadata says of it.
+    # Metadata
 
-    def has_leader(self, leader: int | None, *, topic: str, now_s: float) -> None:
-        """Take in which broker leads it; ``None`` for none."""
+    def set_leader(self, leader: int | None, *, topic: str, now_s: float) -> None:
+        """Set the node id of the leader; ``None`` for none."""
         self._missing_since_s = None
         if leader is None:
             number = self.number
-            self.failed(
+            self.mark_failed(
                 Obstacle(
                     f"Partition {number} of the topic {topic} has no leader, so nothing can be read from it.",
                     f"Partition {number} has no leader, so nothing can be read from it.",
@@ -263,11 +270,11 @@ class Partition:
             self.retry_at_s = now_s
         self.leader = leader
 
-    def is_missing(self, now_s: float) -> bool:
+    def note_missing(self, now_s: float) -> bool:
         """
-        Take in that the metadata does not have it.
+        Note that it is missing from the metadata.
 
-        :return: whether it is gone for good: for a while neither the metadata nor its leader has known it.
+        :return: ``True`` if it was removed: for `_GONE_AFTER_S` neither the metadata nor its leader knew it.
         """
         if self._missing_since_s is None:
             self._missing_since_s = now_s
@@ -275,36 +282,36 @@ class Partition:
         return now_s - self._missing_since_s >= _GONE_AFTER_S and self.failures > 0 and not self.delivering
 
     def drop(self) -> None:
-        """It is gone: what is still asked about it is answered too late, and what was fetched is void."""
+        """Ignore all answers and fetched records from now on: the partition was removed."""
         self.dropped = True
         self._request = None
 
 
 class Positions:
-    """All partitions of one topic, as far as they are known."""
+    """The known partitions of one topic."""
 
     def __init__(self, *, start: Start = EARLIEST, only: int | None = None) -> None:
         """
-        :param start: where to begin in those partitions that exist when following begins.
-        :param only: the number of the one partition that counts; all do by default.
+        :param start: where to begin in the partitions that exist when following begins.
+        :param only: the number of the only partition to read; ``None`` for all.
         """
         self.start = start
         self.exists: bool | None = None
-        """Whether the topic has partitions that count, as of the last look."""
+        """``True`` if the last metadata had partitions to read; ``None`` before the first."""
         self._only = only
         self._partitions: dict[int, Partition] = {}
         self._begun = False
 
     def __bool__(self) -> bool:
-        """Whether there is a partition."""
+        """Return ``True`` if there is a partition."""
         return bool(self._partitions)
 
     def update(self, leaders: Mapping[int, int | None], *, topic: str, now_s: float) -> list[int]:
         """
-        Take in what the metadata has; the first time it says which partitions existed at the start.
+        Apply metadata. The partitions of the first metadata are those that existed at the start.
 
         :param leaders: the node id of each partition's leader; ``None`` if it has none.
-        :return: the partitions that are gone for good; see `Partition.is_missing`.
+        :return: the partitions that were removed; see `Partition.note_missing`.
         """
         if self._only is not None:
             leaders = {number: leader for number, leader in leaders.items() if number == self._only}
@@ -313,37 +320,37 @@ class Positions:
             partition = self._partitions.get(number)
             if partition is None:
                 partition = self._partitions[number] = Partition(number, existed=not self._begun)
-            partition.has_leader(leader, topic=topic, now_s=now_s)
+            partition.set_leader(leader, topic=topic, now_s=now_s)
         self._begun = True
         return self._drop([number for number in self._partitions if number not in leaders], now_s)
 
-    def begin_empty(self) -> None:
-        """There was no partition at the start; those that come are new."""
+    def mark_empty(self) -> None:
+        """Note that the topic does not exist: partitions found later did not exist at the start."""
         self._begun = True
         self.exists = False
 
-    def begin_anew(self) -> None:
-        """Forget all partitions; those that come next are the ones of the start."""
+    def reset(self) -> None:
+        """Forget all partitions; the next metadata has the ones of the start."""
         for partition in self._partitions.values():
             partition.drop()
         self._partitions.clear()
         self._begun = False
-        # What was asked for was a place in the topic that is no more.
+        # The given start was a place in the former topic.
         self.start = EARLIEST
 
-    def missing(self, *, now_s: float) -> list[int]:
+    def note_missing(self, *, now_s: float) -> list[int]:
         """
-        Take in that the metadata does not have the topic.
+        Note that the topic is missing from the metadata.
 
-        :return: the partitions that are gone for good, as by `update`.
+        :return: the partitions that were removed, as in `update`.
         """
         return self._drop(list(self._partitions), now_s)
 
     def led_by(self, node_id: int) -> list[Partition]:
-        """Return the partitions that a broker leads, the one that has waited longest first."""
+        """Return the partitions that a broker leads; the one that has waited longest comes first."""
         return sorted(
             (each for each in self._partitions.values() if each.leader == node_id),
-            key=lambda partition: (partition.turn, partition.number),
+            key=lambda partition: (partition.last_round, partition.number),
         )
 
     def leaders(self) -> set[int]:
@@ -352,17 +359,17 @@ class Positions:
 
     @property
     def begun(self) -> bool:
-        """Whether it is known which partitions there were at the start."""
+        """``True`` if the partitions that existed at the start are known."""
         return self._begun
 
     @property
     def settled(self) -> bool:
-        """Whether every partition has been read from without an error."""
+        """``True`` if reading every partition had no error."""
         return all(each.settled for each in self._partitions.values())
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are left to be read in all of them; ``None`` while that is not known of each."""
+        """The sum of the lags; ``None`` while one is unknown."""
         if not self._begun:
             return None
         left = 0
@@ -375,21 +382,21 @@ class Positions:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all that was there at the start has been read."""
+        """``True`` if all records that existed at the start have been read."""
         return self._begun and not any(each.is_awaited() for each in self._partitions.values())
 
     @property
     def obstacle(self) -> Obstacle | None:
-        """What keeps one of them from being read, if something does."""
+        """The error of one of the partitions, if there is any."""
         return next((each.obstacle for each in self._partitions.values() if each.obstacle is not None), None)
 
     def open_transactions(self, now_s: float) -> list[Partition]:
-        """Return the partitions that wait for a transaction, once one of them has waited for long."""
+        """Return all partitions blocked by transactions, if one of them has been blocked for long."""
         waiting = [each for each in self._partitions.values() if each.has_open_transaction()]
-        return waiting if any(each.is_held_up(now_s) for each in waiting) else []
+        return waiting if any(each.is_blocked(now_s) for each in waiting) else []
 
     def _drop(self, numbers: Iterable[int], now_s: float) -> list[int]:
-        gone = [number for number in numbers if self._partitions[number].is_missing(now_s)]
+        gone = [number for number in numbers if self._partitions[number].note_missing(now_s)]
         for number in gone:
             self._partitions.pop(number).drop()
         return gone
@@ -399,5 +406,6 @@ def _first_offset(extent: Extent, start: Start) -> int:
     if isinstance(start, FromOffset):
         return min(max(start.offset, extent.earliest), extent.latest)
     if isinstance(start, FromEnd):
-        return max(extent.latest - start.count, extent.earliest)
+        end = extent.latest if extent.stable < 0 else min(extent.stable, extent.latest)
+        return max(end - start.count, extent.earliest)
     return extent.latest if extent.since < 0 else extent.since

@@ -1,22 +1,34 @@
 """
-Publishing to Kafka: each record in its own time, each partition in its own order.
+Publishing to Kafka: one queue for each partition, and one batch of each partition in flight.
 
-One queue for each partition, one request in flight for each partition, and no timer that lets records
-wait for company: a batch grows only while the one before it is on its way. From top to bottom:
+No timer makes records wait for others: a batch grows only while the one before it is in flight.
 
-``producer``         the face of it all
-``sender``           from queues to requests, and from answers back to queues
-``topic_metadata``   which partitions the topics have
-``intake``           many records on their way into the queues
-``accumulator``      where records wait
-``idempotence``      producer ids
-``topic``            which partition a record belongs to
-``partition_queue``  the records of one partition, and what may happen to them
-``results``          what an answer means
-``outcomes``         what became of many records
-``topic_check``      whether topics can be published to
+The way of a record: `Producer.publish` puts it into the queue of its partition (`Accumulator.append`). In the
+next slice the `Sender` drains the queues that are ready (`Accumulator.drain`), assigns each to the leader's
+`Node`, takes a batch from it (`PartitionQueue.begin_attempt`) and sends one request with all batches of that
+leader. The `ResponseHandler` interprets the answer for each batch (`results.decide`), changes the state of
+the queue, and answers the callers (`Accumulator.succeed` or `Accumulator.fail`).
 
-No row calls one above it: methods return what has changed.
+From top to bottom:
+
+``producer``          wires the components
+``sender``            sends batches from ready queues; looks for deadlines and retries
+``response_handler``  applies answers and failures to the queues
+``produce_requests``  builds, sends and measures requests
+``node``              one broker: ready queues, and requests in flight
+``topic_metadata``    loads the partitions of topics
+``delivery_log``      log lines about partitions that fail, or work again
+``intake``            batch intake, gradually
+``accumulator``       the bounded buffer of accepted records
+``topic``             the queues of a topic, and the choice of a partition
+``idempotence``       producer ids
+``partition_queue``   the records of one partition, as a state machine
+``partitioner``       hashing of keys
+``results``           the meaning of an answer
+``outcomes``          the outcomes of records published together
+``topic_check``       checking topics before publishing
+
+No row calls one above it: methods return the changes that they make.
 """
 
 from sampleapp.brokers.kafka.producer.producer import Producer, ProducerSettings

@@ -1,4 +1,10 @@
-"""Where records wait: a bounded buffer, the topics, and a queue for each of their partitions."""
+"""
+The bounded buffer of accepted records: topics, with a queue for each of their partitions.
+
+Four verbs carry a record through it: `Accumulator.append` accepts it, `Accumulator.drain` returns the queues
+to send from, and `Accumulator.succeed` or `Accumulator.fail` answers its caller. The other methods are for
+records published together (`reserve`, `place`), for topics whose partitions change, and for deadlines.
+"""
 
 from __future__ import annotations
 
@@ -7,81 +13,96 @@ from collections.abc import Collection, Iterable, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.batches import record_size
+from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
-    Hurry,
     PartitionQueue,
     Pending,
+    ShortenedDeadlines,
     State,
     take_late,
 )
-from sampleapp.brokers.kafka.producer.results import illegal_topic, unavailable, unknown_partition
-from sampleapp.brokers.kafka.producer.topic import Load, Topic
+from sampleapp.brokers.kafka.producer.results import (
+    illegal_header,
+    illegal_topic,
+    unavailable,
+    unknown_partition,
+)
+from sampleapp.brokers.kafka.producer.topic import Group, Topic
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
-from sampleapp.brokers.shared.waiters import Waiters
-from sampleapp.errors import BufferFull, PublishError, PublishTimedOut, RecordTooLarge, UnknownPartition
+from sampleapp.concurrency.waiters import Waiters
+from sampleapp.errors import (
+    BufferFull,
+    OutcomeUnknown,
+    PublishError,
+    PublishTimedOut,
+    RecordTooLarge,
+    UnknownPartition,
+)
 from sampleapp.measures import Waiting
-from sampleapp.messages import is_legal_topic
-from sampleapp.model import Record, RecordMetadata
+from sampleapp.model import Record, RecordMetadata, is_legal_topic
 
 __all__ = ["Accumulator"]
 
 
 class Accumulator:
     """
-    Every record that was accepted, until it is answered and nothing more can become of it.
+    Holds every accepted record until its caller is answered and it is not at a broker any more.
 
-    The buffer is a bounded number of bytes, of which nobody can take all: a queue may hold no more than is
-    left free. So one partition whose leader is dead takes at most half of the buffer, two of them at most a
-    third each, and something is always left for those that move. (Dynamic queue thresholds: Choudhury and
-    Hahne, IEEE/ACM Transactions on Networking 6(2), 1998.)
+    The buffer is bounded in bytes, and one queue cannot fill it: a queue may hold no more than is left free.
+    So one partition whose leader is dead takes at most half of the buffer, two take at most a third each, and
+    the others always have room. (Dynamic queue thresholds: Choudhury and Hahne, IEEE/ACM Transactions on
+    Networking 6(2), 1998.)
     """
+
+    _log = Logger()
 
     def __init__(
         self, *, limit_bytes: int, delivery_timeout_s: float, batch_bytes: int, clock: IReactorTime
     ) -> None:
         """
         :param limit_bytes: the size of the buffer.
-        :param delivery_timeout_s: how long a caller waits for an answer at most, in seconds.
-        :param batch_bytes: how large a batch may become, unless a single record is larger.
+        :param delivery_timeout_s: maximum time until a caller is answered, in seconds.
+        :param batch_bytes: maximum size of a batch, unless a single record is larger.
         """
         self._limit_bytes = limit_bytes
         self._used = 0
         self._reserved = 0
         self._intakes = 0
         self.delivery_timeout_s = delivery_timeout_s
-        """How long a caller waits for an answer at most, in seconds."""
+        """Maximum time until a caller is answered, in seconds."""
         self._batch_bytes = batch_bytes
         self._clock = clock
         self._idle: Waiters[None] = Waiters()
-        self._turn = 0
+        self._drains = 0
         self._ready: dict[PartitionQueue, None] = {}
         self._active: dict[PartitionQueue, None] = {}
-        self._hurry: Hurry | None = None
+        self._shortened: ShortenedDeadlines | None = None
         self._outage: FailureReason | None = None
         self.topics: dict[str, Topic] = {}
         """By name. Only the accumulator changes it."""
         self.unknown: dict[str, Topic] = {}
-        """Those with records, or checks, and of whose partitions nothing is known yet."""
-        self.doubted: set[str] = set()
-        """Those of which more partitions were asked for than are known. The sender takes them out."""
+        """Topics with records or checks that wait until the partitions are known."""
+        self.stale_topics: set[str] = set()
+        """Topics of which a caller named a partition that is not known. The sender removes them."""
         self.has_work = False
-        """Whether there is something for the sender to do: a queue that is ready, or a topic to learn of."""
+        """``True`` if the sender has something to do: a queue is ready, or a topic is unknown or stale."""
         self.has_new_topic = False
-        """Whether there is an unknown topic that the sender has not seen to; it says when it has."""
+        """``True`` after a topic was added to `unknown`. The sender resets it."""
 
     @property
     def buffered_bytes(self) -> int:
-        """How much was accepted and has not left."""
+        """The bytes of all records held."""
         return self._used
 
     @property
     def waiting(self) -> Waiting:
-        """What was accepted and has not left; the records are counted when they are asked for."""
+        """The records and bytes held. The records are counted at each call."""
         return Waiting(
             records=self._reserved
             + sum(len(topic.waiting) for topic in self.unknown.values())
@@ -92,39 +113,43 @@ class Accumulator:
 
     @property
     def outage(self) -> FailureReason | None:
-        """Why no broker can be reached; ``None`` while one can be."""
+        """The reason for which no broker can be reached; ``None`` while one can be."""
         return self._outage
 
     @property
     def active(self) -> list[PartitionQueue]:
-        """The queues with records; a list of the caller's own."""
+        """The queues with records, as a new list."""
         return list(self._active)
 
     def when_empty(self) -> Deferred[None]:
-        """Return a Deferred that fires with ``None`` when no record is left, and none is being taken in."""
+        """Return a Deferred that fires with ``None`` when no record is held and no intake is running."""
         return self._idle.wait() if self._used or self._intakes else succeed(None)
 
-    # Records come
+    # Accepting records
 
     def append(self, record: Record) -> Deferred[RecordMetadata]:
         """
-        Accept a record.
+        Accept a record into the queue of its partition.
 
-        :return: fires with its place, or fails with a `PublishError`.
+        :return: fires with its partition and offset, or fails with a `PublishError`.
         """
         topic = self.topics.get(record.topic) or self.topic(record.topic)
         if topic is None:
             return fail(illegal_topic())
         topic.used_s = now_s = self._clock.seconds()
-        size = record_size(record)
-        queue = topic.queue_for(record, turn=self._turn, now_s=now_s) if topic.queues else None
+        try:
+            size = record_size(record)
+        except UnicodeEncodeError:
+            self.forget_unused(topic.name)
+            return fail(illegal_header())
+        queue = topic.queue_for(record, generation=self._drains, now_s=now_s) if topic.queues else None
         if queue is None and topic.queues and record.partition is not None:
-            return fail(self.has_no_partition(topic, record.partition))
-        # Every record takes some bytes, so nothing is used exactly when nothing waits.
+            return fail(self.unknown_partition_error(topic, record.partition))
+        # Every record has a size above 0, so 0 bytes are used exactly when no record is held.
         if (topic.held if queue is None else queue.held_or_reserved) + size > self._limit_bytes - self._used:
             self.forget_unused(topic.name)
             if size > self._limit_bytes:
-                return fail(RecordTooLarge("The record is larger than all that may wait for the broker."))
+                return fail(RecordTooLarge("The record is larger than the buffer for the broker."))
             return fail(
                 BufferFull("Too much is waiting for the broker already; the record was not published.")
             )
@@ -134,125 +159,123 @@ class Accumulator:
         if queue is None:
             self._wait_for_partitions(topic, pending)
         elif queue.append(pending):
-            self.ready(queue)
+            self.mark_ready(queue)
         return answer
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic, a new one if it is not known; ``None`` if Kafka does not allow its name."""
+        """Return a topic, and create it if necessary; ``None`` if Kafka does not allow its name."""
         topic = self.topics.get(name)
         if topic is None and is_legal_topic(name):
             topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
         return topic
 
-    def has_no_partition(self, topic: Topic, partition: int) -> UnknownPartition:
-        """Make the error for a partition that a topic does not have, as far as is known."""
-        # It may have got more meanwhile.
-        self.doubted.add(topic.name)
+    def unknown_partition_error(self, topic: Topic, partition: int) -> UnknownPartition:
+        """Return the error for a partition that is not known, and have the topic's metadata loaded again."""
+        # Partitions may have been added since.
+        self.stale_topics.add(topic.name)
         self.has_work = True
         return unknown_partition(partition, len(topic.queues))
 
     def check(self, names: Iterable[str]) -> Deferred[dict[str, PublishError]]:
         """
-        Find out which of some topics cannot be published to.
+        Check which topics cannot be published to.
 
-        :return: fires with the reasons, as soon as the partitions of all of them are known, or will not be.
+        :return: fires with their errors, when for each topic the partitions are known or loading them failed.
         """
         now_s = self._clock.seconds()
         check = TopicCheck(deadline_s=now_s + self.delivery_timeout_s)
         for name in names:
             topic = self.topic(name)
             if topic is None:
-                check.refused(name, illegal_topic())
+                check.add_error(name, illegal_topic())
                 continue
             topic.used_s = now_s
             if not topic.queues:
                 check.expect()
                 topic.checks.append(check)
-                self._want(topic)
+                self._need_partitions(topic)
         check.begin()
         return check.done
 
-    # Many records come together
+    # Accepting many records together
 
     def begin_intake(self) -> None:
-        """Note that many records are being taken in, until `end_intake`."""
+        """Note that an intake has begun; `when_empty` waits until `end_intake`."""
         self._intakes += 1
 
     def end_intake(self) -> None:
-        """Note that the records are placed, or will not be."""
+        """Note that an intake has placed all its records, or never will."""
         self._intakes -= 1
-        self._look_whether_empty()
+        self._notify_if_empty()
 
-    def reserve(self, loads: Collection[Load]) -> PublishError | None:
+    def reserve(self, groups: Collection[Group]) -> PublishError | None:
         """
-        Reserve the room for records that are to be placed with `place`, or given back with `give_back`.
+        Reserve the room for records; each group must then go to `place`, or to `fail_unplaced`.
 
-        There is room for all of them exactly if there would be for the last one after all the others.
+        There is room for all of them exactly if `append` would accept the last one after all the others.
 
-        :return: why there is none, and nothing is reserved then.
+        :return: the error if the buffer is too full or too small; nothing is reserved then.
         """
-        total = sum(load.size for load in loads)
+        total = sum(group.size for group in groups)
         if total > self._limit_bytes:
             return RecordTooLarge(
-                "The records take more room together than all that may wait for the broker. Publish fewer "
-                "of them at once."
+                "Together the records are larger than the buffer for the broker. Publish fewer at once."
             )
         left = self._limit_bytes - self._used - total
         is_full = left < 0
-        for load in loads:
-            # As for a single record, what is left for others does not count that record itself.
-            last = load.records[-1].size
-            queues = load.topic.queues if load.queue is None else [load.queue]
-            # Records that any partition may get spread over all of them.
-            held = sum(queue.held_or_reserved for queue in queues) if queues else load.topic.held
+        for group in groups:
+            # As in `append`, the free room does not include the last record itself.
+            last = group.records[-1].size
+            queues = group.topic.queues if group.queue is None else [group.queue]
+            # Records for any partition spread over all of them.
+            held = sum(queue.held_or_reserved for queue in queues) if queues else group.topic.held
             most, spread = left + last, max(1, len(queues))
-            if queues and load.size / spread > self._limit_bytes - total + last:
+            if queues and group.size / spread > self._limit_bytes - total + last:
                 return RecordTooLarge(
-                    "The records take more room together than may wait for one partition of a topic. Publish "
-                    "fewer of them at once."
+                    "Together the records are larger than the part of the buffer that one partition may use. "
+                    "Publish fewer of them at once."
                 )
-            is_full |= (held + load.size) / spread > most
+            is_full |= (held + group.size) / spread > most
         if is_full:
             return BufferFull(
                 "Too much is waiting for the broker already; none of the records was published."
             )
         self._used += total
-        self._reserved += sum(len(load.records) for load in loads)
-        for load in loads:
-            load.reserve()
+        self._reserved += sum(len(group.records) for group in groups)
+        for group in groups:
+            group.reserve()
         return None
 
-    def place(self, load: Load, count: int, *, now_s: float) -> None:
+    def place(self, group: Group, count: int, *, now_s: float) -> None:
         """
-        Put some records, for which there is room, behind those that wait.
+        Append the next records of a group to their queue. `reserve` must have reserved their room.
 
-        :param count: how many, at most.
-        :param now_s: the time by the reactor's clock, in seconds; their deadlines are counted from it.
+        :param count: maximum number of records.
+        :param now_s: the time of the reactor's clock, in seconds; their deadlines are counted from it.
         """
-        records, size = load.take(count)
+        records, size = group.take(count)
         self._reserved -= len(records)
         deadline_s = now_s + self.delivery_timeout_s
         if records[0].deadline_s != deadline_s:
-            # They were looked at in an earlier turn. A queue is in the order of the deadlines.
+            # The deadline was set in an earlier slice, and a queue is in the order of the deadlines.
             for pending in records:
                 pending.deadline_s = deadline_s
-        load.topic.used_s = now_s
-        queue = load.queue
+        group.topic.used_s = now_s
+        queue = group.queue
         if queue is None or queue.state is State.CLOSED:
             self._place(records, now_s)
         elif queue.extend(records, size):
-            self.ready(queue)
+            self.mark_ready(queue)
 
-    def give_back(self, load: Load, error: PublishError) -> None:
-        """Give up the records that were not placed."""
-        records, _ = load.take(len(load.records))
+    def fail_unplaced(self, group: Group, error: PublishError) -> None:
+        """Answer the callers of the records that were not placed yet."""
+        records, _ = group.take(len(group.records))
         self._reserved -= len(records)
         self.fail(records, error)
 
     def _place(self, records: Sequence[Pending], now_s: float) -> None:
-        """Place records of one topic whose queues are not known yet."""
         name = records[0].record.topic
-        # What was known of it when the room was reserved may have been forgotten.
+        # The topic may have been forgotten since the room was reserved.
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(name, batch_bytes=self._batch_bytes)
@@ -264,46 +287,44 @@ class Accumulator:
         self._distribute(topic, records)
 
     def _distribute(self, topic: Topic, records: Iterable[Pending]) -> None:
-        distributed = topic.distribute(records, turn=self._turn, now_s=self._clock.seconds())
+        distributed = topic.distribute(records, generation=self._drains, now_s=self._clock.seconds())
         for queue in distributed.ready:
-            self.ready(queue)
+            self.mark_ready(queue)
         for pending in distributed.misplaced:
             self.fail([pending], unknown_partition(pending.record.partition, len(topic.queues)))
-
-    # Which way a record goes
 
     def _wait_for_partitions(self, topic: Topic, pending: Pending) -> None:
         topic.waiting.append(pending)
         topic.held += pending.size
-        self._want(topic)
+        self._need_partitions(topic)
 
-    def _want(self, topic: Topic) -> None:
+    def _need_partitions(self, topic: Topic) -> None:
         if topic.name not in self.unknown:
             self.unknown[topic.name] = topic
             self.has_new_topic = self.has_work = True
 
-    # Queues that can be sent from
+    # Queues to send from
 
-    def ready(self, queue: PartitionQueue) -> None:
-        """Let the sender see to a queue."""
+    def mark_ready(self, queue: PartitionQueue) -> None:
+        """Include a queue in the next `drain`."""
         self._active[queue] = None
         self._ready[queue] = None
         self.has_work = True
 
-    def take_ready(self) -> Iterable[PartitionQueue]:
-        """Return the queues that became ready since the last time, in that order."""
+    def drain(self) -> Iterable[PartitionQueue]:
+        """Return the queues that became ready since the last `drain`, in that order."""
         ready, self._ready = self._ready, {}
-        self._turn += 1
+        self._drains += 1
         self.has_work = False
         return ready
 
-    # Partitions become known, or are gone
+    # Changes of partitions
 
     def set_partitions(self, topic: Topic, count: int) -> None:
         """
-        Note how many partitions a topic has.
+        Set the number of partitions of a topic, and distribute the records that waited for it.
 
-        :param count: at least as many as there are queues.
+        :param count: at least the number of its queues.
         """
         topic.add_partitions(count)
         if not topic.queues or not (topic.waiting or topic.checks):
@@ -313,14 +334,14 @@ class Accumulator:
         self.unknown.pop(topic.name, None)
         self._distribute(topic, waiting)
         for check in checks:
-            check.answered(topic.name, None)
+            check.set_result(topic.name, None)
 
     def close_queues(self, topic: Topic) -> tuple[list[int], list[Pending]]:
         """
-        Let the records that were not sent wait for the topic's new partitions.
+        Close all queues of a topic; records that were not sent wait for its new partitions.
 
-        :return: the producer ids of the queues, with which their partitions must not be numbered again;
-            and the records that may be stored, which leave, and are to be failed with `fail`.
+        :return: the producer ids of the queues, which the new queues must not use; and the records that may
+            be stored, which leave the queues, and must go to `fail`.
         """
         queues = topic.take_queues()
         waiting = list(topic.waiting)
@@ -333,7 +354,7 @@ class Accumulator:
             waiting += unsent
             possibly_stored += sent
             self._active.pop(queue, None)
-        # By the time of publishing, in which deadlines are looked at; records of one key stay in order.
+        # Deadlines are in the order of publishing, so that the records of one key stay in order.
         waiting.sort(key=lambda pending: pending.deadline_s)
         topic.waiting = deque(waiting)
         topic.held = sum(pending.size for pending in waiting)
@@ -342,69 +363,66 @@ class Accumulator:
         return producer_ids, possibly_stored
 
     def take_waiting(self, topic: Topic) -> list[Pending]:
-        """Take the records that wait for a topic's partitions; they leave, and are to be failed."""
+        """Remove and return the records that wait for a topic's partitions; they must go to `fail`."""
         waiting = list(topic.waiting)
         topic.waiting.clear()
         topic.held = 0
-        self._want_no_more(topic)
+        self._remove_if_not_needed(topic)
         return waiting
 
     def take_checks(self, topic: Topic) -> list[TopicCheck]:
-        """Take those who want to know of a topic; they leave, and are to be answered."""
+        """Remove and return the checks that wait for a topic's partitions; they must be answered."""
         checks, topic.checks = topic.checks, []
-        self._want_no_more(topic)
+        self._remove_if_not_needed(topic)
         return checks
 
-    def _want_no_more(self, topic: Topic) -> None:
+    def _remove_if_not_needed(self, topic: Topic) -> None:
         if not topic.waiting and not topic.checks:
             self.unknown.pop(topic.name, None)
 
     def forget_unused(self, name: str) -> None:
-        """Keep nothing of a topic that has no partitions, records or checks: its name may be made up."""
+        """Forget a topic without partitions, records and checks: callers may invent names."""
         topic = self.topics.get(name)
         if topic is not None and not topic.queues and not topic.waiting and not topic.checks:
             del self.topics[name]
 
-    # Records leave
+    # Answering callers
 
     def succeed(self, batch: Batch, *, topic: str, partition: int, offset: int) -> None:
         """
-        Answer all records of a batch.
+        Answer the callers of all records of a batch that has left its queue.
 
-        :param offset: of its first record; each of the others has the next one.
+        :param offset: of the first record; each of the others has the next one.
         """
         self._used -= batch.held
-        for pending in batch.records:
-            answer, index = pending.answer, pending.index
-            if isinstance(answer, Outcomes):
-                # As Outcomes.put, which would take as long again.
-                each = answer.each
-                if each[index] is None:
-                    each[index] = RecordMetadata(topic=topic, partition=partition, offset=offset)
-                    answer.missing -= 1
-                    if not answer.missing:
-                        answer.finish()
-            elif not answer.called:
-                answer.callback(RecordMetadata(topic=topic, partition=partition, offset=offset))
-            offset += 1
-        self._look_whether_empty()
+        for place, pending in enumerate(batch.records, offset):
+            answer = pending.answer
+            try:
+                if isinstance(answer, Outcomes):
+                    answer.put(pending.index, RecordMetadata(topic=topic, partition=partition, offset=place))
+                elif not answer.called:
+                    answer.callback(RecordMetadata(topic=topic, partition=partition, offset=place))
+            except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
+                self._log.failure("Answering for a record of {topic} failed", topic=topic)
+                _answer_with((pending,), OutcomeUnknown(SERVICE_FAULT.public))
+        self._notify_if_empty()
 
     def fail(self, records: Iterable[Pending], error: PublishError) -> None:
-        """Answer records that have left their queue; those who were not answered yet."""
+        """Answer the callers of records that have left their queue, unless they were answered already."""
         records = list(records)
         self._used -= sum(pending.size for pending in records)
-        _tell(records, error)
-        self._look_whether_empty()
+        _answer_with(records, error)
+        self._notify_if_empty()
 
-    def _look_whether_empty(self) -> None:
+    def _notify_if_empty(self) -> None:
         if not self._used and not self._intakes:
             self._idle.succeed(None)
 
-    def refuses_producer_ids(self, name: str) -> bool:
+    def disable_idempotence(self, name: str) -> bool:
         """
-        Note that a topic cannot be idempotent.
+        Note that a topic does not accept producer ids.
 
-        :return: whether that is new.
+        :return: ``True`` the first time.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -413,13 +431,13 @@ class Accumulator:
         return is_new
 
     def fail_unsent(self, error: PublishError) -> None:
-        """Answer everybody whose record is certainly not stored."""
+        """Answer the callers of all records that are certainly not stored, and all checks."""
         self.fail_waiting(error)
         for queue in self.active:
             self.fail(queue.give_up_unsent(), error)
 
     def fail_waiting(self, error: PublishError) -> None:
-        """Answer everybody who waits for a topic's partitions."""
+        """Answer the callers of all records and checks that wait for a topic's partitions."""
         self.fail_checks(error)
         for topic in list(self.unknown.values()):
             waiting = self.take_waiting(topic)
@@ -427,85 +445,96 @@ class Accumulator:
             self.fail(waiting, error)
 
     def fail_checks(self, error: PublishError) -> None:
-        """Answer everybody who wants to know whether a topic can be published to."""
+        """Answer all checks."""
         for topic in list(self.unknown.values()):
             checks = self.take_checks(topic)
             self.forget_unused(topic.name)
             for check in checks:
-                check.answered(topic.name, error)
+                check.set_result(topic.name, error)
 
     def fail_sent(self, error: PublishError) -> None:
-        """Answer everybody whose record may be stored."""
+        """Answer the callers of all records that may be stored."""
         for queue in self.active:
             self.fail(queue.abandon(), error)
             if queue.state is State.READY:
-                self.ready(queue)
+                self.mark_ready(queue)
 
-    # Time passes
+    # Deadlines
 
-    def hurry(self, wait_s: float, *, reason: FailureReason) -> None:
+    def shorten_deadlines(self, wait_s: float, *, reason: FailureReason) -> None:
         """
-        Let records that come from now on wait for a shorter time before they are sent.
+        Shorten the deadlines of records that are accepted from now on, until `restore_deadlines`.
 
-        :param wait_s: so long, in seconds.
-        :param reason: why, for those that no attempt was made for.
+        A record that has been sent keeps its whole time.
+
+        :param wait_s: the time that they may wait before they are sent, in seconds.
+        :param reason: the reason to give for a record that no attempt was made for.
         """
         self._outage = reason
         earlier_s = self.delivery_timeout_s - wait_s
-        if self._hurry is None and earlier_s > 0:
-            self._hurry = Hurry(self._clock.seconds() + self.delivery_timeout_s, earlier_s)
+        if self._shortened is None and earlier_s > 0:
+            self._shortened = ShortenedDeadlines(self._clock.seconds() + self.delivery_timeout_s, earlier_s)
 
-    def end_hurry(self) -> None:
-        """Give all that still wait their whole time again."""
-        self._hurry = self._outage = None
+    def restore_deadlines(self) -> None:
+        """End the effect of `shorten_deadlines`, also for records that still wait."""
+        self._shortened = self._outage = None
 
     def expire(self, *, reason: FailureReason | None) -> list[PartitionQueue]:
         """
-        Answer the callers whose time is over.
+        Answer the callers whose deadlines have passed.
 
-        :param reason: why partitions are not known, for those who wait for them.
+        :param reason: the reason for which partitions are not known, for records that wait for them.
         :return: the queues that had such records.
         """
-        now_s, hurry = self._clock.seconds(), self._hurry
+        now_s, shortened = self._clock.seconds(), self._shortened
         late_queues: list[PartitionQueue] = []
         for topic in list(self.unknown.values()):
-            late = take_late(topic.waiting, now_s, hurry)
-            late_checks = [check for check in topic.checks if _is_late(check.deadline_s, now_s, hurry)]
+            late = take_late(topic.waiting, now_s, shortened)
+            late_checks = [check for check in topic.checks if _is_late(check.deadline_s, now_s, shortened)]
             if late or late_checks:
                 topic.held -= sum(pending.size for pending in late)
                 topic.checks = [check for check in topic.checks if check not in late_checks]
-                self._want_no_more(topic)
+                self._remove_if_not_needed(topic)
                 self.forget_unused(topic.name)
                 error = unavailable(reason or self.outage)
                 self.fail(late, error)
                 for check in late_checks:
-                    check.answered(topic.name, error)
+                    check.set_result(topic.name, error)
         for queue in self.active:
-            expired = queue.expire(now_s, hurry)
-            if expired is not None:
-                if queue.state is State.READY:
-                    self.ready(queue)
-                late_queues.append(queue)
-                timed_out = PublishTimedOut("The broker did not say in time whether the record was stored.")
-                _tell(expired.unanswered, timed_out)
-                self.fail(expired.dropped, timed_out)
-                self.fail(expired.unsent, unavailable(queue.reason or self.outage))
-            if queue.state is State.IDLE or queue.state is State.CLOSED:
-                self._active.pop(queue, None)
+            try:
+                if self._expire(queue, now_s, shortened):
+                    late_queues.append(queue)
+            except Exception:  # noqa: BLE001, PERF203 -- any fault; the callers of the other queues are answered
+                self._log.failure("Expiring records of {topic} failed", topic=queue.topic)
+                self.fail(queue.abandon(), OutcomeUnknown(SERVICE_FAULT.public))
+                self.fail(queue.give_up_unsent(), unavailable(SERVICE_FAULT))
         return late_queues
 
+    def _expire(self, queue: PartitionQueue, now_s: float, shortened: ShortenedDeadlines | None) -> bool:
+        expired = queue.expire(now_s, shortened)
+        if expired is not None:
+            if queue.state is State.READY:
+                self.mark_ready(queue)
+            timed_out = PublishTimedOut("The broker did not say in time whether the record was stored.")
+            _answer_with(expired.unanswered, timed_out)
+            self.fail(expired.dropped, timed_out)
+            self.fail(expired.unsent, unavailable(queue.reason or self.outage))
+        if queue.state is State.IDLE or queue.state is State.CLOSED:
+            self._active.pop(queue, None)
+        return expired is not None
 
-def _is_late(deadline_s: float, now_s: float, hurry: Hurry | None) -> bool:
-    if hurry is not None and deadline_s >= hurry.from_deadline_s:
-        deadline_s -= hurry.earlier_s
+
+def _is_late(deadline_s: float, now_s: float, shortened: ShortenedDeadlines | None) -> bool:
+    if shortened is not None and deadline_s >= shortened.from_deadline_s:
+        deadline_s -= shortened.earlier_s
     return deadline_s <= now_s
 
 
-def _tell(records: Iterable[Pending], error: PublishError) -> None:
+def _answer_with(records: Iterable[Pending], error: PublishError) -> None:
     for pending in records:
         answer = pending.answer
         if isinstance(answer, Outcomes):
             answer.put(pending.index, error)
         elif not answer.called:
-            # Each has an exception of its own, which it may raise and chain as it likes.
+            # Each caller gets an exception of its own, since raising and chaining change it.
             answer.errback(type(error)(*error.args))

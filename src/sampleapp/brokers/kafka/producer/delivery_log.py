@@ -1,4 +1,4 @@
-"""Lines in the operator's log about partitions: one for all that fail, or work again, for one reason."""
+"""Log lines about partitions that fail, or work again: one line for all with the same reason."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 __all__ = ["DeliveryLog"]
 
 _GATHERING_S: Final = 0.5
+"""The delay of a line, in seconds, so that it names all partitions that fail at the same time."""
 _NAMED: Final = 20
-"""How many partitions a line names: an outage of a large cluster concerns thousands."""
+"""Maximum partitions named in a line: an outage of a large cluster concerns thousands."""
 
 _SLOW: Final = "The broker is slow."
+"""The reason if no attempt has failed."""
 
 
 class DeliveryLog:
     """
-    Which partitions have records that are not acknowledged in time.
+    Logs partitions whose records are not acknowledged in time.
 
-    A broker that fails takes many partitions with it, so what is to be said is gathered for a short time.
+    A broker that fails is the leader of many partitions, so they are gathered for `_GATHERING_S`.
     """
 
     _log = Logger()
 
     def __init__(self, *, clock: IReactorTime) -> None:
-        """:param clock: says when what was gathered is due."""
+        """:param clock: times the lines."""
         self._clock = clock
         self.failing: set[tuple[str, int]] = set()
-        """By topic and number. Only this object changes it."""
+        """The partitions that fail, by topic and number. Only this object changes it."""
         self._new: dict[str, list[tuple[str, int]]] = {}
         self._again: list[tuple[str, int]] = []
         self._due_s: float | None = None
 
     def failed(self, topic: str, partition: int, reason: FailureReason | None) -> None:
-        """Note that records of a partition were not acknowledged in time: once, until it works again."""
+        """Log that records of a partition were not acknowledged in time; once, until `acknowledged`."""
         if (topic, partition) not in self.failing:
             self.failing.add((topic, partition))
             sentence = _SLOW if reason is None else reason.sentence
@@ -45,22 +47,22 @@ class DeliveryLog:
             self._begin()
 
     def acknowledged(self, topic: str, partition: int) -> None:
-        """Note that a partition works."""
+        """Log that a partition works again, if it had failed."""
         if (topic, partition) in self.failing:
             self.failing.discard((topic, partition))
             self._again.append((topic, partition))
             self._begin()
 
     def forget(self, topics: set[str]) -> None:
-        """Forget what is known of all other topics than these."""
+        """Forget the partitions of all topics except these."""
         self.failing = {each for each in self.failing if each[0] in topics}
 
     def is_waiting(self) -> bool:
-        """Return whether something is still to be written."""
+        """Return ``True`` if a line is still to be written."""
         return self._due_s is not None
 
     def write(self, *, at_once: bool = False) -> None:
-        """Write what is due."""
+        """Write the lines that are due; with `at_once`, all."""
         if self._due_s is None or (self._clock.seconds() < self._due_s and not at_once):
             return
         self._due_s = None
@@ -68,7 +70,8 @@ class DeliveryLog:
         again, self._again = self._again, []
         for reason, partitions in new.items():
             self._log.warn(
-                "Records for {partitions} are not acknowledged in time: {reason}",
+                "Records for {partitions} are not acknowledged in time, and their callers get 503 or 504: "
+                "{reason}",
                 partitions=_named(partitions),
                 reason=reason,
             )
@@ -81,7 +84,7 @@ class DeliveryLog:
 
 
 def _named(partitions: list[tuple[str, int]]) -> str:
-    """Name partitions as people do: ``partitions 0, 3 and 7 of t``; not more of them than can be read."""
+    """Format partitions, as in ``partitions 0, 3, 7 of t``; up to `_NAMED` of them."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(set(partitions))[:_NAMED]:
         by_topic.setdefault(topic, []).append(partition)

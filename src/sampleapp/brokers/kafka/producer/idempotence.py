@@ -1,4 +1,4 @@
-"""Producer ids, with which the brokers recognise a batch that they have already stored (KIP-98)."""
+"""Producer ids, by which brokers recognise a batch that they have already stored (KIP-98)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed, ask_one_of
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue
 from sampleapp.brokers.kafka.protocol import InitProducerIdRequest, ProducerIdentity
-from sampleapp.brokers.shared.backoff import Backoff
-from sampleapp.brokers.shared.pause import Pause
-from sampleapp.brokers.shared.waiters import Waiters
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.pause import Pause
+from sampleapp.concurrency.waiters import Waiters
 
 __all__ = ["ProducerIds"]
 
 _BACKOFF: Final = Backoff(first_s=0.1, max_s=1.0)
 _TIMEOUT_S: Final = 5.0
 _NOT_GRANTED: Final = (
-    # Before Kafka 2.8 it takes the right IdempotentWrite on the cluster (KIP-679).
+    # Before Kafka 2.8, a producer id requires the right IdempotentWrite on the cluster (KIP-679).
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.UNSUPPORTED_VERSION,
@@ -30,16 +30,16 @@ _NOT_GRANTED: Final = (
 
 class ProducerIds:
     """
-    The producer id that partitions are numbered with.
+    Gets producer ids from the cluster, and assigns them to queues.
 
-    All begin with the same one. A partition that has lost its place takes another, or the next epoch; the
-    others go on as they were.
+    All queues begin with the same id. A queue that cannot go on with its sequence numbers takes another id,
+    or the next epoch; the other queues keep theirs.
     """
 
     _log = Logger()
 
     def __init__(self, *, client: ClusterClient, is_wanted: bool, clock: IReactorTime) -> None:
-        """:param is_wanted: whether to be idempotent."""
+        """:param is_wanted: ``False`` to publish without idempotence."""
         self._client = client
         self._clock = clock
         self._is_on = is_wanted
@@ -49,21 +49,21 @@ class ProducerIds:
         self._pause = Pause(clock)
         self._stopped = False
 
-    def number(self, queue: PartitionQueue) -> bool:
+    def assign_to(self, queue: PartitionQueue) -> bool:
         """
-        Number a queue, if it needs that.
+        Assign the producer id to a queue that needs one.
 
-        :return: whether it may be sent from; if not, `load` a producer id first.
+        :return: ``False`` if there is none yet: call `load` first. ``True`` if the queue may be sent from.
         """
-        if not self._is_on or not queue.needs_number:
+        if not self._is_on or not queue.needs_producer_id:
             return True
         if self._identity is None:
             return False
-        queue.number(producer_id=self._identity.producer_id, epoch=self._identity.epoch)
+        queue.assign_producer_id(producer_id=self._identity.producer_id, epoch=self._identity.epoch)
         return True
 
     def retire(self, producer_id: int | None) -> None:
-        """Number no queue with this producer id any more."""
+        """Assign this producer id to no further queue."""
         if self._identity is not None and self._identity.producer_id == producer_id:
             self._identity = None
 
@@ -71,7 +71,7 @@ class ProducerIds:
         """
         Get a producer id from any broker.
 
-        :return: fires with ``None`` when there is one, or it is known that there will be none. Never fails.
+        :return: fires with ``None`` when there is one, or when idempotence is off. Never fails.
         """
         waiter = self._waiters.wait()
         if not self._is_loading:
@@ -82,7 +82,7 @@ class ProducerIds:
         return waiter
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Send no more requests."""
         self._stopped = True
         self._pause.end()
 
@@ -97,15 +97,16 @@ class ProducerIds:
     async def _is_settled(self) -> bool:
         try:
             identity = await self._ask()
+            if identity.error == ErrorCode.NONE:
+                self._identity = identity
+                return True
+            if identity.error in _NOT_GRANTED:
+                self._go_without(f"the broker answers {ErrorCode.name_of(identity.error)}")
         except RequestFailed as error:
             if error.reason.incompatible:
                 self._go_without("the broker does not offer it")
-            return not self._is_on
-        if identity.error == ErrorCode.NONE:
-            self._identity = identity
-            return True
-        if identity.error in _NOT_GRANTED:
-            self._go_without(f"the broker answers {ErrorCode.name_of(identity.error)}")
+        except Exception:  # noqa: BLE001 -- any fault: queues wait for it, and another attempt may succeed
+            self._log.failure("Getting a producer id failed")
         return not self._is_on
 
     async def _ask(self) -> ProducerIdentity:
@@ -113,7 +114,7 @@ class ProducerIds:
         if not client.node_ids():
             await client.load_metadata(())
         identity: ProducerIdentity = await ask_one_of(
-            # Any broker gives them.
+            # Any broker can assign producer ids; one that is connected answers sooner.
             sorted(client.node_ids(), key=lambda node_id: not client.is_connected(node_id)),
             ask=lambda node_id: client.request(node_id, InitProducerIdRequest(), timeout_s=_TIMEOUT_S),
             clock=self._clock,
@@ -123,7 +124,7 @@ class ProducerIds:
     def _go_without(self, reason: str) -> None:
         self._is_on = False
         self._log.warn(
-            "Idempotence is off: {reason}. A record whose request is not answered is not sent again, "
-            "and its caller gets 504.",
+            "Idempotence is off: {reason}. If a request is not answered, its records are not sent again, "
+            "and their callers get 504.",
             reason=reason,
         )

@@ -1,4 +1,4 @@
-"""What became of many records that were published together."""
+"""The outcomes of records that were published together."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ __all__ = ["Outcomes"]
 
 class Outcomes:
     """
-    The outcomes of one `sampleapp.interfaces.IBroker.publish_many`, until all of them are known.
+    Collects the outcomes of one `sampleapp.interfaces.IBroker.publish_many`, and answers its caller.
 
-    One for all records, so that none of them needs a Deferred of its own.
+    All records share it, so that they need no Deferreds of their own. A record may outlive it: a batch stays
+    at the broker after its callers were answered at their deadline. So the caller gets the list itself, and
+    later outcomes are dropped.
     """
 
-    __slots__ = ("done", "each", "missing")
+    __slots__ = ("_missing", "_outcomes", "done")
 
     def __init__(self, count: int) -> None:
-        """:param count: how many records there are: at least one."""
-        self.each: list[Outcome | None] = [None] * count
-        """In the order of the records; ``None`` while it is not known."""
-        self.missing = count
-        """How many are not known yet. Who puts an outcome where none was counts it, and calls `finish`."""
+        """:param count: the number of records, at least one."""
+        self._outcomes: list[Outcome | None] = [None] * count
+        """In the order of the records; ``None`` while unknown. Empty after the caller was answered."""
+        self._missing = count
         self.done: Deferred[list[Outcome]] = Deferred()
-        """Fires with all of them. Cancelling it stops the waiting only."""
+        """Fires with all outcomes, in a list that the caller may keep. Cancelling stops only the waiting."""
 
     def put(self, index: int, outcome: Outcome) -> None:
-        """Note what became of one record, unless that was told already."""
-        if self.each[index] is None:
-            self.each[index] = outcome
-            self.missing -= 1
-            if not self.missing:
-                self.finish()
-
-    def finish(self) -> None:
-        """Tell who waits, now that nothing is missing."""
-        if not self.done.called:
-            self.done.callback(cast("list[Outcome]", self.each))
+        """Set the outcome of one record, unless it has one or the caller was answered."""
+        if self._missing and self._outcomes[index] is None:
+            self._outcomes[index] = outcome
+            self._missing -= 1
+            if not self._missing:
+                outcomes = self._close()
+                if not self.done.called:
+                    self.done.callback(cast("list[Outcome]", outcomes))
 
     def refuse(self, error: PublishError) -> None:
-        """Tell who waits that none of the records was published."""
+        """Answer the caller with one error: none of the records was published."""
+        self._close()
         if not self.done.called:
             self.done.errback(error)
+
+    def _close(self) -> list[Outcome | None]:
+        outcomes, self._outcomes, self._missing = self._outcomes, [], 0
+        return outcomes

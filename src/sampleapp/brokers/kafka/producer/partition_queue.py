@@ -1,13 +1,13 @@
 """
-The records of one partition: a queue that is the only owner of its state.
+The records of one partition: a queue, as a state machine.
 
-Rule: whatever changes what a queue holds, or what may happen to it next, is a method here, and is listed
-in `TRANSITIONS`. A method returns the records that leave the queue by it; the caller answers them.
+Rule: every change of a queue's records or state is a method here, and is listed in `TRANSITIONS`. A method
+returns the records that leave the queue; the calling code answers their callers.
 
 Theory
 ======
 
-A producer must store each record once, and those of a partition in order, although an answer may be lost.
+A producer must store each record once, and the records of a partition in order, although answers may be lost.
 Kafka helps with idempotence (KIP-98): a batch carries a producer id, an epoch and the sequence number of
 its first record. The broker appends the next number of the newest epoch, answers a repetition of one of
 the last batches as it did the first time, and refuses everything else. Three rules follow.
@@ -15,16 +15,16 @@ the last batches as it did the first time, and refuses everything else. Three ru
 1. *One batch of a partition in flight.* With a second one behind it, a failure of the first would leave
    the second out of sequence, or, without idempotence, in front of it.
 
-2. *An attempt of which the outcome is unknown is repeated with the same bytes.* Its records and its
-   sequence number stay together: the broker recognises the batch, or appends it. So there are two kinds
-   of each state that a batch can be in. In `IN_FLIGHT` an answer that the batch was not stored is final,
-   and its records go back in front of the others (`WAITING_RETRY`). In `RESENT` it is about this attempt
-   only: an earlier one may have been stored, and so the batch stays as it is (`UNRESOLVED`).
+2. *An attempt with an unknown outcome is repeated with the same bytes.* Its records and its sequence number
+   stay together: the broker recognises the batch, or appends it. So there are two kinds of each state that
+   a batch can be in. In `IN_FLIGHT`, an answer that the batch was not stored is final, and its records go
+   back to the front of the queue (`WAITING_RETRY`). In `RESENT`, such an answer is about this attempt only:
+   an earlier attempt may have been stored, and so the batch stays as it is (`UNRESOLVED`).
 
-3. *An unknown outcome that is given up is fenced.* The next batch has the next epoch (KIP-360): should
-   the one that was given up still arrive, as it may from the socket of a broker that was stopped for a
-   while, the broker refuses it. Without that, records would change their order, and their sequence
-   number could be taken for that of the next batch, which would then be lost.
+3. *A batch that is given up with an unknown outcome is fenced.* The next batch has the next epoch (KIP-360).
+   If the batch that was given up still arrives, for example from the socket of a broker that was stopped for
+   a while, the broker refuses it. Otherwise records would change their order; or the broker could take the
+   next batch, with the same sequence number, for a repetition, and it would be lost.
 
 ::
 
@@ -50,18 +50,19 @@ from twisted.internet.defer import Deferred
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
-from sampleapp.brokers.shared.backoff import Backoff
+from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import Record, RecordMetadata
 
 __all__ = [
+    "MAY_BE_SENT",
     "TRANSITIONS",
     "Batch",
     "Event",
     "Expired",
-    "Hurry",
     "IllegalTransition",
     "PartitionQueue",
     "Pending",
+    "ShortenedDeadlines",
     "State",
     "take_late",
 ]
@@ -70,33 +71,38 @@ _BACKOFF: Final = Backoff(first_s=0.05, max_s=0.4)
 _SUSPECT_S: Final = 10.0
 _MAX_EPOCH: Final = 2**15 - 2
 _SEQUENCES: Final = 2**31
-"""After the greatest 32-bit number comes 0 again."""
+"""After the greatest 32-bit number, sequence numbers begin at 0 again."""
 
 
 class State(Enum):
-    """What a queue waits for."""
+    """The state of a queue."""
 
-    IDLE = "for records"
-    READY = "for a request to its leader"
-    IN_FLIGHT = "for the answer to the first attempt of a batch"
-    WAITING_RETRY = "for time to pass, or another leader; nothing of it is stored"
-    UNRESOLVED = "for time to pass, or another leader; its batch may be stored"
-    RESEND = "for a request to its leader, with a batch that may be stored"
-    RESENT = "for the answer to another attempt of a batch that may be stored"
-    ABANDONED = "for the answer to a batch whose callers are answered"
-    CLOSED = "for nothing: its partition is gone"
+    IDLE = "waits for records"
+    READY = "waits for a request to its leader"
+    IN_FLIGHT = "waits for the answer to the first attempt of a batch"
+    WAITING_RETRY = "waits for the back-off, or another leader; none of its records is stored"
+    UNRESOLVED = "waits for the back-off, or another leader; its batch may be stored"
+    RESEND = "waits for a request to its leader, with a batch that may be stored"
+    RESENT = "waits for the answer to another attempt of a batch that may be stored"
+    ABANDONED = "waits for the answer to a batch whose callers are answered"
+    CLOSED = "waits for nothing: its partition does not exist any longer"
 
-    # Enum's own is Python code, which takes longer than everything else that a transition does.
+    # Enum's __hash__ is Python code, and slower than the rest of a transition.
     __hash__ = object.__hash__
 
 
+# A set, since looking up members of an Enum for every batch is slow before Python 3.12.
+MAY_BE_SENT: Final = frozenset({State.READY, State.RESEND})
+"""The states in which `PartitionQueue.begin_attempt` is possible."""
+
+
 class Event(Enum):
-    """What may happen to a queue; each is named after the method that does it."""
+    """An event in the life of a queue, named after its method."""
 
     APPEND = "append"
     EXTEND = "extend"
-    NUMBER = "number"
-    FORGET_NUMBER = "forget_number"
+    ASSIGN_PRODUCER_ID = "assign_producer_id"
+    DROP_PRODUCER_ID = "drop_producer_id"
     BEGIN_ATTEMPT = "begin_attempt"
     STORED = "stored"
     TRY_AGAIN_AFTER = "try_again_after"
@@ -125,7 +131,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     State.IDLE: {
         Event.APPEND: _to(State.READY),
         Event.EXTEND: _to(State.READY),
-        Event.FORGET_NUMBER: _to(State.IDLE),
+        Event.DROP_PRODUCER_ID: _to(State.IDLE),
         Event.EXPIRE: _to(State.IDLE),
         Event.GIVE_UP_UNSENT: _to(State.IDLE),
         Event.ABANDON: _to(State.IDLE),
@@ -134,8 +140,8 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     State.READY: {
         Event.APPEND: _to(State.READY),
         Event.EXTEND: _to(State.READY),
-        Event.NUMBER: _to(State.READY),
-        Event.FORGET_NUMBER: _to(State.READY),
+        Event.ASSIGN_PRODUCER_ID: _to(State.READY),
+        Event.DROP_PRODUCER_ID: _to(State.READY),
         Event.BEGIN_ATTEMPT: _to(State.IN_FLIGHT),
         Event.TRY_AGAIN_AFTER: _to(State.WAITING_RETRY),
         Event.EXPIRE: _NEXT_BATCH,
@@ -160,7 +166,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     State.WAITING_RETRY: {
         Event.APPEND: _to(State.WAITING_RETRY),
         Event.EXTEND: _to(State.WAITING_RETRY),
-        Event.FORGET_NUMBER: _to(State.WAITING_RETRY),
+        Event.DROP_PRODUCER_ID: _to(State.WAITING_RETRY),
         Event.RETRY: _to(State.READY),
         Event.EXPIRE: (State.WAITING_RETRY, State.IDLE),
         Event.GIVE_UP_UNSENT: _to(State.IDLE),
@@ -209,7 +215,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
         Event.ANSWERED_LATE: _NEXT_BATCH,
         Event.CLOSE: _to(State.CLOSED),
     },
-    # Who goes through all queues may meet one that was closed meanwhile; it has no records.
+    # A loop over all queues may reach one that was closed since it began; it has no records.
     State.CLOSED: {
         Event.EXPIRE: _to(State.CLOSED),
         Event.GIVE_UP_UNSENT: _to(State.CLOSED),
@@ -223,8 +229,8 @@ def _after(event: Event) -> dict[State, tuple[State, State]]:
     return {state: events[event] for state, events in TRANSITIONS.items() if event in events}
 
 
-# The same for what happens with every record, or with every batch: before Python 3.12 it takes longer to look
-# up a member of an Enum than all the rest of such a transition.
+# Tables for the events of every record and every batch: before Python 3.12, looking up a member of an Enum
+# takes longer than the rest of such a transition.
 _AFTER_APPEND: Final = _after(Event.APPEND)
 _AFTER_EXTEND: Final = _after(Event.EXTEND)
 _AFTER_BEGIN_ATTEMPT: Final = _after(Event.BEGIN_ATTEMPT)
@@ -232,10 +238,10 @@ _AFTER_STORED: Final = _after(Event.STORED)
 
 
 class IllegalTransition(Exception):
-    """Something was to happen to a queue that may not happen in its state: a fault of ours."""
+    """A method of a queue was called in a state that does not allow it: a fault in our code."""
 
     def __init__(self, state: State, event: Event) -> None:
-        """:param event: what was to happen."""
+        """:param event: the event that is not allowed."""
         super().__init__(f"{event.name} is not possible in the state {state.name}.")
         self.state = state
         self.event = event
@@ -243,20 +249,20 @@ class IllegalTransition(Exception):
 
 class Pending(Struct, gc=False):
     """
-    One record, and who waits for it.
+    A record, and the caller that waits for it.
 
-    It needs no garbage collector: it leaves its queue when it is answered, and so every cycle.
+    It needs no garbage collector: when it is answered, it leaves its queue and so any reference cycle.
     """
 
     record: Record
     size: int
-    """The bytes that it takes in the buffer."""
+    """The bytes that it uses in the buffer."""
     deadline_s: float
-    """When its caller has to be answered, in seconds of the reactor's clock."""
+    """The time by which its caller must be answered, in seconds of the reactor's clock."""
     answer: Deferred[RecordMetadata] | Outcomes
-    """Who waits: for this record alone, or for all that were published together."""
+    """The caller's answer: for this record alone, or for all records published together."""
     index: int = -1
-    """Which of those it is."""
+    """The record's place in `Outcomes`."""
 
 
 class Batch(Struct):
@@ -266,29 +272,29 @@ class Batch(Struct):
     held: int
     """The bytes of all records."""
     data: bytes = b""
-    """As it is on the wire. Kept for as long as the broker may have it: it must not change then."""
+    """The encoded batch. Kept while the broker may have it: the next attempt must repeat the same bytes."""
     expired: int = 0
-    """How many of the records, from the first on, have callers who were told that time is over."""
+    """The number of records, from the first on, whose callers were answered at their deadlines."""
 
 
-class Hurry(Struct, frozen=True):
-    """A shorter wait for records that came since a moment and are not sent, while no broker is reachable."""
+class ShortenedDeadlines(Struct, frozen=True):
+    """Earlier deadlines for new records that are not sent, while no broker can be reached."""
 
     from_deadline_s: float
-    """The deadline of the first record that it is for, in seconds of the reactor's clock."""
+    """Deadlines from this one on are earlier, in seconds of the reactor's clock."""
     earlier_s: float
-    """By how much earlier than at their deadlines they are given up, in seconds."""
+    """The difference, in seconds."""
 
 
 class Expired(Struct, frozen=True):
-    """Records of one queue whose time is over."""
+    """Records of one queue whose deadlines have passed."""
 
     unsent: list[Pending]
-    """They have left the queue, and were certainly not stored."""
+    """Records that have left the queue, and are certainly not stored."""
     unanswered: list[Pending]
-    """Their callers are to be told that the outcome is unknown; they stay, since their batch does."""
+    """Records that stay with their batch; their callers must be told that the outcome is unknown."""
     dropped: list[Pending]
-    """They have left the queue: their batch, for which nobody waits any more, was given up."""
+    """Records that have left the queue with their batch, after the deadlines of all its callers."""
 
 
 class _Sequence(Struct):
@@ -297,23 +303,23 @@ class _Sequence(Struct):
     producer_id: int
     epoch: int
     next: int = 0
-    """The number of the next record that is sent for the first time."""
+    """The sequence number of the next new record."""
 
 
-def take_late(waiting: deque[Pending], now_s: float, hurry: Hurry | None) -> list[Pending]:
+def take_late(waiting: deque[Pending], now_s: float, shortened: ShortenedDeadlines | None) -> list[Pending]:
     """
-    Take those out of a queue whose time is over.
+    Remove and return the records whose deadlines have passed.
 
-    :param waiting: in the order of their deadlines.
-    :param now_s: the time by the reactor's clock, in seconds.
+    :param waiting: the records, in the order of their deadlines.
+    :param now_s: the time of the reactor's clock, in seconds.
     """
     late = []
     while waiting and waiting[0].deadline_s <= now_s:
         late.append(waiting.popleft())
-    if hurry is not None and waiting and waiting[-1].deadline_s >= hurry.from_deadline_s:
-        # Records that came before, with more time, may be in front of them.
-        first = bisect_left(waiting, hurry.from_deadline_s, key=_deadline_s)
-        end = bisect_right(waiting, now_s + hurry.earlier_s, lo=first, key=_deadline_s)
+    if shortened is not None and waiting and waiting[-1].deadline_s >= shortened.from_deadline_s:
+        # In front of them there may be records from before the outage, which keep their whole time.
+        first = bisect_left(waiting, shortened.from_deadline_s, key=_deadline_s)
+        end = bisect_right(waiting, now_s + shortened.earlier_s, lo=first, key=_deadline_s)
         if end > first:
             waiting.rotate(-first)
             late += [waiting.popleft() for _ in range(end - first)]
@@ -326,7 +332,7 @@ def _deadline_s(pending: Pending) -> float:
 
 
 class PartitionQueue:
-    """What waits for one partition, and the one batch of it that may be at a broker."""
+    """The records that wait for one partition, and the batch that is, or may be, at a broker."""
 
     __slots__ = (
         "_attempts",
@@ -348,7 +354,7 @@ class PartitionQueue:
     )
 
     def __init__(self, *, topic: str, partition: int, batch_bytes: int) -> None:
-        """:param batch_bytes: how large a batch may become, unless a single record is larger."""
+        """:param batch_bytes: maximum size of a batch, unless a single record is larger."""
         self.topic = topic
         self.partition = partition
         self._batch_bytes_at_most = batch_bytes
@@ -358,9 +364,9 @@ class PartitionQueue:
         self.held = 0
         """The bytes of all its records. Only the queue changes it."""
         self.reserved = 0
-        """The bytes of records that will be put into it, for which there is room. Their `Load` changes it."""
+        """The bytes reserved for records that will be appended. Only their `Group` changes it."""
         self.state = State.IDLE
-        """What it waits for. Only the queue changes it."""
+        """Only the queue changes it."""
         self._sequence: _Sequence | None = None
         self._is_idempotent = True
         self._attempts = 0
@@ -369,78 +375,78 @@ class PartitionQueue:
         self._failed_leader: int | None = None
         self._reason: FailureReason | None = None
 
-    # What others may know
+    # Queries
 
     @property
     def held_or_reserved(self) -> int:
-        """The bytes that it takes of the room for all."""
+        """The bytes that it uses in the buffer."""
         return self.held + self.reserved
 
     @property
     def has_full_batch(self) -> bool:
-        """Whether more is held than one batch takes."""
+        """``True`` if its records do not fit into one batch."""
         return self.held > self._batch_bytes
 
     @property
     def reason(self) -> FailureReason | None:
-        """Why the last attempt failed; ``None`` when the last one succeeded."""
+        """The reason why the last attempt failed; ``None`` if it succeeded."""
         return self._reason
 
     @property
     def records(self) -> int:
-        """How many records it has."""
+        """The number of its records, including those of the batch."""
         return len(self._waiting) + self.batch_records
 
     @property
     def batch_records(self) -> int:
-        """How many records the batch has that may be at a broker."""
+        """The number of records in the batch that is, or may be, at a broker."""
         return 0 if self._batch is None else len(self._batch.records)
 
     @property
-    def is_numbered(self) -> bool:
-        """Whether a broker recognises its batches, so that one may be sent again."""
+    def has_producer_id(self) -> bool:
+        """``True`` if a broker recognises its batches, so that a batch may be sent again."""
         return self._sequence is not None
 
     @property
-    def needs_number(self) -> bool:
-        """Whether a producer id is needed before the next attempt."""
+    def needs_producer_id(self) -> bool:
+        """``True`` if it needs a producer id before the next attempt."""
         return self._sequence is None and self._is_idempotent
 
     @property
     def producer_id(self) -> int | None:
-        """The producer id that it is numbered with."""
+        """The producer id of its batches; ``None`` for none."""
         return None if self._sequence is None else self._sequence.producer_id
 
     def rank(self, now_s: float) -> tuple[bool, bool, int]:
-        """Return how far it is behind: a record without a key goes where that is least (KIP-794)."""
+        """Return a sort key for the backlog; keyless records go to the queue with the least (KIP-794)."""
         waits = self.state is State.WAITING_RETRY or self.state is State.UNRESOLVED
         return waits, self._suspect_until_s > now_s, self.held
 
     def may_retry(self, now_s: float, *, leader: int | None) -> bool:
         """
-        Return whether a queue that waits for another attempt has waited long enough.
+        Return ``True`` if the back-off is over, or there is another leader.
 
-        :param leader: the node id of the partition's leader. If it is not the one that the last attempt
-            failed at, there is nothing to wait for.
+        :param leader: the node id of the partition's leader. If the last attempt failed at another one, the
+            queue does not wait any longer.
         """
         if self.state is not State.WAITING_RETRY and self.state is not State.UNRESOLVED:
             return False
         return now_s >= self._not_before_s or leader not in (None, self._failed_leader)
 
     def next_bytes(self) -> int:
-        """Return how large the next batch is on the wire at most."""
+        """Return the maximum size of the next batch, in bytes on the wire."""
         if self._batch is not None:
             return len(self._batch.data)
         first = self._waiting[0].size if self._waiting else 0
         return BATCH_OVERHEAD + min(self.held, max(self._batch_bytes, first))
 
-    # What may happen to it
+    # Events
 
     def append(self, pending: Pending) -> bool:
         """
-        Put a record behind all others.
+        Append a record.
 
-        :return: whether that made the queue ready for an attempt.
+        :return: ``True`` if the queue became ready for an attempt.
         """
         state = self.state
         to = _AFTER_APPEND.get(state)
@@ -455,11 +461,11 @@ class PartitionQueue:
 
     def extend(self, records: Collection[Pending], size: int) -> bool:
         """
-        Put records behind all others.
+        Append records.
 
-        :param records: at least one, in their order.
+        :param records: at least one, in order.
         :param size: the bytes of all of them.
-        :return: as `append`.
+        :return: see `append`.
         """
         state = self.state
         to = _AFTER_EXTEND.get(state)
@@ -472,20 +478,20 @@ class PartitionQueue:
         self.state = to[0]
         return True
 
-    def number(self, *, producer_id: int, epoch: int) -> None:
-        """Begin to number batches, from 0, with a producer id that this partition has not had."""
-        to = self._check(Event.NUMBER)
+    def assign_producer_id(self, *, producer_id: int, epoch: int) -> None:
+        """Use a producer id that this partition has not had; sequence numbers begin at 0."""
+        to = self._check(Event.ASSIGN_PRODUCER_ID)
         self._sequence = _Sequence(producer_id=producer_id, epoch=epoch)
         self._enter(to)
 
-    def forget_number(self, *, for_good: bool = False) -> int | None:
+    def drop_producer_id(self, *, for_good: bool = False) -> int | None:
         """
-        Number no more batches with this producer id.
+        Stop using the producer id.
 
-        :param for_good: not with another one either; a batch is then sent once, whatever becomes of it.
+        :param for_good: do not use another one either. A batch with an unknown outcome is then not repeated.
         :return: the producer id.
         """
-        to = self._check(Event.FORGET_NUMBER)
+        to = self._check(Event.DROP_PRODUCER_ID)
         producer_id = self.producer_id
         self._sequence = None
         if for_good:
@@ -493,13 +499,13 @@ class PartitionQueue:
         self._enter(to)
         return producer_id
 
-    def begin_attempt(self, codec: Codec) -> bytes:
+    def begin_attempt(self, codec: Codec) -> Batch:
         """
-        Take the next batch, or the one that may be stored, for a request.
+        Begin to send the next batch, or the batch that may be stored.
 
-        :return: the batch on the wire; of one that may be stored, the same bytes as before.
-        :raise Exception: whatever aiokafka raises for a record that it cannot encode. The queue is in
-            flight all the same, and `refuse` is what is to follow.
+        :return: the batch, encoded. A batch that may be stored has the same bytes as before.
+        :raise Exception: anything that aiokafka raises for a record that it cannot encode. The queue is in
+            flight nevertheless, and `refuse` must follow.
         """
         to = _AFTER_BEGIN_ATTEMPT.get(self.state)
         if to is None:
@@ -521,13 +527,13 @@ class PartitionQueue:
                     epoch=sequence.epoch,
                     base_sequence=sequence.next,
                 )
-        return batch.data
+        return batch
 
     def stored(self) -> Batch:
         """
-        Note that the batch is in the partition.
+        Note that the batch is stored.
 
-        :return: the batch, whose records leave.
+        :return: the batch; its records leave the queue.
         """
         to, batch = _AFTER_STORED.get(self.state), self._batch
         if to is None or batch is None:
@@ -546,14 +552,13 @@ class PartitionQueue:
         self, now_s: float, *, reason: FailureReason, leader: int | None = None
     ) -> list[Pending]:
         """
-        Note that the attempt has stored nothing, and let some time pass before the next one.
+        Note that the attempt has stored nothing, and back off before the next one.
 
-        The records of a batch that was not sent before go back in front of the others. A batch that may
-        have been stored by an earlier attempt stays as it is.
+        After a first attempt, the records go back to the front of the queue. A batch that may be stored by an
+        earlier attempt stays as it is.
 
-        :param leader: the node that the attempt failed at, if there was one.
-        :return: records that leave, since their callers were told at their deadlines that the outcome is
-            unknown.
+        :param leader: the node at which the attempt failed, if there was one.
+        :return: records that leave the queue, since their callers were answered at their deadlines.
         """
         to = self._check(Event.TRY_AGAIN_AFTER)
         left = self._take_back() if self.state is State.IN_FLIGHT else []
@@ -563,10 +568,10 @@ class PartitionQueue:
 
     def unresolved(self, now_s: float, *, reason: FailureReason, leader: int | None = None) -> None:
         """
-        Note that nobody knows whether the attempt has stored the batch: the same bytes again will tell.
+        Note that the attempt may have stored the batch: after a back-off, the same bytes are sent again.
 
         :param leader: the node that the attempt was sent to.
-        :raise IllegalTransition: also if the batch is not numbered, since then it would become two.
+        :raise IllegalTransition: also if the queue has no producer id, since the batch could be stored twice.
         """
         to = self._check(Event.UNRESOLVED)
         if self._sequence is None:
@@ -575,14 +580,14 @@ class PartitionQueue:
         self._enter(to)
 
     def retry(self) -> None:
-        """End the wait before another attempt."""
+        """End the back-off before another attempt."""
         self._enter(self._check(Event.RETRY))
 
     def split(self) -> list[Pending]:
         """
-        Note that the broker does not take the batch as a whole: try smaller ones.
+        Note that the broker does not accept the batch as a whole: try smaller batches.
 
-        :return: records that leave, as in `try_again_after`.
+        :return: records that leave the queue, as in `try_again_after`.
         """
         to = self._check(Event.SPLIT)
         held = 0 if self._batch is None else self._batch.held
@@ -593,11 +598,11 @@ class PartitionQueue:
 
     def refuse(self, indexes: Collection[int] | None = None) -> tuple[list[Pending], list[Pending]]:
         """
-        Note that the broker will not take the batch, or some of its records.
+        Note that the broker does not accept the batch, or some of its records.
 
-        :param indexes: places in the batch of the records that it will not take; ``None`` for all. The
-            others go back in front of those that wait.
-        :return: the records that are refused, in their order; and those that leave besides, as in
+        :param indexes: the places of these records in the batch; ``None`` for all. The others go back to the
+            front of the queue.
+        :return: the refused records, in order; and other records that leave the queue, as in
             `try_again_after`.
         """
         to = self._check(Event.REFUSE)
@@ -619,9 +624,9 @@ class PartitionQueue:
 
     def lost(self) -> list[Pending]:
         """
-        Give the batch up, of which nobody knows, or can find out, whether it is stored; and fence it.
+        Give up a batch that may be stored, where no other attempt can find out; and fence it.
 
-        :return: its records, which leave.
+        :return: its records, which leave the queue.
         """
         to = self._check(Event.LOST)
         records = self._drop_batch().records
@@ -629,16 +634,16 @@ class PartitionQueue:
         self._enter(to)
         return records
 
-    def expire(self, now_s: float, hurry: Hurry | None = None) -> Expired | None:
+    def expire(self, now_s: float, shortened: ShortenedDeadlines | None = None) -> Expired | None:
         """
-        Look for records whose time is over.
+        Return the records whose deadlines have passed.
 
         :return: ``None`` if there are none.
         """
         to = self._check(Event.EXPIRE)
         unanswered: list[Pending] = []
         dropped: list[Pending] = []
-        unsent = take_late(self._waiting, now_s, hurry)
+        unsent = take_late(self._waiting, now_s, shortened)
         if unsent:
             self.held -= sum(pending.size for pending in unsent)
         batch = self._batch
@@ -647,8 +652,8 @@ class PartitionQueue:
             while batch.expired < len(records) and records[batch.expired].deadline_s <= now_s:
                 unanswered.append(records[batch.expired])
                 batch.expired += 1
-            if batch.expired == len(records) and self.state in _NOT_ON_THE_WAY:
-                # Nobody waits for it any more, so it is not tried again.
+            if batch.expired == len(records) and self.state in _NOT_IN_FLIGHT:
+                # All its callers are answered, so it is not sent again.
                 dropped = self.lost()
                 return Expired(unsent, unanswered, dropped)
         self._enter(to)
@@ -656,9 +661,9 @@ class PartitionQueue:
 
     def give_up_unsent(self) -> list[Pending]:
         """
-        Give up everything that was certainly not stored.
+        Give up all records that are certainly not stored.
 
-        :return: those records, which leave.
+        :return: these records, which leave the queue.
         """
         to = self._check(Event.GIVE_UP_UNSENT)
         unsent = list(self._waiting)
@@ -671,9 +676,9 @@ class PartitionQueue:
         """
         Give up the batch that may be stored, if there is one, and fence it.
 
-        What is on its way stays so: nothing else is sent before the answer to it (`answered_late`).
+        If it is in flight, nothing else is sent before its answer (`answered_late`).
 
-        :return: its records, which leave.
+        :return: its records, which leave the queue.
         """
         to = self._check(Event.ABANDON)
         records: list[Pending] = []
@@ -684,14 +689,14 @@ class PartitionQueue:
         return records
 
     def answered_late(self) -> None:
-        """Note the answer to an attempt that was abandoned meanwhile."""
+        """Note the answer to an attempt whose batch was abandoned."""
         self._enter(self._check(Event.ANSWERED_LATE))
 
     def close(self) -> tuple[list[Pending], list[Pending]]:
         """
-        End the queue for ever.
+        Close the queue for good.
 
-        :return: the records that were certainly not stored, and those that may be; all leave.
+        :return: the records that are certainly not stored, and those that may be; all leave the queue.
         """
         to = self._check(Event.CLOSE)
         unsent = list(self._waiting)
@@ -705,7 +710,7 @@ class PartitionQueue:
         """Try batches of the full size again."""
         self._batch_bytes = self._batch_bytes_at_most
 
-    # How it happens
+    # Helpers
 
     def _check(self, event: Event) -> tuple[State, State]:
         to = TRANSITIONS[self.state].get(event)
@@ -719,7 +724,7 @@ class PartitionQueue:
     def _next_batch(self) -> Batch:
         waiting, limit = self._waiting, self._batch_bytes - BATCH_OVERHEAD
         if self.held <= limit:
-            # No batch is on its way, so these are all that it holds.
+            # There is no other batch, so these are all records held.
             records = list(waiting)
             waiting.clear()
             return Batch(records, self.held)
@@ -760,9 +765,9 @@ class PartitionQueue:
         if sequence.epoch < _MAX_EPOCH:
             self._sequence = _Sequence(producer_id=sequence.producer_id, epoch=sequence.epoch + 1)
         else:
-            # There is no next epoch. If the same producer id comes again, the broker refuses its first
-            # epoch, and that takes another id.
+            # There is no next epoch. If the same producer id is assigned again, the broker refuses its first
+            # epoch, and the queue then takes another id.
             self._sequence = None
 
 
-_NOT_ON_THE_WAY: Final = frozenset({State.UNRESOLVED, State.RESEND})
+_NOT_IN_FLIGHT: Final = frozenset({State.UNRESOLVED, State.RESEND})

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, exactly as in Java's producer, so that both agree about every key."""
+"""The partition of a key, computed exactly as in Java's producer, so that both agree on every key."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
 _SEED = 0x9747B28C
 _POSITIVE = 0x7FFFFFFF
-# A layout for each number of whole words; keys that are longer are rare, and get one when they come.
+# A layout for each number of whole words. Longer keys are rare: their layouts are made when needed.
 _WORDS = [Struct(f"<{words}I") for words in range(65)]
 _REMEMBERED: Final = 16_384
 _REMEMBERED_KEY_BYTES: Final = 64
-"""So the hashes that are remembered take less than three megabytes."""
+"""With this limit, the remembered hashes take less than three megabytes."""
 _WORTH_LANES: Final = 6
-"""So many keys of one length are hashed together in less time than one by one."""
+"""From this number of keys of one length on, hashing them together is faster than one by one."""
 _LANE: Final = b"\1\0\0\0\0\0\0\0"
 
 
 def murmur2(data: bytes) -> int:
     """
-    The 32-bit MurmurHash2 of Kafka: ``Utils.murmur2`` in its clients, with the seed that is fixed there.
+    Return the 32-bit MurmurHash2 of Kafka: ``Utils.murmur2`` in its clients, with their fixed seed.
 
-    aiokafka has one that goes byte by byte, and takes about twice as long; it is the oracle of the tests.
+    aiokafka's works byte by byte, and takes about twice as long; it is the oracle of the tests.
 
-    :return: the hash as an unsigned number; Java's is the same as a signed one.
+    :return: the hash as an unsigned number; Java's is the same bits as a signed number.
     """
     length = len(data)
     words = length >> 2
@@ -44,22 +44,25 @@ def murmur2(data: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-# Keys come again, and a hash in Python takes as long as all the rest of accepting a record.
+# Keys repeat, and hashing one in Python takes as long as the rest of accepting a record.
 _remembered: Final[dict[bytes | None, int]] = {}
 
 
 def _remember(hashes: dict[bytes | None, int]) -> None:
     if len(_remembered) + len(hashes) > _REMEMBERED:
-        # To find out which of them are the oldest would take longer than to hash those that come again.
+        # Finding the oldest would take longer than hashing the keys that repeat.
         _remembered.clear()
     _remembered.update(hashes)
 
 
 def hash_keys(keys: Sequence[bytes | None]) -> list[int | None]:
     """
-    Hash many keys; those of one length together, which takes a tenth of the time.
+    Hash keys; those of one length together.
 
-    :return: their hashes without the sign, as `partition_for_key` uses them; ``None`` for no key.
+    For 250 new keys of 16 bytes this takes 0.5 µs for each; one by one takes 1.7 µs. `benchmarks/batches.py`
+    measures it in batches with different keys.
+
+    :return: the hashes without the sign, as `partition_for_key` uses them; ``None`` for no key.
     """
     hashes = list(map(_remembered.get, keys))
     if None not in hashes:
@@ -86,11 +89,11 @@ def hash_keys(keys: Sequence[bytes | None]) -> list[int | None]:
 
 def _hash_in_lanes(keys: Iterable[bytes], count: int, length: int) -> Sequence[int]:
     """
-    Hash keys of one length, without the sign: `murmur2`, step by step, of all of them at once.
+    Hash keys of one length, without the sign: each step of `murmur2` for all keys at once.
 
-    Each has a lane of 64 bits in one large int. What a lane holds has 32 bits, and a product with the 31 bits
-    of the multiplier has no more than 63, so nothing reaches the next lane; what a shift brings from there
-    is masked. Python's own loop over digits, in C, is then the loop over the keys.
+    Each key has a lane of 64 bits in one large int. A lane holds 32 bits, and its product with the 31-bit
+    multiplier has at most 63, so nothing overflows into the next lane; bits that a right shift brings from
+    the next lane are masked. So Python's loop over the digits of an int, in C, is the loop over the keys.
     """
     data = b"".join(keys)
     ones = int.from_bytes(_LANE * count, "little")
@@ -115,11 +118,11 @@ def _hash_in_lanes(keys: Iterable[bytes], count: int, length: int) -> Sequence[i
 
 def partition_for_key(key: bytes, count: int) -> int:
     """
-    The partition that Java's producer would choose for a key: its hash without the sign, modulo the count.
+    Return the partition that Java's producer chooses for a key: its hash without the sign, modulo the count.
 
-    :param count: how many partitions the topic has, those without a leader included: otherwise a key
-        would move whenever a broker is away.
-    :raise ValueError: if there are none.
+    :param count: the number of the topic's partitions, including those without a leader: otherwise a key
+        would move whenever a broker is down.
+    :raise ValueError: if the count is below 1.
     """
     if count < 1:
         raise ValueError("A topic without partitions has none for a key.")

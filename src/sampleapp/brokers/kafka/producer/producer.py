@@ -1,4 +1,4 @@
-"""The producer: its parts put together."""
+"""Wires the producer's components."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.client import ClusterClient
+from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.intake import Intake
-from sampleapp.brokers.kafka.producer.sender import Sender, Timeouts
+from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
+from sampleapp.brokers.kafka.producer.sender import Sender
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
 from sampleapp.interfaces import Outcome
@@ -26,35 +27,40 @@ __all__ = ["Producer", "ProducerSettings"]
 
 _BATCH_BYTES: Final = 128 * 1024
 _ATTEMPT_S: Final = 5.0
-"""How long one attempt may take: a leader that is frozen is noticed then, however long callers wait."""
+"""
+Maximum duration of one attempt, in seconds.
+
+A leader that is frozen is given up then, even if the delivery timeout is longer.
+"""
 _UNREACHABLE_WAIT_S: Final = 1.5
 """
-How long a record waits for a broker while none can be reached.
+The time that a record waits for a broker while none can be reached, in seconds.
 
-So its caller has 503 within 2 s, with a tick and a turn; and a broker that comes back meanwhile, which takes
-up to 1 s to be noticed, still gets it.
+Its caller gets 503 within 2 s, including a tick of the sender. A broker that comes back is noticed within
+1 s, so that the record can still be sent.
 """
 _CHECKED: Final = 1000
-"""So many topics are checked at once: the names may be made up, and each takes memory meanwhile."""
+"""Maximum topics checked at the same time: callers may invent names, and each takes memory until then."""
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """What an operator may choose; the defaults are those of `sampleapp.brokers.kafka.config.KafkaConfig`."""
+    """The operator's settings; `sampleapp.brokers.kafka.config.KafkaConfig` has their defaults."""
 
     buffer_bytes: int
-    """How much may have been accepted and not be answered yet."""
+    """Maximum bytes of records that are accepted and not answered yet."""
     delivery_timeout_s: float
-    """How long a caller waits for an answer at most, in seconds."""
+    """Maximum time until a caller is answered, in seconds."""
     codec: Codec
     idempotence: bool
     auto_create: bool
+    """Let brokers create a topic that is published to."""
 
 
 class Producer:
-    """Publishes records, in the order of the calls for each partition, and says where they are."""
+    """Publishes records, for each partition in the order of the calls, and returns their offsets."""
 
     def __init__(self, *, client: ClusterClient, settings: ProducerSettings, clock: IReactorTime) -> None:
-        """:param client: for this producer alone; closing it is up to the caller."""
+        """:param client: for this producer alone; the caller closes it."""
         self._accumulator = Accumulator(
             limit_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_s,
@@ -62,21 +68,28 @@ class Producer:
             clock=clock,
         )
         self._producer_ids = ProducerIds(client=client, is_wanted=settings.idempotence, clock=clock)
+        self._metadata = TopicMetadata(
+            client=client,
+            accumulator=self._accumulator,
+            producer_ids=self._producer_ids,
+            auto_create=settings.auto_create,
+            loaded=self._retry,
+            clock=clock,
+        )
         # Half, so that there is time for a second attempt, perhaps at another leader.
         answer_s = min(_ATTEMPT_S, settings.delivery_timeout_s / 2)
+        self._requests = ProduceRequests(
+            client=client,
+            codec=settings.codec,
+            timeouts=Timeouts(answer_s=answer_s, replicas_s=0.8 * answer_s),
+        )
         self._sender = Sender(
             client=client,
             accumulator=self._accumulator,
             producer_ids=self._producer_ids,
-            metadata=TopicMetadata(
-                client=client,
-                accumulator=self._accumulator,
-                producer_ids=self._producer_ids,
-                auto_create=settings.auto_create,
-                clock=clock,
-            ),
+            metadata=self._metadata,
+            requests=self._requests,
             codec=settings.codec,
-            timeouts=Timeouts(answer_s=answer_s, replicas_s=0.8 * answer_s),
             clock=clock,
         )
         self._intakes: set[Intake] = set()
@@ -85,29 +98,29 @@ class Producer:
 
     @property
     def requests(self) -> int:
-        """How many Produce requests were made."""
-        return self._sender.requests
+        """The number of Produce requests sent."""
+        return self._requests.count
 
     @property
     def buffered_bytes(self) -> int:
-        """How much was accepted and has not left the buffer."""
+        """The bytes of records in the buffer."""
         return self._accumulator.buffered_bytes
 
     def measures(self, *, requests: Mapping[tuple[str, int], int]) -> KafkaMeasures:
         """
         See `sampleapp.interfaces.IMeasured.measures`.
 
-        :param requests: to all brokers, those that the producer did not make included.
+        :param requests: the counts of all requests to brokers, including those of other components.
         """
-        sender = self._sender
+        sent = self._requests
         return KafkaMeasures(
             waiting=self._accumulator.waiting,
             requests=requests,
-            retries=sender.retries,
-            batch_records=sender.batch_records,
-            batch_bytes=sender.batch_bytes,
-            throttled_s=sender.throttled_s,
-            acknowledgement_s=sender.acknowledgement_s,
+            retries=self._sender.retries,
+            batch_records=sent.batch_records,
+            batch_bytes=sent.batch_bytes,
+            throttled_s=sent.throttled_s,
+            acknowledgement_s=sent.acknowledgement_s,
         )
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -116,14 +129,14 @@ class Producer:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         answer = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
-            self._sender.published()
+            self._sender.send_or_wake()
         return answer
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """
         See `sampleapp.interfaces.IBroker.publish_many`.
 
-        Records that failed together have one exception.
+        Records that fail together share one exception.
         """
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; none of the records was published."))
@@ -132,7 +145,7 @@ class Producer:
         intake = Intake(
             records,
             accumulator=self._accumulator,
-            worked=self._wake_sender,
+            progressed=self._wake_sender,
             ended=self._intakes.discard,
             clock=self._clock,
         )
@@ -159,38 +172,41 @@ class Producer:
         if self._accumulator.has_work:
             self._sender.wake()
 
+    def _retry(self) -> None:
+        self._sender.retry()
+
     def cluster_unreachable(self, reason: FailureReason) -> None:
         """
         Note that no broker can be reached.
 
-        Records that come from now on, and are not sent within 1.5 s, fail with `BrokerUnavailable`.
-        Those that were accepted before, and those that are sent, keep their whole time.
+        Records that are accepted from now on, and are not sent within 1.5 s, fail with `BrokerUnavailable`.
+        Records that were accepted before, and records that have been sent, keep their whole time.
 
-        :param reason: why, for records that no attempt was made for.
+        :param reason: the reason to give for records that no attempt was made for.
         """
-        self._accumulator.hurry(_UNREACHABLE_WAIT_S, reason=reason)
+        self._accumulator.shorten_deadlines(_UNREACHABLE_WAIT_S, reason=reason)
 
     def cluster_reached(self) -> None:
         """
         Note that a broker can be reached.
 
-        It ends what `cluster_unreachable` began, and has partitions and leaders learnt again.
+        It ends the effect of `cluster_unreachable`, and loads partitions and leaders again.
         """
-        self._accumulator.end_hurry()
+        self._accumulator.restore_deadlines()
         self._sender.refresh()
 
     def drain(self) -> Deferred[None]:
         """
-        Accept no more.
+        Accept no more records.
 
-        :return: fires with ``None`` when every accepted record has been answered.
+        :return: fires with ``None`` when the callers of all accepted records have been answered.
         """
         self._stopping = True
         self._accumulator.fail_checks(BrokerStopped("The service is stopping."))
         return self._accumulator.when_empty()
 
     def give_up(self) -> None:
-        """Answer everybody now: whose record was never sent, and whose may have been stored."""
+        """Answer all callers now: `BrokerStopped` for records not sent, `OutcomeUnknown` for the others."""
         self._stopping = True
         for intake in list(self._intakes):
             intake.give_up(BrokerStopped("The service was stopped before the records were sent."))
@@ -200,7 +216,8 @@ class Producer:
         )
 
     def stop(self) -> None:
-        """Leave nothing running; for after `drain` or `give_up`."""
+        """Cancel everything that is scheduled. To be called after `drain` or `give_up`."""
         self._stopping = True
         self._sender.stop()
+        self._metadata.stop()
         self._producer_ids.stop()

@@ -1,7 +1,8 @@
-"""What a leader's answer to a batch means: one decision for each, and what callers and operators are told."""
+"""The meaning of a leader's answer to a batch: one decision for each, and the errors for callers."""
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Final
 
@@ -21,31 +22,40 @@ from sampleapp.errors import (
     UnknownPartition,
 )
 
-__all__ = ["Action", "Decision", "decide", "illegal_topic", "refusal", "unavailable", "unknown_partition"]
+__all__ = [
+    "Action",
+    "Decision",
+    "decide",
+    "illegal_header",
+    "illegal_topic",
+    "refusal",
+    "unavailable",
+    "unknown_partition",
+]
 
 
 class Action(Enum):
-    """What is to be done with a batch that was not acknowledged."""
+    """The next step for a batch that was not acknowledged."""
 
-    TRY_AGAIN = "it was not stored, and may be another time"
-    RESEND = "it may have been stored; the same bytes again will tell"
-    SPLIT = "it was not stored because of some of its records"
-    REFUSE = "it was not stored, and will not be"
-    RENUMBER = "it was not stored, because of its producer id, epoch or sequence number"
-    STOP_NUMBERING = "it was not stored, because it has a producer id at all"
-    GIVE_UP = "it may have been stored, and that cannot be found out"
+    TRY_AGAIN = "not stored; another attempt may succeed"
+    RESEND = "may be stored; sending the same bytes again will tell"
+    SPLIT = "not stored because of some of its records"
+    REFUSE = "not stored, and never will be"
+    NEW_PRODUCER_ID = "not stored because of its producer id, epoch or sequence number"
+    STOP_IDEMPOTENCE = "not stored because it has a producer id"
+    GIVE_UP = "may be stored, and there is no way to find out"
 
 
 class Decision(Struct, frozen=True):
-    """What an answer means."""
+    """The meaning of an answer."""
 
     action: Action
     reason: FailureReason
-    """For those whose time is over before another attempt succeeds."""
+    """For records whose deadlines pass before another attempt succeeds."""
     has_stale_metadata: bool = False
-    """Whether the leaders of the topic have to be looked for."""
+    """``True`` if the topic's metadata must be loaded again."""
     needs_new_id: bool = False
-    """Whether the next batch needs another producer id."""
+    """``True`` if the next batch needs another producer id."""
 
 
 _TRY_AGAIN: Final = (
@@ -64,18 +74,18 @@ _RESEND: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    # The write itself has failed, perhaps in the middle.
+    # The write itself has failed, perhaps half-way.
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
 _SPLIT: Final = (
-    # Before Kafka 2.4 also for a record without a key in a compacted topic, which no second attempt changes.
+    # Before Kafka 2.4 also for a record without a key in a compacted topic: another attempt does not help.
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_RECORD,
 )
-_RENUMBER: Final = (
+_NEW_PRODUCER_ID: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -122,58 +132,61 @@ _REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
         "The broker takes this service's request for a wrong one.",
     ),
 }
-# The last that names a code counts.
+# For a code in several of these, the last one counts.
 _ACTIONS: Final[dict[int, Action]] = {
     **dict.fromkeys(_REFUSALS, Action.REFUSE),
-    **dict.fromkeys(_RENUMBER, Action.RENUMBER),
+    **dict.fromkeys(_NEW_PRODUCER_ID, Action.NEW_PRODUCER_ID),
     **dict.fromkeys(_SPLIT, Action.SPLIT),
     **dict.fromkeys(_RESEND, Action.RESEND),
     **dict.fromkeys(_TRY_AGAIN, Action.TRY_AGAIN),
 }
 _FINAL_IF_FIRST: Final = frozenset(
-    {Action.SPLIT, Action.REFUSE, Action.RENUMBER, Action.STOP_NUMBERING},
+    {Action.SPLIT, Action.REFUSE, Action.NEW_PRODUCER_ID, Action.STOP_IDEMPOTENCE},
 )
 
 
-def decide(answer: Produced | None, *, records: int, is_numbered: bool, is_resent: bool) -> Decision:
+def decide(answer: Produced | None, *, records: int, has_producer_id: bool, is_resent: bool) -> Decision:
     """
-    Say what a batch's answer means that does not say that it is stored.
+    Decide the next step for a batch that was not acknowledged.
 
     :param answer: ``None`` if the leader's answer does not mention the partition.
-    :param records: how many the batch has.
-    :param is_numbered: whether the batch carries a producer id, so that it may be sent again.
-    :param is_resent: whether an earlier attempt may have stored it.
+    :param records: the number of records in the batch.
+    :param has_producer_id: ``True`` if the batch has a producer id, so that it may be sent again.
+    :param is_resent: ``True`` if an earlier attempt may have stored it.
     """
     if answer is None:
         return Decision(Action.GIVE_UP, _NOT_MENTIONED)
     code = answer.error
     action = _ACTIONS.get(code, Action.GIVE_UP)
-    if action is Action.TRY_AGAIN and answer.offset >= 0:
-        # A leader that loses its place while it waits for its followers says so as well, but has given the
-        # batch an offset by then (kafka.server.DelayedProduce).
+    if action is Action.TRY_AGAIN and answer.offset != _NO_OFFSET:
+        # A leader that loses the leadership while it waits for its followers gives the same code, but has
+        # assigned an offset to the batch by then (kafka.server.DelayedProduce). Another negative offset makes
+        # no sense, so the batch may have been appended.
         action = Action.RESEND
     elif action is Action.SPLIT and records == 1:
         action = Action.REFUSE
-    elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and is_numbered:
-        action = Action.STOP_NUMBERING
-    # That a batch is refused now does not say that it was not stored before.
-    if (is_resent and action in _FINAL_IF_FIRST) or (action is Action.RESEND and not is_numbered):
+    elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and has_producer_id:
+        action = Action.STOP_IDEMPOTENCE
+    # A batch that is refused now may have been stored by an earlier attempt.
+    if (is_resent and action in _FINAL_IF_FIRST) or (action is Action.RESEND and not has_producer_id):
         action = Action.GIVE_UP
     return Decision(
         action,
         _reason(code),
         has_stale_metadata=ErrorCode.says_stale_metadata(code),
-        needs_new_id=code in _RENUMBER,
+        needs_new_id=code in _NEW_PRODUCER_ID,
     )
 
 
 def refusal(code: int, message: str | None = None) -> PublishError:
     """
-    The error for the caller of a record that the broker refuses.
+    Return the error for the caller of a record that the broker refuses.
 
     :param code: Kafka's error code.
-    :param message: what the broker says of this record, if it does.
+    :param message: the broker's message about this record, if there is one.
     """
+    if message is not None:
+        message = _PLACE_IN_BATCH.sub("", message)
     kind, sentence = _REFUSALS.get(
         code, (RecordRefused, f"The broker does not take this record ({ErrorCode.name_of(code)}).")
     )
@@ -181,33 +194,44 @@ def refusal(code: int, message: str | None = None) -> PublishError:
 
 
 def unavailable(reason: FailureReason | None) -> PublishError:
-    """The error for the caller of a record that was certainly not stored."""
+    """Return the error for the caller of a record that was certainly not stored."""
     if reason is None:
-        return BrokerUnavailable("The record's turn did not come in time; it was not published.")
+        return BrokerUnavailable("The record could not be sent in time; it was not published.")
     kind = BrokerIncompatible if reason.incompatible else BrokerUnavailable
     return kind(f"{reason.public} The record was not published.")
 
 
+# As "Timestamp 7 of message with offset 0 is out of range". The batch's offsets are given by the broker.
+_PLACE_IN_BATCH: Final = re.compile(r" (?:with|at) offset -?\d+")
+
+
 def illegal_topic() -> IllegalTopic:
-    """Make the error for a topic whose name Kafka does not allow."""
+    """Return the error for a topic whose name Kafka does not allow."""
     return IllegalTopic("Kafka does not allow a topic of this name.")
 
 
+def illegal_header() -> RecordRefused:
+    """Return the error for a record with a header whose name is not Unicode text."""
+    return RecordRefused("The name of a header has no UTF-8 form.")
+
+
 def unknown_partition(partition: int | None, count: int) -> UnknownPartition:
-    """Make the error for the caller of a record that is to go to a partition that the topic does not have."""
+    """Return the error for a record that names a partition which the topic does not have."""
     return UnknownPartition(f"The topic has no partition {partition}: it has {count}, counted from 0.")
 
 
 def _reason(code: int) -> FailureReason:
     name = ErrorCode.name_of(code)
     return FailureReason(
-        # It names no partition, so that the log can say it once for many.
+        # Without the partition, so that one log line can name many partitions.
         sentence=f"The leader answers {name}.",
         public=_PUBLIC.get(code, f"The broker did not take the record ({name})."),
         lasting=False,
     )
 
 
+_NO_OFFSET: Final = -1
+"""The base offset in an answer for a batch that was not appended."""
 _NOT_MENTIONED: Final = FailureReason(
     sentence="The leader's answer does not mention the partition.",
     public="The broker's answer does not mention the record.",

@@ -1,4 +1,4 @@
-"""A topic that is published to, and which of its partitions a record belongs to."""
+"""A topic that is published to: its queues, and the choice of a partition for each record."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.model import Record
 
-__all__ = ["Distributed", "Load", "Topic"]
+__all__ = ["Distributed", "Group", "Topic"]
 
 _COMPARED: Final = 12
-"""How many partitions are compared to find one that is not behind: all of them would take too long."""
+"""Maximum partitions compared for a record without a key; comparing all of them would take too long."""
 
 
 class Distributed(Struct, frozen=True):
-    """What came of putting records into queues."""
+    """The result of `Topic.distribute`."""
 
     ready: list[PartitionQueue]
-    """The queues that became ready for an attempt by it."""
+    """The queues that became ready for an attempt."""
     misplaced: list[Pending]
-    """The records that are to go where there is no partition; they are to be failed."""
+    """Records that name a partition which the topic does not have; their callers must be answered."""
 
 
 class Topic:
-    """One topic that is published to: the queues of its partitions, and what waits until they are known."""
+    """A topic that is published to: the queues of its partitions, and the records that wait for them."""
 
     __slots__ = (
         "_batch_bytes",
         "_sticky",
-        "_sticky_turn",
+        "_sticky_generation",
         "checks",
         "held",
         "is_idempotent",
@@ -46,51 +46,52 @@ class Topic:
     )
 
     def __init__(self, name: str, *, batch_bytes: int) -> None:
-        """:param batch_bytes: how large a batch may become, unless a single record is larger."""
+        """:param batch_bytes: maximum size of a batch, unless a single record is larger."""
         self.name = name
         self._batch_bytes = batch_bytes
         self.queues: list[PartitionQueue] = []
-        """One for each partition, by its number; none while it is not known how many there are."""
+        """The queue of each partition, by its number. Empty while the partitions are not known."""
         self.waiting: deque[Pending] = deque()
-        """What was published before that was known."""
+        """Records published before the partitions are known."""
         self.held = 0
-        """The bytes of those."""
+        """The bytes of the records in `waiting`."""
         self.checks: list[TopicCheck] = []
-        """Who wants to know, until that is known, whether it can be published to."""
+        """Checks that wait until the partitions are known."""
         self.is_idempotent = True
-        """Whether no partition of it has refused a producer id yet."""
+        """``False`` after one of its partitions has refused a producer id."""
         self._sticky: PartitionQueue | None = None
-        self._sticky_turn = -1
+        """The queue for records without a key."""
+        self._sticky_generation = -1
         self.used_s = 0.0
-        """When a record was last published to it, or somebody wanted to know whether one can be."""
+        """When a record was last published to it, or it was last checked, by the reactor's clock."""
 
     def is_empty(self) -> bool:
-        """Return whether no record of it waits, or is on its way, and nobody wants to know of it."""
+        """Return ``True`` if no record waits or is in flight, and no check waits."""
         return (
             not self.waiting and not self.checks and all(queue.state is State.IDLE for queue in self.queues)
         )
 
     def add_partitions(self, count: int) -> None:
-        """Note how many partitions there are: at least as many as there are queues."""
+        """Add queues up to a number of partitions, which is at least the number of queues."""
         for partition in range(len(self.queues), count):
             self.queues.append(
                 PartitionQueue(topic=self.name, partition=partition, batch_bytes=self._batch_bytes)
             )
 
     def take_queues(self) -> list[PartitionQueue]:
-        """Take all queues; how many partitions there are is not known any more."""
+        """Remove and return all queues: the partitions are not known any longer."""
         queues, self.queues, self._sticky = self.queues, [], None
         return queues
 
-    def queue_for(self, record: Record, *, turn: int, now_s: float) -> PartitionQueue | None:
+    def queue_for(self, record: Record, *, generation: int, now_s: float) -> PartitionQueue | None:
         """
-        Choose the queue of a record: as it says itself, by its key, or, without one, one that is not behind.
+        Return the queue of a record: by its partition, else by its key, else one that is not behind.
 
-        So a slow or dead leader gets only what was on its way to it already (KIP-794). Until requests are
-        made, records without a key stay together.
+        So a slow or dead leader gets no more records without a key (KIP-794). Within one generation, such
+        records stay together in one partition.
 
-        :param turn: changes when requests are made.
-        :return: ``None`` if there is no such partition.
+        :param generation: a number that changes whenever the queues are drained.
+        :return: ``None`` if the topic does not have the record's partition.
         """
         queues, partition, key = self.queues, record.partition, record.key
         if partition is not None:
@@ -98,16 +99,16 @@ class Topic:
         if key is not None:
             return queues[partition_for_key(key, len(queues))]
         sticky = self._sticky
-        if sticky is None or self._sticky_turn != turn or sticky.has_full_batch:
+        if sticky is None or self._sticky_generation != generation or sticky.has_full_batch:
             sticky = self._sticky = _least_behind(queues, now_s)
-            self._sticky_turn = turn
+            self._sticky_generation = generation
         return sticky
 
-    def distribute(self, records: Iterable[Pending], *, turn: int, now_s: float) -> Distributed:
+    def distribute(self, records: Iterable[Pending], *, generation: int, now_s: float) -> Distributed:
         """
-        Put records into the queues.
+        Append records to the queues.
 
-        :param turn: see `queue_for`.
+        :param generation: see `queue_for`.
         """
         ready: list[PartitionQueue] = []
         misplaced: list[Pending] = []
@@ -124,15 +125,15 @@ class Topic:
         for pending in records:
             record = pending.record
             if record.key is None and record.partition is None:
-                # Of many of these a batch is filled before another partition's is begun.
+                # Fill a batch of one partition before going on to another one.
                 if sticky is None or size > room:
                     extend()
-                    sticky = self.queue_for(record, turn=turn, now_s=now_s)
+                    sticky = self.queue_for(record, generation=generation, now_s=now_s)
                     room = self._batch_bytes - (sticky.held if sticky else 0) % self._batch_bytes
                 together.append(pending)
                 size += pending.size
                 continue
-            queue = self.queue_for(record, turn=turn, now_s=now_s)
+            queue = self.queue_for(record, generation=generation, now_s=now_s)
             if queue is not None and queue is sticky:
                 # A queue is in the order of the deadlines.
                 extend()
@@ -144,38 +145,43 @@ class Topic:
         return Distributed(ready, misplaced)
 
 
-class Load(Struct):
-    """Records that were published together, and go the same way. Only the accumulator places them."""
+class Group(Struct):
+    """Records published together that go to the same queue. Only the accumulator places them."""
 
     topic: Topic
     queue: PartitionQueue | None
-    """``None`` if any partition may get them, or if it is not known yet which there are."""
+    """``None`` if they may go to any partition, or if the partitions are not known yet."""
     records: deque[Pending] = field(default_factory=deque)
-    """Those that are not placed yet, in their order."""
+    """The records that are not placed yet, in order."""
     size: int = 0
-    """The bytes of those."""
+    """The bytes of the records that are not placed yet."""
 
-    def is_behind(self, size: int) -> bool:
-        """Whether every queue that may get the next ones holds more than so many bytes already."""
+    def is_queue_longer_than(self, size: int) -> bool:
+        """Return ``True`` if every queue that the records may go to holds more bytes than this."""
         if self.queue is not None:
             return self.queue.held > size
         queues = self.topic.queues
         return bool(queues) and all(queue.held > size for queue in queues)
 
     def reserve(self) -> None:
-        """Note in the queue that the records will be placed there, or taken without."""
+        """Reserve the room of all records in their queue, if it is known. `take` releases it."""
         if self.queue is not None:
             self.queue.reserved += self.size
 
     def take(self, count: int) -> tuple[Sequence[Pending], int]:
-        """Take so many of them, at most, from the first on, which are reserved; return their bytes, too."""
+        """
+        Remove the first records, and release the room that was reserved for them.
+
+        :param count: maximum number of records.
+        :return: the records and their bytes.
+        """
         records = self.records
         if len(records) <= count:
             some: Sequence[Pending]
             some, self.records = records, deque()
             size, self.size = self.size, 0
         else:
-            # So that they are let go of a few at a time, too.
+            # Removed one by one, so that they can be freed gradually, too.
             some = [records.popleft() for _ in range(count)]
             size = sum(pending.size for pending in some)
             self.size -= size

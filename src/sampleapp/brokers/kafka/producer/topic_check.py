@@ -1,4 +1,4 @@
-"""Whether topics can be published to, for who wants to know before anything is."""
+"""Checking topics before anything is published to them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ __all__ = ["TopicCheck"]
 
 
 class TopicCheck:
-    """One `sampleapp.interfaces.IBroker.check_topics`, until the cluster has answered for each topic."""
+    """One `sampleapp.interfaces.IBroker.check_topics`, until the partitions of its topics are known."""
 
     __slots__ = ("_errors", "_missing", "deadline_s", "done")
 
     def __init__(self, *, deadline_s: float) -> None:
-        """:param deadline_s: when it has to be answered, in seconds of the reactor's clock."""
+        """:param deadline_s: the time by which it must be answered, in seconds of the reactor's clock."""
         self.deadline_s = deadline_s
         self.done: Deferred[dict[str, PublishError]] = Deferred()
-        """Fires with what keeps topics from being published to. Cancelling it stops the waiting only."""
+        """Fires with the error of each topic that cannot be used. Cancelling it stops only the waiting."""
         self._errors: dict[str, PublishError] = {}
         self._missing = 1
 
     def expect(self) -> None:
-        """Wait for one topic more."""
+        """Wait for the result of another topic."""
         self._missing += 1
 
     def begin(self) -> None:
-        """Note that all topics were told to `expect`, or answered."""
+        """Note that `expect` was called for all topics to wait for: fire as soon as all have results."""
         self._count_down()
 
-    def refused(self, name: str, error: PublishError) -> None:
-        """Note at once why a topic that was not expected cannot be published to."""
+    def add_error(self, name: str, error: PublishError) -> None:
+        """Add the error of a topic that `expect` was not called for."""
         self._errors[name] = error
 
-    def answered(self, name: str, error: PublishError | None) -> None:
+    def set_result(self, name: str, error: PublishError | None) -> None:
         """
-        Note the answer for a topic that was expected.
+        Set the result of a topic that `expect` was called for.
 
-        :param error: why it cannot be published to; ``None`` if it can.
+        :param error: the reason why it cannot be published to; ``None`` if it can.
         """
         if error is not None:
             self._errors[name] = type(error)(*error.args)

@@ -1,35 +1,45 @@
-"""The partitions of the topics that are published to: learnt, and learnt again when they have changed."""
+"""Loads the partitions of the topics that are published to, and keeps them up to date."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, request_failed
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.results import refusal, unavailable
 from sampleapp.brokers.kafka.producer.topic import Topic
+from sampleapp.concurrency.pause import Pause
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, UnknownTopic
 
 __all__ = ["TopicMetadata"]
 
 _MISSING_S: Final = 1.0
-"""Brokers learn of a new topic one after another, so one that does not know it is not believed at once."""
+"""A topic counts as missing after this time: brokers learn of a new topic one after another."""
 _CREATING_S: Final = 5.0
-"""And one that is being created takes longer."""
+"""A topic that is being created counts as missing after this time, which is longer."""
 _FORGET_S: Final = 300.0
+"""A topic that nothing was published to for this time is forgotten."""
+_LOAD_AGAIN_S: Final = 0.15
+"""The time between two loads while something is stale or unknown."""
 
 
 class TopicMetadata:
     """
-    Keeps the accumulator's queues as the cluster's partitions are.
+    Keeps one queue in the accumulator for each partition in the cluster.
 
-    What is asked of the cluster is asked for all topics at once.
+    While a topic is unknown or stale, metadata is loaded again and again, for all such topics at once.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -38,36 +48,46 @@ class TopicMetadata:
         accumulator: Accumulator,
         producer_ids: ProducerIds,
         auto_create: bool,
+        loaded: Callable[[], None],
         clock: IReactorTime,
     ) -> None:
-        """:param auto_create: whether brokers may create a topic that is published to."""
+        """
+        :param auto_create: let brokers create a topic that is published to.
+        :param loaded: called after each load: there may be new leaders.
+        """
         self._client = client
         self._accumulator = accumulator
         self._producer_ids = producer_ids
         self._auto_create = auto_create
+        self._loaded = loaded
         self._clock = clock
+        self._is_loading = False
+        self._pause = Pause(clock)
+        self._stopped = False
         self._stale: set[str] = set()
         self._missing_since_s: dict[str, float] = {}
-        """When a broker first said that there is no such topic, by the reactor's clock."""
+        """When a broker first did not know a topic, in seconds of the reactor's clock."""
         self._fewer_since_s: dict[str, float] = {}
-        """When a broker first said that it has fewer partitions than are known, by the reactor's clock."""
+        """When a broker first reported fewer partitions than are known, in seconds of the reactor's clock."""
         self._reason: FailureReason | None = None
 
     @property
     def reason(self) -> FailureReason | None:
-        """Why the partitions of new topics are not known, if that has failed."""
+        """The reason for which the last load failed; ``None`` if it succeeded."""
         return self._reason
 
-    def is_needed(self) -> bool:
-        """Return whether there is something to learn."""
-        return bool(self._stale or self._accumulator.unknown)
-
     def invalidate(self, topic: str) -> None:
-        """Note that what is known of a topic is out of date."""
+        """Load a topic again: its partitions or leaders may have changed."""
         self._stale.add(topic)
+        self._begin_loading()
+
+    def load_now(self) -> None:
+        """Load new topics without the pause after an earlier load."""
+        self._begin_loading()
+        self._pause.wake()
 
     def refresh(self) -> None:
-        """Have all topics learnt again, and forget those that nobody publishes to any more."""
+        """Load all topics again, and forget those that nothing was published to for `_FORGET_S`."""
         now_s = self._clock.seconds()
         for since_s in (self._missing_since_s, self._fewer_since_s):
             for name in since_s.keys() - self._accumulator.topics.keys():
@@ -80,38 +100,66 @@ class TopicMetadata:
                 self._stale.add(topic.name)
                 for queue in topic.queues:
                     queue.reset_batch_bytes()
+        self._begin_loading()
 
-    async def load(self) -> None:
-        """
-        Ask the cluster once.
+    def stop(self) -> None:
+        """Load nothing more."""
+        self._stopped = True
+        self._pause.end()
 
-        Records whose topic turns out not to exist, or not to be usable, are answered.
-        """
+    def _is_needed(self) -> bool:
+        return bool(self._stale or self._accumulator.unknown)
+
+    def _begin_loading(self) -> None:
+        if not self._is_loading and not self._stopped and self._is_needed():
+            self._is_loading = True
+            Deferred.fromCoroutine(self._load_all()).addErrback(
+                lambda failure: self._log.failure("Loading the metadata of topics failed", failure=failure)
+            )
+
+    async def _load_all(self) -> None:
+        try:
+            while self._is_needed() and not self._stopped:
+                await self._load()
+                self._loaded()
+                if self._is_needed():
+                    await self._pause.sleep(_LOAD_AGAIN_S)
+        finally:
+            self._is_loading = False
+
+    async def _load(self) -> None:
+        """Load new and stale topics once. Fails records for a topic that does not exist or is not usable."""
         new = list(self._accumulator.unknown)
         stale = sorted(self._stale.difference(new))
         self._stale.clear()
-        loads = []
+        loads: list[tuple[Sequence[str], Deferred[None]]] = []
         if new:
-            loads.append((new, self._client.load_metadata(new, auto_create=self._auto_create)))
+            loads.append((new, self._request(new, auto_create=self._auto_create)))
         if stale:
-            loads.append((stale, self._client.load_metadata(stale)))
+            loads.append((stale, self._request(stale)))
         for names, load in loads:
             try:
                 await load
-            except RequestFailed as error:
-                self._reason = error.reason
+            except Exception as error:  # noqa: BLE001 -- any fault: records wait for this metadata
+                self._reason = reason = request_failed(Failure(error)).reason
                 for name in names:
-                    # What was said before the outage may not be so any more.
+                    # An answer from before the outage may be out of date.
                     self._missing_since_s.pop(name, None)
                     self._fewer_since_s.pop(name, None)
-                if error.reason.lasting:
-                    self._accumulator.fail_waiting(unavailable(error.reason))
+                if reason.lasting:
+                    self._accumulator.fail_waiting(unavailable(reason))
                 continue
             self._reason = None
             for name in names:
-                self._learn(name)
+                try:
+                    self._apply(name)
+                except Exception:  # noqa: BLE001, PERF203 -- any fault; the other topics are not affected
+                    self._log.failure("Updating the partitions of {topic} failed", topic=name)
 
-    def _learn(self, name: str) -> None:
+    def _request(self, names: Sequence[str], *, auto_create: bool = False) -> Deferred[None]:
+        return maybeDeferred(self._client.load_metadata, names, auto_create=auto_create)
+
+    def _apply(self, name: str) -> None:
         count = len(self._client.partitions_of(name))
         error = self._client.topic_error(name)
         topic = self._accumulator.topics.get(name)
@@ -119,7 +167,7 @@ class TopicMetadata:
             self._forget(name)
             return
         if not count:
-            # It says no more; the client would keep it for ever, also of a name that was made up.
+            # The client would keep it for ever, and callers may invent names.
             self._client.forget_topic(name)
         if count:
             self._missing_since_s.pop(name, None)
@@ -127,7 +175,7 @@ class TopicMetadata:
         elif error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
             self._fail(topic, self._refusal(name, error))
         elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._missing(topic)
+            self._note_missing(topic)
         elif error is not None and error != ErrorCode.NONE:
             self._reason = FailureReason(
                 sentence=f"The topic {name} cannot be used now: {ErrorCode.name_of(error)}.",
@@ -138,8 +186,8 @@ class TopicMetadata:
     def _refusal(self, name: str, error: int) -> PublishError:
         if error == ErrorCode.INVALID_TOPIC_EXCEPTION and self._auto_create and _may_collide(name):
             return IllegalTopic(
-                "The broker does not create a topic of this name: it may be that another topic's name "
-                "differs from it only by . and _, which Kafka does not allow."
+                "The broker does not create a topic with this name. Another topic's name may differ from it "
+                "only by . and _, which Kafka does not allow."
             )
         return refusal(error)
 
@@ -147,7 +195,7 @@ class TopicMetadata:
         if count < len(topic.queues):
             now_s = self._clock.seconds()
             if now_s - self._fewer_since_s.setdefault(topic.name, now_s) < _MISSING_S:
-                # It may be that a broker has not learnt yet that there are more.
+                # This broker may not have learnt of the others yet.
                 self._stale.add(topic.name)
                 return
             # Partitions are only ever added: this is another topic of the same name.
@@ -156,14 +204,14 @@ class TopicMetadata:
             self._accumulator.set_partitions(topic, count)
         self._fewer_since_s.pop(topic.name, None)
 
-    def _missing(self, topic: Topic) -> None:
+    def _note_missing(self, topic: Topic) -> None:
         now_s, name = self._clock.seconds(), topic.name
         missing_s = now_s - self._missing_since_s.setdefault(name, now_s)
         creates = self._auto_create
         if missing_s < (_CREATING_S if creates and not topic.queues else _MISSING_S):
             self._stale.add(name)
         elif creates and topic.queues:
-            # It was deleted: what was not sent makes it again.
+            # The topic was deleted: create it again for the records that were not sent.
             self._close_queues(topic)
             self._missing_since_s[name] = now_s
         elif creates:
@@ -183,20 +231,20 @@ class TopicMetadata:
         checks = self._accumulator.take_checks(topic)
         for queue in topic.queues:
             unsent += queue.give_up_unsent()
-        # A batch that is under way, or may have been stored, is for its own answer or deadline.
+        # A batch that is in flight, or may be stored, is settled by its answer or its deadline.
         if topic.is_empty():
             self._close_queues(topic)
             self._forget(topic.name)
         self._accumulator.fail(unsent, error)
         for check in checks:
-            check.answered(topic.name, error)
+            check.set_result(topic.name, error)
 
     def _close_queues(self, topic: Topic, *, then_partitions: int = 0) -> None:
         producer_ids, possibly_stored = self._accumulator.close_queues(topic)
         for producer_id in producer_ids:
-            # The broker would take the first batches of the new queues for those that it has.
+            # With the same id, the broker would take the first batches of the new queues for duplicates.
             self._producer_ids.retire(producer_id)
-        # First, since who is answered may publish at once, which must go to the new queues.
+        # Before callers are answered: they may publish at once, which must go to the new queues.
         self._accumulator.set_partitions(topic, then_partitions)
         self._accumulator.fail(possibly_stored, OutcomeUnknown("The topic was deleted."))
 
@@ -208,5 +256,5 @@ class TopicMetadata:
 
 
 def _may_collide(name: str) -> bool:
-    # Both are the same character in the names of Kafka's metrics.
+    # In the names of Kafka's metrics, both become the same character.
     return "." in name or "_" in name

@@ -1,10 +1,10 @@
 """
-Kafka's protocol as bytes: pure, and without any I/O.
+Encoding and decoding of Kafka's requests and answers, without I/O.
 
-Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. The versions
-were chosen so that Kafka 0.11 to 4.x take them (KIP-896 removed the older ones); flexible ones (KIP-482) are
-spoken only where they bring something. From the bottom up: `reading` and `writing` know the types, `request`
-what all requests share, and one module for each request the rest.
+Source: https://kafka.apache.org/protocol and the message schemas in Kafka's own repository. Kafka 0.11 to 4.x
+support the chosen versions (KIP-896 removed older ones); flexible versions (KIP-482) are used only where
+they are needed. From the bottom up: `reading` and `writing` have the types, `request` the base of all
+requests, and each request has its own module.
 """
 
 from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest, software_version
@@ -17,6 +17,7 @@ from sampleapp.brokers.kafka.protocol.metadata import (
     MetadataRequest,
     PartitionMetadata,
     TopicMetadata,
+    TopicsRequest,
 )
 from sampleapp.brokers.kafka.protocol.produce import ProduceAnswer, Produced, ProduceRequest
 from sampleapp.brokers.kafka.protocol.reading import ProtocolError
@@ -52,10 +53,11 @@ __all__ = [
     "SaslHandshakeRequest",
     "SaslMechanisms",
     "TopicMetadata",
+    "TopicsRequest",
     "negotiate",
     "request_frame",
     "software_version",
 ]
 
 REQUIRED = (MetadataRequest.api, ProduceRequest.api, FetchRequest.api, ListOffsetsRequest.api)
-"""What a broker has to speak: nothing works without these."""
+"""The APIs that a broker must support."""

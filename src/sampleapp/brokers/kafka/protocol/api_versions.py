@@ -1,4 +1,4 @@
-"""ApiVersions (KIP-35): the first question on a connection, which also says who asks (KIP-511)."""
+"""ApiVersions (KIP-35): the first request on a connection, which also names the client (KIP-511)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _UNKNOWN: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class ApiVersions(msgspec.Struct, frozen=True):
-    """What a broker speaks."""
+    """The APIs that a broker supports."""
 
     error: int
     ranges: dict[int, tuple[int, int]]
     """
     The lowest and the highest version by API key.
 
-    Beside UNSUPPORTED_VERSION it has at most those of ApiVersions, and before Kafka 2.4 none.
+    With the error UNSUPPORTED_VERSION at most those of ApiVersions; before Kafka 2.4 none.
     """
 
 
 class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
-    """Which requests, and which versions of them, does this broker take?"""
+    """Ask for the APIs, and their versions, that a broker supports."""
 
-    # The header of the answer has no tagged fields in any version: whoever reads it does not know yet which
-    # one it is (KIP-511).
+    # The header of the answer has no tagged fields in any version, since the client does not know yet which
+    # version it is (KIP-511).
     api: ClassVar[Api] = Api(
         key=18,
         name="ApiVersions",
@@ -48,7 +48,7 @@ class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
     )
 
     software_name: str
-    """What the client is, for the broker's metrics: letters, digits, dots and hyphens; see KIP-511."""
+    """The name of the client for the broker's metrics: letters, digits, dots and hyphens (KIP-511)."""
     software_version: str
     """See `software_version`."""
 
@@ -62,8 +62,8 @@ class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
         """
         See `Request.decode`.
 
-        A broker that does not know the version says so in the form of the first one (KIP-511). In which form
-        it does is not relied upon: librdkafka's mock cluster has one of its own.
+        A broker that does not know the version answers with an error in the format of version 0 (KIP-511).
+        Other formats are accepted, too: librdkafka's mock cluster has its own.
         """
         self._check(version)
         if version == self.api.lowest or bytes(body[: len(_UNKNOWN)]) != _UNKNOWN:
@@ -88,8 +88,8 @@ class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
 
 def software_version(version: str) -> str:
     """
-    Make a version one that a broker takes: what is not of KIP-511's form, it answers with INVALID_REQUEST.
+    Convert a version to the format of KIP-511; a broker answers others with INVALID_REQUEST.
 
-    :param version: of any form, such as ``1.0+local``.
+    :param version: a version in any format, such as ``1.0+local``.
     """
     return re.sub(r"[^A-Za-z0-9.-]", "-", version).strip(".-") or "unknown"

@@ -1,4 +1,4 @@
-"""Fetch: read batches of records from partitions."""
+"""Fetch: reads batches of records from partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from sampleapp.brokers.kafka.protocol.reading import ProtocolError, Reader
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate
-from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, by_topic
+from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, by_topic, with_epochs
 
 __all__ = ["AbortedTransaction", "FetchRequest", "Fetched"]
 
@@ -32,20 +32,20 @@ _PARTITION_V12 = Struct(">iiqiqi")
 _SESSION = Struct(">hi")
 _STATE = Struct(">ihqq")
 _ABORTED = Struct(">qq")
-# What an element takes at least, in any version: its numbers, and the lengths of its strings and arrays.
+# The smallest size of an element in any version: its numbers, and the lengths of its strings and arrays.
 _SMALLEST_TOPIC = 1 + 1
 _SMALLEST_PARTITION = _STATE.size + 1 + 1
 
 
 class AbortedTransaction(msgspec.Struct, frozen=True, gc=False):
-    """The records of a producer from an offset on, up to the marker of the abort, do not count (KIP-98)."""
+    """An aborted transaction: hides a producer's records from an offset to its abort marker (KIP-98)."""
 
     producer_id: int
     first_offset: int
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False):
-    """What a partition had."""
+    """The answer for one partition."""
 
     topic: str
     partition: int
@@ -53,24 +53,24 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     high_watermark: int = -1
     """The offset after the last record that all in-sync replicas have."""
     last_stable_offset: int = -1
-    """The offset up to which it is known which transactions were aborted."""
+    """The offset up to which all transactions have ended."""
     log_start_offset: int = -1
     """The first offset that the partition still has; -1 if the version does not say (before v5)."""
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Only where committed records were asked for; ordered by offset."""
+    """Only if committed records were requested; ordered by offset."""
     records: bytes = b""
-    """Batches, of which the first may begin before the position, and the last be cut short."""
+    """Batches; the first may begin before the position, and the last may be cut short."""
 
 
 class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
     """
-    Read from these positions; the broker answers when there is enough, or time is up.
+    Read from positions. The broker answers when it has ``min_bytes``, or after ``max_wait_ms``.
 
-    Fetch sessions (KIP-227) are not used: each request stands alone. Kafka 0.11 speaks v4; batches that
-    were compressed with zstd need v10 (KIP-110).
+    Fetch sessions (KIP-227) are not used: each request is complete. Kafka 0.11 supports v4; batches
+    compressed with zstd need v10 (KIP-110).
 
-    From v13 on (Kafka 3.1, KIP-516) a topic is known by its id: one that was deleted and made again under the
-    same name is another one, whose records never come instead. It is spoken when the ids of all topics are
+    From v13 on (Kafka 3.1, KIP-516) topics have ids instead of names, so that the records of a topic that was
+    deleted and made again are never taken for those of the old one. It is used when the ids of all topics are
     given.
     """
 
@@ -81,21 +81,27 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    """Of all partitions; a batch that is larger is sent alone, so that reading never gets stuck (KIP-74)."""
+    """The limit of all partitions; a larger batch is sent alone, so that reading continues (KIP-74)."""
     partition_max_bytes: int
     read_committed: bool
-    """Whether to stop before transactions that are not finished, and be told which were aborted."""
+    """True to stop before open transactions, and to get the list of aborted ones."""
 
     topic_ids: Mapping[str, UUID] = msgspec.field(default_factory=dict)
     """
-    What `TopicMetadata.topic_id` says of these topics, as far as it is known.
+    The known ids of these topics, from `TopicMetadata.topic_id`.
 
-    A broker that has a topic of this name, but of another id, answers UNKNOWN_TOPIC_ID or
-    INCONSISTENT_TOPIC_ID.
+    A broker whose topic of this name has another id answers UNKNOWN_TOPIC_ID or INCONSISTENT_TOPIC_ID.
+    """
+
+    leader_epochs: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    """
+    The known epochs of the leaders, by topic and partition (KIP-320); sent since v9 (Kafka 2.1).
+
+    A broker with an older epoch answers UNKNOWN_LEADER_EPOCH, and one with a newer epoch FENCED_LEADER_EPOCH.
     """
 
     def version_for(self, ranges: Mapping[int, tuple[int, int]]) -> int | None:
-        """See `Request.version_for`: without all ids, it is one that has names."""
+        """See `Request.version_for`; without the ids of all topics, a version with names."""
         if all(topic in self.topic_ids for topic, _ in self.topics):
             return negotiate(self.api, ranges)
         return negotiate(_WITH_NAMES, ranges)
@@ -106,7 +112,7 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
         if version >= _SESSIONS_SINCE:
             parts.append(_NO_SESSION)
         parts += by_topic(
-            self.topics,
+            with_epochs(self.topics, self.leader_epochs),
             _partition_writer(version, self.partition_max_bytes),
             fields=fields,
             topic=self._id_of if version >= _TOPIC_IDS_SINCE else None,
@@ -129,21 +135,21 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
             reader.tags()
         reader.tags()
         if error:
-            # Then nothing is said about any partition.
+            # With an error, the answer has no partitions.
             return [Fetched(topic, part, error) for topic, parts in self.topics for part, _ in parts]
         return answer
 
     def _id_of(self, topic: str) -> bytes:
         topic_id = self.topic_ids.get(topic)
         if topic_id is None:
-            raise ValueError(f"Fetch from v{_TOPIC_IDS_SINCE} on needs the id of every topic.")
+            raise ValueError(f"Fetch needs the ids of all topics from v{_TOPIC_IDS_SINCE} on.")
         return topic_id.bytes
 
     def _name_of(self, topic_id: UUID | None) -> str:
         for topic, known in self.topic_ids.items():
             if known == topic_id:
                 return topic
-        raise ProtocolError(f"Nothing was asked of a topic with the id {topic_id}.")
+        raise ProtocolError(f"The topic with the id {topic_id} was not requested.")
 
 
 _WITH_NAMES = Api(
@@ -155,19 +161,19 @@ _WITH_NAMES = Api(
 )
 
 
-def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int]], bytes]:
+def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int, int]], bytes]:
     """
-    What writes a partition and the offset to read from.
+    Return a function that encodes a partition, the offset to read from, and the leader's epoch.
 
-    No leader's epoch is given, and no epoch or first offset of a log of our own, which a follower has.
+    The fields that only followers have are -1.
     """
     if version >= _FLEXIBLE_SINCE:
-        return lambda part: _PARTITION_V12.pack(part[0], -1, part[1], -1, -1, max_bytes) + FLEXIBLE.tags
+        return lambda part: _PARTITION_V12.pack(part[0], part[2], part[1], -1, -1, max_bytes) + FLEXIBLE.tags
     if version >= _LEADER_EPOCH_SINCE:
-        return lambda part: _PARTITION_V9.pack(part[0], -1, part[1], -1, max_bytes)
+        return lambda part: _PARTITION_V9.pack(part[0], part[2], part[1], -1, max_bytes)
     if version >= _LOG_START_OFFSET_SINCE:
-        return lambda part: _PARTITION_V5.pack(*part, -1, max_bytes)
-    return lambda part: _PARTITION.pack(*part, max_bytes)
+        return lambda part: _PARTITION_V5.pack(part[0], part[1], -1, max_bytes)
+    return lambda part: _PARTITION.pack(part[0], part[1], max_bytes)
 
 
 def _partition(version: int, topic: str, reader: Reader) -> Fetched:
@@ -175,9 +181,9 @@ def _partition(version: int, topic: str, reader: Reader) -> Fetched:
     log_start_offset = reader.int64() if version >= _LOG_START_OFFSET_SINCE else -1
     aborted = tuple(_aborted(reader) for _ in range(reader.nullable_count(_ABORTED.size)))
     if version >= _RACKS_SINCE:
-        reader.int32()  # preferred read replica: only for those who say where they are (KIP-392)
+        reader.int32()  # preferred read replica: only for clients that send their rack (KIP-392)
     records = reader.nullable_data() or b""
-    # Among them who leads the partition now, which metadata will say.
+    # They may have the new leader, which is taken from the metadata instead.
     reader.tags()
     return Fetched(
         topic, partition, error, high_watermark, last_stable_offset, log_start_offset, aborted, records

@@ -1,4 +1,4 @@
-"""InitProducerId: a number to be known by, for idempotent producing (KIP-98)."""
+"""InitProducerId: gets a producer id for idempotent publishing (KIP-98)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING
 __all__ = ["InitProducerIdRequest", "ProducerIdentity"]
 
 _IDENTITY = Struct(">ihqh")
-# As Java's producer does: without transactions no timeout of theirs is ever looked at.
+# As Java's producer does: without transactions, the transaction timeout is ignored.
 _NO_TIMEOUT = INT32.pack(0x7FFFFFFF)
 
 
@@ -28,7 +28,7 @@ class ProducerIdentity(msgspec.Struct, frozen=True, gc=False):
 
 
 class InitProducerIdRequest(Request[ProducerIdentity], frozen=True, kw_only=True):
-    """Give me a new identity, for idempotence without transactions. Any broker can."""
+    """Ask any broker for a new producer id, for idempotence without transactions."""
 
     api: ClassVar[Api] = Api(key=22, name="InitProducerId", lowest=0, highest=1)
 

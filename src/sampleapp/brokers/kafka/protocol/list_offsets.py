@@ -1,8 +1,8 @@
-"""ListOffsets: where a partition begins and ends."""
+"""ListOffsets: the first and the last offset of a partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import ClassVar
 
@@ -10,14 +10,14 @@ import msgspec
 
 from sampleapp.brokers.kafka.protocol.reading import Reader
 from sampleapp.brokers.kafka.protocol.request import Api, Request
-from sampleapp.brokers.kafka.protocol.writing import INT32, by_topic
+from sampleapp.brokers.kafka.protocol.writing import INT32, by_topic, with_epochs
 
 __all__ = ["EARLIEST", "LATEST", "ListOffsetsRequest", "ListedOffset"]
 
 EARLIEST = -2
 """Instead of a timestamp: the first offset that the partition still has."""
 LATEST = -1
-"""Instead of a timestamp: the offset of the record to come."""
+"""Instead of a timestamp: the offset of the next record."""
 
 _ISOLATION_SINCE = 2
 _LEADER_EPOCH_SINCE = 4
@@ -39,25 +39,29 @@ class ListedOffset(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int
     """Of the record at the offset; -1 for `EARLIEST` and `LATEST`."""
     offset: int
-    """-1 if there was an error, or no record is as late as was asked for."""
+    """-1 if there was an error, or no record has the timestamp or a later one."""
 
 
 class ListOffsetsRequest(Request[list[ListedOffset]], frozen=True, kw_only=True):
-    """Which offset has the first record of at least this age?"""
+    """Ask for the first offset with at least a timestamp, or for the first or the last offset."""
 
     api: ClassVar[Api] = Api(key=2, name="ListOffsets", lowest=1, highest=5)
 
     topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
     """Topics, each with partitions and a timestamp in milliseconds, `EARLIEST` or `LATEST`."""
     read_committed: bool
-    """Whether the latest is the last stable offset rather than the high watermark; v1 has only the latter."""
+    """True if `LATEST` means the last stable offset, not the high watermark; v1 has only the latter."""
+
+    leader_epochs: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    """The known epochs of the leaders, as in `FetchRequest.leader_epochs`; sent since v4 (Kafka 2.1)."""
 
     def _parts(self, version: int) -> Iterable[bytes]:
         parts = [_ANY_REPLICA]
         if version >= _ISOLATION_SINCE:
             parts.append(b"\1" if self.read_committed else b"\0")
         if version >= _LEADER_EPOCH_SINCE:
-            return parts + by_topic(self.topics, lambda part: _PARTITION_V4.pack(part[0], -1, part[1]))
+            topics = with_epochs(self.topics, self.leader_epochs)
+            return parts + by_topic(topics, lambda part: _PARTITION_V4.pack(part[0], part[2], part[1]))
         return parts + by_topic(self.topics, lambda part: _PARTITION.pack(*part))
 
     def _read(self, version: int, reader: Reader) -> list[ListedOffset]:

@@ -1,4 +1,4 @@
-"""Produce: append batches of records to partitions."""
+"""Produce: appends batches of records to partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ProduceAnswer", "ProduceRequest", "Produced"]
 
 _LOG_START_OFFSET_SINCE = 5
 _RECORD_ERRORS_SINCE = 8
-# Before, the broker has waited itself when it answers (KIP-219).
+# In older versions the broker waits before it answers (KIP-219).
 _THROTTLES_AFTERWARDS_SINCE = 6
 
 _ZSTD_SINCE = 7
@@ -27,60 +27,60 @@ _APPENDED = Struct(">ihqq")
 _APPENDED_WITH_START = Struct(">ihqqq")
 _APPENDED_WITHOUT_ERRORS = Struct(">ihqqqih")
 _NO_ERRORS = (0, -1)
-"""An empty array, and a null string, which end an element in v8."""
-# What an element takes at least: its numbers, and the lengths of its strings and arrays.
+"""The end of an element in v8: an empty array and a null string."""
+# The smallest size of an element: its numbers, and the lengths of its strings and arrays.
 _SMALLEST_TOPIC = 2 + 4
 _SMALLEST_RECORD_ERROR = 4 + 2
 
 
 class Produced(msgspec.Struct, frozen=True, gc=False):
-    """What became of the batch for one partition."""
+    """The result of the batch for one partition."""
 
     topic: str
     partition: int
     error: int
     offset: int
-    """Of the first record of the batch; -1 if there was an error."""
+    """The offset of the first record of the batch; -1 if there was an error."""
     timestamp_ms: int = -1
-    """The broker's, which all records of the batch have now; -1 if they keep their own."""
+    """The broker's time, now that of all records of the batch; -1 if they keep their own."""
     log_start_offset: int = -1
     """The first offset that the partition still has; -1 if the version does not say (before v5)."""
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    """Which records, by their index in the batch, had it refused, and why (since v8, KIP-467)."""
+    """The records that caused a refusal, by index in the batch, each with the reason (since v8, KIP-467)."""
     message: str | None = None
-    """Why the batch was refused (since v8)."""
+    """The reason for a refusal of the batch (since v8)."""
 
 
 class ProduceAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What became of all batches of a request."""
+    """The results of all batches of a request."""
 
     partitions: list[Produced]
     throttle_ms: int = 0
-    """For how long the broker wants nothing more, because of a quota (KIP-219)."""
+    """The time to wait before the next request, because of a quota (KIP-219)."""
 
 
 class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
     """
-    Append these batches, one for each partition. Idempotence is a matter of the batch, not of the request.
+    Append batches, one for each partition. Idempotence is a property of the batch, not of the request.
 
-    Kafka 0.11 speaks v3; batches compressed with zstd need v7 (KIP-110).
+    Kafka 0.11 supports v3; batches compressed with zstd need v7 (KIP-110).
     """
 
     api: ClassVar[Api] = Api(key=0, name="Produce", lowest=3, highest=8)
 
     topics: Sequence[tuple[str, Sequence[tuple[int, bytes]]]]
-    """Topics, each with partitions and what `encode_batch` made."""
+    """Topics, each with partitions and the result of `encode_batch`."""
     timeout_ms: int
-    """How long the leader may wait for the other replicas."""
+    """The time that the leader may wait for the other replicas."""
     acks: int = -1
     """Which replicas must have the batch: all in-sync replicas (-1), the leader (1), none (0: no answer)."""
     may_have_zstd: bool = False
-    """Whether batches may be compressed with zstd."""
+    """True if a batch may be compressed with zstd."""
 
     def obstacle(self, version: int) -> str | None:
         """See `Request.obstacle`."""
         if self.may_have_zstd and version < _ZSTD_SINCE:
-            return "The broker does not take compression with zstd, which needs Kafka 2.1 or newer."
+            return "The broker does not support compression with zstd, which needs Kafka 2.1 or newer."
         return None
 
     def decode(self, version: int, body: bytes | memoryview) -> ProduceAnswer:
@@ -120,9 +120,9 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
 
 def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceAnswer | None:
     """
-    Read what nearly every answer is, in two steps instead of two for each field.
+    Decode the usual answer, about one topic and without errors of records, in two steps.
 
-    :return: ``None`` if it is not about one topic alone, or tells more of a record than its offset.
+    :return: ``None`` if the answer is about other topics, or has errors of records.
     """
     head = INT32.pack(1) + string(topic)
     end = len(body) - INT32.size

@@ -1,4 +1,4 @@
-"""Reading the fields of an answer, never beyond its end and never more than is there."""
+"""Decoding of the fields of an answer, never beyond its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_VARINT_BYTES = 5
 
 class ProtocolError(Exception):
     """
-    An answer is not what Kafka's protocol allows: cut short, too long, or with impossible fields.
+    An answer violates Kafka's protocol: it is cut short, too long, or has invalid fields.
 
-    Whoever sent it either does not speak Kafka, or is out of step: the connection is of no more use.
+    The connection must be closed: the server does not speak Kafka's protocol, or the stream is out of step.
     """
 
 
@@ -31,11 +31,8 @@ class Reader:
 
     Types are named as on https://kafka.apache.org/protocol#protocol_types.
 
-    A number that would reach beyond the end raises `struct.error`, and text that is not UTF-8
-    `UnicodeDecodeError`: `Request.decode` makes a `ProtocolError` of them, once for each answer and not
-    once for each field.
-
-    An answer to Produce is read with each batch, so what that takes calls nothing that it can do without.
+    A number beyond the end raises `struct.error`, and text that is not UTF-8 raises `UnicodeDecodeError`:
+    `Request.decode` converts them to `ProtocolError`, once for each answer instead of each field.
     """
 
     __slots__ = ("at", "body", "end")
@@ -46,39 +43,29 @@ class Reader:
         self.end = len(body)
 
     def fields(self, layout: Struct) -> tuple[Any, ...]:
-        """Several numbers at once."""
+        """Decode several numbers at once."""
         values = layout.unpack_from(self.body, self.at)
         self.at += layout.size
         return values
 
     def int8(self) -> int:
-        """A signed number of 8 bits."""
-        value: int = self.fields(_INT8)[0]
-        return value
+        """INT8."""
+        return self._number(_INT8)
 
     def int16(self) -> int:
-        """A signed number of 16 bits; error codes are such."""
-        value: int
-        (value,) = _INT16.unpack_from(self.body, self.at)
-        self.at += 2
-        return value
+        """INT16, such as an error code."""
+        return self._number(_INT16)
 
     def int32(self) -> int:
-        """A signed number of 32 bits."""
-        value: int
-        (value,) = _INT32.unpack_from(self.body, self.at)
-        self.at += 4
-        return value
+        """INT32."""
+        return self._number(_INT32)
 
     def int64(self) -> int:
-        """A signed number of 64 bits."""
-        value: int
-        (value,) = _INT64.unpack_from(self.body, self.at)
-        self.at += 8
-        return value
+        """INT64."""
+        return self._number(_INT64)
 
     def uuid(self) -> UUID | None:
-        """UUID; what Kafka writes instead of none is all zeros."""
+        """UUID; all zeros mean ``None``."""
         value = bytes(self._take(_UUID_BYTES))
         return UUID(bytes=value) if any(value) else None
 
@@ -86,20 +73,19 @@ class Reader:
         """STRING."""
         text = self.nullable_string()
         if text is None:
-            raise ProtocolError("A string is null that may not be.")
+            raise ProtocolError("A string is null, which is not allowed here.")
         return text
 
     def nullable_string(self) -> str | None:
         """NULLABLE_STRING."""
-        (length,) = _INT16.unpack_from(self.body, self.at)
-        self.at += 2
+        length = self._number(_INT16)
         return None if length == -1 else str(self._take(length), "utf-8")
 
     def data(self) -> bytes:
         """BYTES."""
         value = self.nullable_data()
         if value is None:
-            raise ProtocolError("Bytes are null that may not be.")
+            raise ProtocolError("Bytes are null, which is not allowed here.")
         return value
 
     def nullable_data(self) -> bytes | None:
@@ -111,46 +97,46 @@ class Reader:
         """
         The number of elements of an ARRAY.
 
-        :param smallest: how many bytes an element takes at least. A count that cannot fit in what is left
-            is refused before anything is made for it.
+        :param smallest: the smallest size of an element in bytes. A count that cannot fit in the rest of the
+            answer is rejected before memory is used for it.
         """
-        (count,) = _INT32.unpack_from(self.body, self.at)
-        self.at += 4
-        if count < 0 or count * smallest > self.end - self.at:
-            raise self._too_many(count)
-        return int(count)
+        return self._checked(self._number(_INT32), smallest)
 
     def nullable_count(self, smallest: int) -> int:
-        """As `count`, for an ARRAY that may be null, which is taken for empty."""
+        """Like `count`, for an ARRAY that may be null, which counts as empty."""
         count = self._length()
-        if count == -1:
-            return 0
-        if count < 0 or count * smallest > self.end - self.at:
-            raise self._too_many(count)
-        return count
+        return 0 if count == -1 else self._checked(count, smallest)
 
     def int32s(self) -> tuple[int, ...]:
         """ARRAY of INT32."""
         return self.fields(Struct(f">{self.count(4)}i"))
 
     def tags(self) -> None:
-        """The tagged fields that end a structure; only the flexible versions have any."""
+        """Skip the tagged fields at the end of a structure; only flexible versions have them."""
 
     def finish(self) -> None:
         """
-        The answer has to end here.
+        Check that the answer ends here.
 
-        :raise ProtocolError: if it does not: then it is of another version than was asked for.
+        :raise ProtocolError: it does not, so it is of another version than requested.
         """
         if self.at != self.end:
             raise ProtocolError(f"{self.end - self.at} bytes are left over.")
 
     def _length(self) -> int:
-        """Of bytes or an array; -1 for null."""
+        """The length of bytes or an array; -1 for null."""
         return self.int32()
 
-    def _too_many(self, count: int) -> ProtocolError:
-        return ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
+    def _number(self, layout: Struct) -> int:
+        value: int
+        (value,) = layout.unpack_from(self.body, self.at)
+        self.at += layout.size
+        return value
+
+    def _checked(self, count: int, smallest: int) -> int:
+        if count < 0 or count * smallest > self.end - self.at:
+            raise ProtocolError(f"There cannot be {count} elements in the {self.end - self.at} bytes left.")
+        return count
 
     def _take(self, length: int) -> bytes | memoryview:
         start = self.at
@@ -162,16 +148,16 @@ class Reader:
 
 class FlexibleReader(Reader):
     """
-    The same in a flexible version (KIP-482).
+    A position in the body of an answer in a flexible version (KIP-482).
 
-    Lengths are varints, strings and arrays compact, and tagged fields end each structure. None of those is
-    known here, and so all are passed over, as the protocol wants it of whoever does not know them.
+    Lengths are varints, strings and arrays are compact, and tagged fields end each structure. All tagged
+    fields are skipped, as the protocol prescribes for unknown ones.
     """
 
     __slots__ = ()
 
     def tags(self) -> None:
-        """The tagged fields that end a structure."""
+        """Skip the tagged fields at the end of a structure."""
         for _ in range(self._uvarint()):
             self._uvarint()
             self._take(self._uvarint())
@@ -180,7 +166,7 @@ class FlexibleReader(Reader):
         """
         See `Reader.finish`.
 
-        Empty tagged fields may stand twice at the end, as librdkafka's mock cluster writes them.
+        Empty tagged fields may occur twice at the end, as librdkafka's mock cluster writes them.
         """
         if self.end - self.at == 1 and self.body[self.at] == 0:
             return
@@ -193,10 +179,7 @@ class FlexibleReader(Reader):
 
     def count(self, smallest: int) -> int:
         """See `Reader.count`; of a COMPACT_ARRAY."""
-        count = self._uvarint() - 1
-        if count < 0 or count * smallest > self.end - self.at:
-            raise self._too_many(count)
-        return count
+        return self._checked(self._uvarint() - 1, smallest)
 
     def _length(self) -> int:
         return self._uvarint() - 1

@@ -1,4 +1,4 @@
-"""What all requests have in common: their number, their versions, their frame."""
+"""The base of all requests: API key, versions, frame."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Api(msgspec.Struct, frozen=True):
-    """One kind of request, and the versions of it that are spoken here."""
+    """One API, and the versions of it that this service supports."""
 
     key: int
-    """Its number: https://kafka.apache.org/protocol#protocol_api_keys."""
+    """The API key: https://kafka.apache.org/protocol#protocol_api_keys."""
     name: str
     lowest: int
     highest: int
     flexible: int | None = None
-    """The first version that is flexible (KIP-482), if one of these is."""
+    """The first flexible version (KIP-482); ``None`` if none of these is flexible."""
     has_plain_answer_header: bool = False
-    """Whether the header of an answer stays as it was before the flexible versions: ApiVersions' does."""
+    """True if the header of answers has no tagged fields in flexible versions, as that of ApiVersions."""
 
     def is_flexible(self, version: int) -> bool:
-        """Whether this version is flexible."""
+        """Return whether a version is flexible."""
         return self.flexible is not None and version >= self.flexible
 
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """
-    Something to ask a broker, and how to read its answer, an ``R_co``.
+    A request to a broker, and the decoding of its answer, an ``R_co``.
 
-    Both depend on the version that is spoken, which is the connection's matter: the same request may go
-    out in one version, and after a roll of the cluster in another.
+    Both depend on the version, which the connection chooses: after an upgrade of the cluster, the same
+    request may be sent in another version.
     """
 
     api: ClassVar[Api]
 
     def encode(self, version: int) -> bytes:
         """
-        The body, which follows the header.
+        Encode the body, which follows the header.
 
-        :raise ValueError: if the version is not one of ``api``, or a field does not fit in its type.
+        :raise ValueError: the version is not one of ``api``, or a field does not fit in its type.
         """
         return b"".join(self._parts_of(version))
 
     def decode(self, version: int, body: bytes | memoryview) -> R_co:
         """
-        Read an answer from what follows its correlation id.
+        Decode an answer from the bytes after its correlation id.
 
-        :param version: that the request was encoded with.
-        :param body: the rest of the header, which only the flexible versions have, and the body.
-        :raise ProtocolError: if it is cut short, goes on after its end, or cannot be right.
-        :raise ValueError: if the version is not one of ``api``.
+        :param version: the version in which the request was encoded.
+        :param body: the rest of the header, which only flexible versions have, and the body.
+        :raise ProtocolError: it is cut short, too long, or invalid.
+        :raise ValueError: the version is not one of ``api``.
         """
         self._check(version)
         is_flexible = self.api.is_flexible(version)
@@ -78,21 +78,19 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
                 f"The answer to {self.api.name} v{version} has text that is not UTF-8."
             ) from error
         except ProtocolError as error:
-            raise ProtocolError(
-                f"The answer to {self.api.name} v{version} cannot be right: {error}"
-            ) from error
+            raise ProtocolError(f"The answer to {self.api.name} v{version} is invalid: {error}") from error
         return answer
 
     def version_for(self, ranges: Mapping[int, tuple[int, int]]) -> int | None:
         """
-        Choose the version to send it in: see `negotiate`.
+        Choose the version in which to send the request: see `negotiate`.
 
-        :param ranges: what the broker answered to ApiVersions: lowest and highest version by API key.
+        :param ranges: the broker's answer to ApiVersions: the lowest and the highest version by API key.
         """
         return negotiate(self.api, ranges)
 
-    def obstacle(self, version: int) -> str | None:  # noqa: ARG002 -- for those that have one
-        """Return why the request cannot be made in a version of ``api``: a sentence; ``None`` if it can."""
+    def obstacle(self, version: int) -> str | None:  # noqa: ARG002 -- for subclasses
+        """Return a sentence if the request cannot be sent in a version of ``api``; otherwise ``None``."""
         return None
 
     def _fields(self, version: int) -> Fields:
@@ -104,10 +102,10 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
     def _check(self, version: int) -> None:
         if not self.api.lowest <= version <= self.api.highest:
-            raise ValueError(f"{self.api.name} v{version} is not spoken here.")
+            raise ValueError(f"{self.api.name} v{version} is not supported.")
 
     def _parts(self, version: int) -> Iterable[bytes]:
-        """The body in parts to join: batches of records are large, and are copied only once."""
+        """Return the parts of the body: batches of records are large, and joining copies them once."""
         raise NotImplementedError
 
     def _read(self, version: int, reader: Reader) -> R_co:
@@ -116,13 +114,13 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 def request_frame(request: Request[object], *, version: int, correlation_id: int, client_id: bytes) -> bytes:
     """
-    A request with its header, without the four bytes of length that a connection puts before it.
+    Encode a request with its header, without the four bytes of length that a connection puts before it.
 
-    The header is of version 1, or of version 2 for a flexible version, in which tagged fields follow the
-    client id; that itself never became a compact string.
+    The header is of version 1, or of version 2 for a flexible version. In version 2 tagged fields follow the
+    client id, which is still not a compact string.
 
     :param correlation_id: a signed number of 32 bits, which the answer repeats.
-    :raise ValueError: as `Request.encode`.
+    :raise ValueError: see `Request.encode`.
     """
     header = _HEADER.pack(request.api.key, version, correlation_id, len(client_id))
     tags = FLEXIBLE.tags if request.api.is_flexible(version) else b""
@@ -131,12 +129,12 @@ def request_frame(request: Request[object], *, version: int, correlation_id: int
 
 def negotiate(request_api: Api, ranges: Mapping[int, tuple[int, int]]) -> int | None:
     """
-    Choose the version to speak with a broker: the highest that both have, ``None`` if there is none.
+    Choose the highest version that both this service and the broker support; ``None`` if there is none.
 
-    What a broker calls its lowest version proves little: since KAFKA-18659 Kafka 4 names Produce v0,
-    which it refuses, for the sake of clients that look at nothing else.
+    The lowest version that a broker lists is not reliable: since KAFKA-18659 Kafka 4 lists Produce v0, which
+    it rejects, for the sake of clients that check only this.
 
-    :param ranges: what the broker answered to ApiVersions: lowest and highest version by API key.
+    :param ranges: the broker's answer to ApiVersions: the lowest and the highest version by API key.
     """
     if request_api.key not in ranges:
         return None

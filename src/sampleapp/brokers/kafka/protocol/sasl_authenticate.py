@@ -17,23 +17,23 @@ _LIFETIME_SINCE = 1
 
 
 class SaslAuthenticated(msgspec.Struct, frozen=True, gc=False):
-    """The broker's side of the step."""
+    """The broker's answer to one step."""
 
     error: int
     message: str | None
-    """What the broker says about the error."""
+    """The broker's message about the error."""
     token: bytes
-    """What the mechanism is to look at next."""
+    """The server's message for the mechanism."""
     session_lifetime_ms: int = 0
-    """After which the broker closes the connection (KIP-368); 0 for never, and before v1."""
+    """The time after which the broker closes the connection (KIP-368); 0 for never, and before v1."""
 
     def __repr__(self) -> str:
-        # A broker may repeat in the rest what it was sent.
+        # The other fields may repeat what the client sent.
         return f"SaslAuthenticated(error={self.error}, session_lifetime_ms={self.session_lifetime_ms})"
 
 
 class SaslAuthenticateRequest(Request[SaslAuthenticated], frozen=True, kw_only=True):
-    """What the mechanism says next. The token may hold the password, so it is in no representation."""
+    """The next message of the mechanism. It may hold the password, so no representation shows it."""
 
     api: ClassVar[Api] = Api(key=36, name="SaslAuthenticate", lowest=0, highest=1)
 

@@ -1,4 +1,4 @@
-"""SaslHandshake: agree on a mechanism (KIP-43; version 1, of KIP-152, frames what follows)."""
+"""SaslHandshake: agrees on a mechanism (KIP-43; with version 1, KIP-152, SaslAuthenticate follows)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _SMALLEST_STRING = 2
 
 
 class SaslMechanisms(msgspec.Struct, frozen=True, gc=False):
-    """What a broker offers."""
+    """The mechanisms that a broker offers."""
 
     error: int
     mechanisms: tuple[str, ...]
 
 
 class SaslHandshakeRequest(Request[SaslMechanisms], frozen=True, kw_only=True):
-    """May I authenticate with this mechanism?"""
+    """Ask to authenticate with a mechanism."""
 
     api: ClassVar[Api] = Api(key=17, name="SaslHandshake", lowest=1, highest=1)
 
     mechanism: str
-    """A name of IANA's, in capitals: ``PLAIN``, ``SCRAM-SHA-512``."""
+    """The name in IANA's registry, in capitals: ``PLAIN``, ``SCRAM-SHA-512``."""
 
-    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - there is but one
+    def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - there is only one
         return (string(self.mechanism),)
 
-    def _read(self, version: int, reader: Reader) -> SaslMechanisms:  # noqa: ARG002 - there is but one
+    def _read(self, version: int, reader: Reader) -> SaslMechanisms:  # noqa: ARG002 - there is only one
         error = reader.int16()
         return SaslMechanisms(error, tuple(reader.string() for _ in range(reader.count(_SMALLEST_STRING))))

@@ -1,13 +1,23 @@
-"""Writing the fields of a request, by the names of https://kafka.apache.org/protocol#protocol_types."""
+"""Encoding of the fields of a request, named as on https://kafka.apache.org/protocol#protocol_types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final, TypeVar
 
-__all__ = ["FLEXIBLE", "INT32", "NULL_STRING", "PLAIN", "Fields", "by_topic", "string", "uvarint"]
+__all__ = [
+    "FLEXIBLE",
+    "INT32",
+    "NULL_STRING",
+    "PLAIN",
+    "Fields",
+    "by_topic",
+    "string",
+    "uvarint",
+    "with_epochs",
+]
 
 INT32 = Struct(">i")
 NULL_STRING = b"\xff\xff"
@@ -19,13 +29,13 @@ _CONTINUED = 0x80
 T = TypeVar("T")
 
 
-# The names of topics, which come again and again.
+# Cached, since the names of topics recur.
 @lru_cache(maxsize=256)
 def string(text: str) -> bytes:
     """
     STRING.
 
-    :raise ValueError: if its UTF-8 form has more than 32,767 bytes, or it has none.
+    :raise ValueError: its UTF-8 form has more than 32,767 bytes, or it has none.
     """
     encoded = _encoded(text)
     return _LENGTH.pack(len(encoded)) + encoded
@@ -46,26 +56,26 @@ def uvarint(number: int) -> bytes:
 
 
 class Fields:
-    """How the versions before the flexible ones write what has a length."""
+    """Encoding of fields with a length in versions before the flexible ones."""
 
     tags = b""
-    """The tagged fields that end each structure: these versions have none."""
+    """The tagged fields at the end of each structure: none in these versions."""
 
     def string(self, text: str) -> bytes:
         """
         STRING, or COMPACT_STRING.
 
-        :raise ValueError: as `string`.
+        :raise ValueError: see `string`.
         """
         return string(text)
 
     def count(self, elements: int | None) -> bytes:
-        """The number of elements of an ARRAY, or of a COMPACT_ARRAY; ``None`` for null."""
+        """Encode the number of elements of an ARRAY, or of a COMPACT_ARRAY; ``None`` for null."""
         return INT32.pack(-1 if elements is None else elements)
 
 
 class _FlexibleFields(Fields):
-    """The flexible versions (KIP-482): lengths are varints, one too large, so that 0 is null."""
+    """Encoding in flexible versions (KIP-482): lengths are varints, increased by 1 so that 0 is null."""
 
     tags = b"\0"
 
@@ -89,11 +99,12 @@ def by_topic(
     topic: Callable[[str], bytes] | None = None,
 ) -> list[bytes]:
     """
-    The ARRAY of topics, each with an ARRAY of partitions, that most requests end with, in parts to join.
+    Encode the ARRAY of topics, each with an ARRAY of partitions, at the end of most requests.
 
-    :param partition: writes one partition, its tagged fields included.
-    :param fields: those of the version.
-    :param topic: writes the topic, for a version that does not have its name there.
+    :param partition: encodes one partition, including its tagged fields.
+    :param fields: the encoding of the version.
+    :param topic: encodes the topic, for a version without its name.
+    :return: parts to join.
     """
     topic = topic or fields.string
     parts = [fields.count(len(topics))]
@@ -102,6 +113,16 @@ def by_topic(
         parts += map(partition, partitions)
         parts.append(fields.tags)
     return parts
+
+
+def with_epochs(
+    topics: Sequence[tuple[str, Sequence[tuple[int, int]]]], epochs: Mapping[tuple[str, int], int]
+) -> Sequence[tuple[str, Sequence[tuple[int, int, int]]]]:
+    """Add the epoch of its leader to each partition of topics; -1 if it is not known."""
+    return [
+        (name, [(number, value, epochs.get((name, number), -1)) for number, value in partitions])
+        for name, partitions in topics
+    ]
 
 
 def _encoded(text: str) -> bytes:

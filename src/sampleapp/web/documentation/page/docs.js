@@ -1,6 +1,6 @@
 "use strict";
 
-// Beside the page, so that it works behind a proxy that puts the service below a path of its own.
+// Relative to the page, which may be below a path prefix of a proxy.
 const root = new URL(".", document.baseURI);
 const element = (id) => document.getElementById(id);
 
@@ -9,7 +9,7 @@ const followColourScheme = () => document.documentElement.classList.toggle("dark
 dark.addEventListener("change", followColourScheme);
 followColourScheme();
 
-// A token is in its field and nowhere else; when the page is left, it is not there either.
+// The token is only in its field, which is emptied when the page is left.
 window.addEventListener("pagehide", () => {
   element("token").value = "";
 });
@@ -92,12 +92,12 @@ async function showReference() {
   element("version").textContent = spec.info.version;
   document.title = `${spec.info.title} ${spec.info.version}: the HTTP interface`;
   spec.servers = [{ url: root.pathname.replace(/\/$/, "") || "/" }];
-  // Every path has OPTIONS, and HEAD where it has GET: who needs that finds it in the document.
+  // OPTIONS and HEAD are omitted: every path has OPTIONS, and every path with GET has HEAD.
   for (const item of Object.values(spec.paths)) {
     delete item.options;
     delete item.head;
   }
-  // Refusals are many, and all of one form, which is shown once, under Schemas.
+  // All errors have the same form, which is shown once, under Schemas.
   for (const refusal of Object.values(spec.components.responses)) {
     delete refusal.content;
     delete refusal.headers;
@@ -110,7 +110,7 @@ async function showReference() {
     deepLinking: true,
     defaultModelsExpandDepth: 0,
     displayRequestDuration: true,
-    // Nothing comes from the address of the page, nothing goes to another server, nothing is kept.
+    // Read no settings from the address of the page, send nothing to another server, store nothing.
     queryConfigEnabled: false,
     validatorUrl: null,
     persistAuthorization: false,
@@ -127,6 +127,6 @@ async function showReference() {
 showReference().catch((error) => {
   const sentence = document.createElement("p");
   sentence.className = "card";
-  sentence.textContent = `The description of the interface could not be loaded: ${error.message}`;
+  sentence.textContent = `openapi.json could not be loaded: ${error.message}`;
   element("reference").replaceChildren(sentence);
 });

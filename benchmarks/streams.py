@@ -1,0 +1,318 @@
+"""
+Measure what streams of events cost, on this machine, now, next to nchan where that is installed.
+
+    python benchmarks/streams.py                  everything, about ten minutes
+    python benchmarks/streams.py --quick          to see that it works
+    python benchmarks/streams.py rate history     some of it
+
+- ``rate``: 1,000 clients that get 40 events a second each, and 100 that get 50. CPU is that of the server for
+  one event of one client, with everything else that it does: taking the record, storing it, reading it again.
+- ``idle``: 10,000 streams on which nothing happens but ids: memory and CPU.
+- ``history``: one client that reads 1 GB of records from the first one on, while 500 messages a
+  second are published over 64 connections. nchan keeps messages in memory only, so it is not compared.
+
+nchan is a module of nginx; on Debian, ``apt-get install libnginx-mod-nchan`` installs it. KafkaSSE is not
+compared: it needs a native build of node-rdkafka, and a consumer for each client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from typing_extensions import Self
+
+from servers import HERE, Server, free_port, sampleapp
+
+__all__ = ["PARTS"]
+
+TOPIC = "streams"
+NCHAN_MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
+NCHAN = """
+load_module {module};
+daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log;
+worker_rlimit_nofile 30000;
+events {{ worker_connections 25000; }}
+http {{
+  access_log off; client_body_temp_path {directory}; keepalive_requests 1000000;
+  proxy_temp_path {directory}; fastcgi_temp_path {directory};
+  uwsgi_temp_path {directory}; scgi_temp_path {directory};
+  nchan_shared_memory_size 256M;
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location = /ready {{ return 200; }}
+    location = /publish {{ nchan_publisher; nchan_channel_id t; nchan_message_timeout 1h; }}
+    location = /stream {{
+      nchan_subscriber eventsource; nchan_channel_id t; nchan_subscriber_first_message newest;
+      nchan_eventsource_ping_interval 15;
+    }}
+  }}
+}}
+"""
+_WARM_UP_S = 3.0
+_PUBLISHED_PER_S = 500
+
+
+class Peer(NamedTuple):
+    """A server of streams, and how one publishes and reads there."""
+
+    name: str
+    serve: Callable[[], Iterator[Server]]
+    stream: str
+    publish: Callable[[http.client.HTTPConnection, str], None]
+
+
+@contextmanager
+def serve_nchan() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as directory:
+        port = free_port()
+        config = Path(directory) / "nginx.conf"
+        config.write_text(NCHAN.format(module=NCHAN_MODULE, directory=directory, port=port), encoding="utf-8")
+        command = ["nginx", "-e", f"{directory}/error.log", "-c", str(config)]
+        server = Server(command, port=port, directory=directory, path="ready")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def serve_sampleapp(broker: str | None = None) -> Iterator[Server]:
+    options = ["--max-connections", "12000", "--max-streams", "12000"]
+    with sampleapp(readings=False, broker=broker, options=options) as server:
+        server.publish(topic=TOPIC, key="first", content="first")
+        yield server
+
+
+def publish_to_sampleapp(connection: http.client.HTTPConnection, content: str) -> None:
+    body = json.dumps({"topic": TOPIC, "content": content})
+    connection.request("POST", "/messages", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise SystemExit(f"A message was not taken: {answer.status} {answer.read()!r}")
+    answer.read()
+
+
+def publish_to_nchan(connection: http.client.HTTPConnection, content: str) -> None:
+    # As large as the event of the same record is.
+    line = json.dumps(
+        {
+            "topic": TOPIC,
+            "partition": 0,
+            "offset": 1_000_000,
+            "timestamp": 1_795_363_727_918,
+            "content": content,
+        }
+    )
+    connection.request("POST", "/publish", line, {"Content-Type": "text/plain"})
+    answer = connection.getresponse()
+    answer.read()
+
+
+def peers(broker: str | None) -> list[Peer]:
+    found = [
+        Peer(
+            "sampleapp",
+            lambda: serve_sampleapp(broker),
+            f"/topics/{TOPIC}/records",
+            publish_to_sampleapp,
+        )
+    ]
+    if NCHAN_MODULE.exists():
+        found.append(Peer("nchan", serve_nchan, "/stream", publish_to_nchan))
+    else:
+        print("nchan is not installed, so nothing is compared with it.")
+    return found
+
+
+class Publisher:
+    """Publishes records of 150 bytes at a steady rate, from a thread."""
+
+    def __init__(self, peer: Peer, server: Server, *, per_s: float) -> None:
+        self._peer = peer
+        self._port = server.port
+        self._interval_s = 1 / per_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._publish, daemon=True)
+        self.published = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _publish(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        next_s = time.monotonic()
+        while not self._is_over.wait(max(0.0, next_s - time.monotonic())):
+            next_s += self._interval_s
+            self._peer.publish(connection, f"@{time.monotonic_ns():019d}".ljust(150, "x"))
+            self.published += 1
+        connection.close()
+
+
+class Load:
+    """The process of the clients."""
+
+    def __init__(self, server: Server, path: str, *, clients: int, seconds: float) -> None:
+        script = str(HERE / "stream_load.py")
+        self._popen = subprocess.Popen(
+            [sys.executable, script, str(server.port), path, str(clients), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_open(self) -> None:
+        if self._popen.stdout is None or self._popen.stdout.readline() != "open\n":
+            raise SystemExit("The clients could not open their streams.")
+
+    def figures(self) -> dict[str, float]:
+        figures = json.loads(self._popen.communicate()[0])
+        if set(figures["statuses"]) != {"200"} or figures["ended"]:
+            raise SystemExit(f"Not every stream was open to the end: {figures}")
+        return figures
+
+
+def measure_rate(*, scale: int, broker: str | None) -> None:
+    print(f"\n{'clients x events a second':36}{'µs CPU':>9}{'events/s':>12}{'p50 ms':>9}{'p99 ms':>9}")
+    for clients, per_s in ((1000 // scale, 40), (100, 50)):
+        for peer in peers(broker):
+            with peer.serve() as server, Publisher(peer, server, per_s=per_s):
+                seconds = 20.0 / scale
+                load = Load(server, peer.stream, clients=clients, seconds=seconds + _WARM_UP_S)
+                load.wait_until_open()
+                began_s, before_s = time.monotonic(), server.cpu_s()
+                figures = load.figures()
+                took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - before_s
+            print(
+                f"{f'{peer.name}, {clients} x {per_s}':36}{1e6 * cpu_s / figures['events']:9.1f}"
+                f"{figures['events'] / took_s:12.0f}{figures['p50_ms']:9.1f}{figures['p99_ms']:9.1f}",
+                flush=True,
+            )
+
+
+def measure_idle(*, scale: int, broker: str | None) -> None:
+    clients, seconds = 10_000 // scale, 45.0 / scale
+    print(f"\n{f'{clients} idle streams':36}{'KiB each':>9}{'MiB in all':>12}{'% of a core':>13}")
+    for peer in peers(broker):
+        with peer.serve() as server:
+            before_mib = server.resident_mib()
+            load = Load(server, peer.stream, clients=clients, seconds=seconds)
+            load.wait_until_open()
+            began_s, before_s = time.monotonic(), server.cpu_s()
+            time.sleep(seconds - 2)
+            took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - before_s
+            mib = server.resident_mib()
+            load.figures()
+        kib = 1024 * (mib - before_mib) / clients
+        print(f"{peer.name:36}{kib:9.1f}{mib:12.0f}{100 * cpu_s / took_s:13.1f}", flush=True)
+
+
+def measure_history(*, scale: int, broker: str | None) -> None:
+    size, rounds = 1_000_000_000 // scale, 3
+    title = f"64 publishers, {_PUBLISHED_PER_S} messages a second"
+    print(f"\n{title:36}{'p50 ms':>9}{'p99 ms':>9}{'% of a core':>13}{'read MB/s':>11}")
+    with serve_sampleapp(broker) as server:
+        _fill(server, size)
+        for _ in range(rounds):
+            _print_publishing("without a reader", server, seconds=20.0 / scale)
+            with Reader(server, "/topics/history/records?from=earliest") as reader:
+                _print_publishing("with a reader", server, seconds=20.0 / scale, reader=reader)
+            if reader.bytes > size:
+                print("  The reader was at the end before the publishers were, so this says too little.")
+
+
+def _fill(server: Server, size: int) -> None:
+    line = json.dumps({"topic": "history", "content": "x" * 9900}).encode() + b"\n"
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    per_batch = 1000
+    for _ in range(max(1, size // (10_000 * per_batch))):
+        connection.request("POST", "/messages", line * per_batch, {"Content-Type": "application/x-ndjson"})
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"A batch was not taken: {answer.status} {body[:500]!r}")
+
+
+class Reader:
+    """Reads a stream as fast as it comes, in a thread."""
+
+    def __init__(self, server: Server, path: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", server.port))
+        self._socket.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _read(self) -> None:
+        # The end of the reading resets the connection.
+        with suppress(OSError):
+            while data := self._socket.recv(1 << 20):
+                self.bytes += len(data)
+
+
+def _print_publishing(name: str, server: Server, *, seconds: float, reader: Reader | None = None) -> None:
+    began_s, before_s = time.monotonic(), server.cpu_s()
+    done = subprocess.run(
+        [sys.executable, HERE / "paced_load.py", *map(str, (server.port, 64, _PUBLISHED_PER_S, seconds))],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - before_s
+    figures = json.loads(done.stdout)
+    read = 0.0 if reader is None else reader.bytes / 1e6 / took_s
+    print(
+        f"{name:36}{figures['p50_ms']:9.2f}{figures['p99_ms']:9.2f}{100 * cpu_s / took_s:13.1f}{read:11.1f}",
+        flush=True,
+    )
+
+
+PARTS = {"rate": measure_rate, "idle": measure_idle, "history": measure_history}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these: {', '.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="few clients: to see that it works")
+    parser.add_argument("--broker", metavar="URL", help="of the service; a file of SQLite by default")
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 30_000)), hard))
+    print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for name in options.parts or PARTS:
+        PARTS[name](scale=10 if options.quick else 1, broker=options.broker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""
+Applies the result of each attempt to its queue, and answers the callers.
+
+A result is the leader's answer, a request that failed, or an exception in our own code. What an answer means
+is decided in `results`; the state of a queue then changes in `partition_queue`.
+
+Rule: an exception in the work for one queue ends that work alone (`ResponseHandler.for_each`). It is logged,
+and the outcome of a batch that is at the broker is unknown. So everything that may raise comes before a queue
+changes, and only answering the callers comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, RequestFailed
+from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.producer.accumulator import Accumulator
+from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
+from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
+from sampleapp.brokers.kafka.producer.node import BatchToSend
+from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
+from sampleapp.brokers.kafka.producer.results import Action, decide, refusal, unavailable
+from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
+from sampleapp.brokers.kafka.protocol import Produced
+from sampleapp.errors import OutcomeUnknown
+
+__all__ = ["Answers", "ResponseHandler"]
+
+Answers: TypeAlias = Mapping[tuple[str, int], Produced]
+"""A leader's answer for each partition, by topic and number."""
+
+# Looked up for every batch: before Python 3.12, looking up a member of an Enum is slow.
+_GIVEN_UP: Final = frozenset({State.ABANDONED, State.CLOSED})
+_AT_BROKER: Final = frozenset({State.IN_FLIGHT, State.RESENT})
+_READY: Final = State.READY
+_STORED: Final = int(ErrorCode.NONE)
+
+
+class ResponseHandler:
+    """Settles batches: acknowledge, retry, resend, split, refuse or give up."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        accumulator: Accumulator,
+        producer_ids: ProducerIds,
+        metadata: TopicMetadata,
+        delivery_log: DeliveryLog,
+        clock: IReactorTime,
+    ) -> None:
+        """:param metadata: is told which topics have stale metadata."""
+        self._accumulator = accumulator
+        self._producer_ids = producer_ids
+        self._metadata = metadata
+        self._delivery_log = delivery_log
+        self._clock = clock
+
+    def settle(self, batches: Iterable[BatchToSend], node_id: int, answers: Answers | RequestFailed) -> None:
+        """
+        Settle the batches of one request.
+
+        :param node_id: the broker that it was sent to.
+        :param answers: the broker's answer, or the error.
+        """
+        for queue, _ in batches:
+            try:
+                if queue.state in _GIVEN_UP:
+                    self._answered_late(queue)
+                elif isinstance(answers, RequestFailed):
+                    self._not_answered(queue, node_id, answers)
+                else:
+                    produced = answers.get((queue.topic, queue.partition))
+                    if produced is not None and produced.error == _STORED and produced.offset >= 0:
+                        self._stored(queue, produced.offset)
+                    else:
+                        self._not_stored(queue, node_id, produced)
+            except Exception:  # noqa: BLE001, PERF203 -- as in `for_each`; its extra call is saved for each batch
+                self._contain_fault(queue)
+
+    def not_sent(self, queue: PartitionQueue, node_id: int, reason: FailureReason) -> None:
+        """Settle an attempt of which no byte has reached the leader."""
+        self._metadata.invalidate(queue.topic)
+        left = queue.try_again_after(self._clock.seconds(), reason=reason, leader=node_id)
+        self._accumulator.fail(left, _ALREADY_ANSWERED)
+        if reason.lasting:
+            self._delivery_log.failed(queue.topic, queue.partition, reason)
+            self._accumulator.fail(queue.give_up_unsent(), unavailable(reason))
+
+    def not_encoded(self, queue: PartitionQueue) -> None:
+        """Settle an attempt whose batch could not be encoded."""
+        if queue.state is not State.IN_FLIGHT:
+            self.recover(queue)
+            return
+        records, _ = queue.refuse()
+        self._mark_ready(queue)
+        # 503, not a refusal: most of the records, or all, are good.
+        self._accumulator.fail(records, unavailable(SERVICE_FAULT))
+
+    def for_each(self, queues: Iterable[PartitionQueue], work: Callable[[PartitionQueue], None]) -> None:
+        """Call a function for each queue; an exception for one queue does not affect the others."""
+        for queue in queues:
+            try:
+                work(queue)
+            except Exception:  # noqa: BLE001, PERF203 -- any fault; `try` costs nothing since Python 3.11
+                self._contain_fault(queue)
+
+    def recover(self, queue: PartitionQueue) -> None:
+        """Let a queue go on after an exception. If its batch is at the broker, the outcome is unknown."""
+        state = queue.state
+        if state in _AT_BROKER:
+            self._unresolved(queue, SERVICE_FAULT)
+        elif state in MAY_BE_SENT:
+            queue.try_again_after(self._clock.seconds(), reason=SERVICE_FAULT)
+        elif state is State.ABANDONED:
+            self._answered_late(queue)
+
+    def _contain_fault(self, queue: PartitionQueue) -> None:
+        self._log.failure(
+            "The work for partition {partition} of {topic} failed",
+            topic=queue.topic,
+            partition=queue.partition,
+        )
+        try:
+            self.recover(queue)
+        except Exception:  # noqa: BLE001 -- such as MemoryError; once the batch is dropped, there may be memory
+            self._log.failure("Recovering the queue of {topic} failed", topic=queue.topic)
+            records = queue.abandon()
+            if queue.state is State.ABANDONED:
+                self._answered_late(queue)
+            self._accumulator.fail(records, OutcomeUnknown(SERVICE_FAULT.public))
+
+    def _not_answered(self, queue: PartitionQueue, node_id: int, error: RequestFailed) -> None:
+        if error.sent:
+            self._unresolved(queue, error.reason, leader=node_id)
+        else:
+            self.not_sent(queue, node_id, error.reason)
+
+    def _stored(self, queue: PartitionQueue, offset: int) -> None:
+        batch = queue.stored()
+        if queue.state is _READY:
+            self._accumulator.mark_ready(queue)
+        self._accumulator.succeed(batch, topic=queue.topic, partition=queue.partition, offset=offset)
+        if self._delivery_log.failing:
+            self._delivery_log.acknowledged(queue.topic, queue.partition)
+
+    def _not_stored(self, queue: PartitionQueue, node_id: int, answer: Produced | None) -> None:
+        decision = decide(
+            answer,
+            records=queue.batch_records,
+            has_producer_id=queue.has_producer_id,
+            is_resent=queue.state is State.RESENT,
+        )
+        if decision.has_stale_metadata:
+            self._metadata.invalidate(queue.topic)
+        now_s, action, reason = self._clock.seconds(), decision.action, decision.reason
+        if action is Action.RESEND:
+            queue.unresolved(now_s, reason=reason, leader=node_id)
+        elif action is Action.GIVE_UP or answer is None:
+            self._lost(queue, f"{reason.public} Whether it was stored cannot be known.")
+            if decision.needs_new_id:
+                self._drop_producer_id(queue)
+        elif action is Action.SPLIT:
+            self._split(queue, answer)
+        elif action is Action.REFUSE:
+            self._refuse(queue, answer)
+        else:
+            left = queue.try_again_after(now_s, reason=reason, leader=node_id)
+            self._accumulator.fail(left, _ALREADY_ANSWERED)
+            if action is Action.NEW_PRODUCER_ID:
+                self._drop_producer_id(queue)
+            elif action is Action.STOP_IDEMPOTENCE:
+                self._stop_idempotence(queue)
+
+    def _unresolved(self, queue: PartitionQueue, reason: FailureReason, *, leader: int | None = None) -> None:
+        """Settle an attempt whose batch the leader may have stored."""
+        self._metadata.invalidate(queue.topic)
+        if queue.has_producer_id:
+            queue.unresolved(self._clock.seconds(), reason=reason, leader=leader)
+        else:
+            self._lost(queue, "The broker did not say whether the record was stored.")
+
+    def _lost(self, queue: PartitionQueue, why: str) -> None:
+        records = queue.lost()
+        self._mark_ready(queue)
+        self._accumulator.fail(records, OutcomeUnknown(why))
+
+    def _split(self, queue: PartitionQueue, answer: Produced) -> None:
+        """Refuse the records that the broker names, or halve the batch to find them; publish the others."""
+        messages = {
+            index: message for index, message in answer.record_errors if 0 <= index < queue.batch_records
+        }
+        if not messages:
+            left = queue.split()
+            self._mark_ready(queue)
+            self._accumulator.fail(left, _ALREADY_ANSWERED)
+            return
+        errors = [refusal(answer.error, messages[index]) for index in sorted(messages)]
+        refused, left = queue.refuse(messages)
+        self._mark_ready(queue)
+        self._accumulator.fail(left, _ALREADY_ANSWERED)
+        for pending, error in zip(refused, errors, strict=True):
+            self._accumulator.fail([pending], error)
+
+    def _refuse(self, queue: PartitionQueue, answer: Produced) -> None:
+        message = answer.message
+        if queue.batch_records == 1 and answer.record_errors:
+            message = answer.record_errors[0][1] or message
+        error = refusal(answer.error, message)
+        refused, _ = queue.refuse()
+        self._mark_ready(queue)
+        self._accumulator.fail(refused, error)
+
+    def _drop_producer_id(self, queue: PartitionQueue) -> None:
+        self._producer_ids.retire(queue.drop_producer_id())
+
+    def _stop_idempotence(self, queue: PartitionQueue) -> None:
+        queue.drop_producer_id(for_good=True)
+        if self._accumulator.disable_idempotence(queue.topic):
+            self._log.warn(
+                "The topic {topic} has a message format from before Kafka 0.11, without idempotence. If a "
+                "request for it is not answered, its records are not sent again, and their callers get 504. "
+                "To change that, set message.format.version of the topic to 0.11.0 or newer.",
+                topic=queue.topic,
+            )
+
+    def _answered_late(self, queue: PartitionQueue) -> None:
+        queue.answered_late()
+        self._mark_ready(queue)
+
+    def _mark_ready(self, queue: PartitionQueue) -> None:
+        if queue.state is _READY:
+            self._accumulator.mark_ready(queue)
+
+
+_ALREADY_ANSWERED: Final = OutcomeUnknown("The broker did not say in time whether the record was stored.")
+"""For records whose callers were answered at their deadlines: no caller gets it."""

@@ -1,0 +1,131 @@
+"""The state of one partition during one read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from sampleapp.brokers.kafka.batches import TooLargeBatch
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords, ReadStart
+
+__all__ = ["Extent", "Partition"]
+
+_RETRY: Final = Backoff(first_s=0.05, max_s=0.5)
+_BEYOND_AFTER_S: Final = 2.0
+"""A position counts as beyond the end after this time, in seconds: a former leader may still answer."""
+
+
+class Extent(Struct, frozen=True, gc=False):
+    """The first and the last offsets of a partition, from its leader."""
+
+    earliest: int
+    high_watermark: int
+    """The offset after the last record that all in-sync replicas have."""
+    last_stable: int
+    """The offset up to which all transactions have ended."""
+    since: int
+    """The first offset with at least the time of the start; -1 if there is none."""
+
+
+class Partition:
+    """One partition: its position, its end, its records, and the reason for which it cannot be read."""
+
+    def __init__(self, number: int, start: ReadStart, *, check: bool) -> None:
+        """:param check: compare the position with the extent of the partition before anything is read."""
+        self.number = number
+        self.start = start
+        self.position: int | None = start if isinstance(start, int) else None
+        """The offset to read next; ``None`` until the start is resolved."""
+        self.end: int | None = None
+        """The last stable offset."""
+        self.earliest: int | None = None
+        """The first offset that it still has."""
+        self.is_held = False
+        """``True`` if there are records after the last stable offset."""
+        self.is_settled = False
+        """``True`` if there is nothing more to do in this read."""
+        self.is_suspect = check or self.position is None
+        """``True`` if its extent must be asked for before it is read."""
+        self.gone: GoneRecords | None = None
+        self.beyond: int | None = None
+        """The high watermark, if the position is beyond it."""
+        self.records: list[ConsumerRecord] = []
+        self.source: Iterator[ConsumerRecord | TooLargeBatch | int | None] = iter(())
+        """The undecoded rest of the last answer; see `sampleapp.brokers.kafka.batches.read_gradually`."""
+        self.failures = 0
+        self.obstacle: str | None = None
+        """The reason why it could not be read at the last attempt, for any caller."""
+        self.retry_at_s = 0.0
+        self.empty_answers = 0
+        """Answers in a row without a record before the end."""
+        self.short_answers = 0
+        """Answers in a row with no whole batch."""
+        self._beyond_since_s: float | None = None
+
+    @property
+    def is_being_confirmed(self) -> bool:
+        """``True`` while its position seems to be beyond the end."""
+        return self._beyond_since_s is not None
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """``True`` if the position is at the last stable offset."""
+        return self.position is not None and self.end is not None and self.position >= self.end
+
+    @property
+    def has_moved(self) -> bool:
+        """``True`` unless it is still where the caller has asked for it."""
+        return self.position != self.start
+
+    def fail(self, obstacle: str, *, now_s: float) -> None:
+        """Note an error, and back off: each time longer."""
+        self.failures += 1
+        self.obstacle = obstacle
+        self.retry_at_s = now_s + _RETRY.delay_s(self.failures)
+
+    def succeed(self) -> None:
+        """Note an answer without an error."""
+        self.failures = 0
+        self.obstacle = None
+
+    def locate(self, extent: Extent, *, now_s: float) -> bool:
+        """
+        Resolve the start, or compare the position with the extent.
+
+        :return: ``False`` if the position is beyond the end, as far as this broker knows. It counts as
+            beyond after a while, in which other brokers should be asked.
+        """
+        self.earliest, self.end = extent.earliest, extent.last_stable
+        self.is_held = extent.last_stable < extent.high_watermark
+        if self.position is None:
+            self.position = _first_offset(self.start, extent)
+        elif self.position < extent.earliest:
+            # Records that were read before are returned first, and the next read tells of the others.
+            if not self.records:
+                self.gone = GoneRecords(self.number, self.position, extent.earliest)
+            self.is_settled = True
+        elif self.position > extent.high_watermark:
+            if self._beyond_since_s is None:
+                self._beyond_since_s = now_s
+            if now_s - self._beyond_since_s < _BEYOND_AFTER_S:
+                return False
+            if not self.records:
+                self.beyond = extent.high_watermark
+            self.is_settled = True
+        self._beyond_since_s = None
+        self.is_suspect = False
+        return True
+
+
+def _first_offset(start: ReadStart, extent: Extent) -> int:
+    last = extent.last_stable
+    if isinstance(start, FromTime):
+        return last if extent.since < 0 else max(extent.since, extent.earliest)
+    if isinstance(start, FromEnd):
+        return max(last - start.count, min(extent.earliest, last))
+    if isinstance(start, FromOffset):
+        return max(min(start.offset, last), extent.earliest)
+    return start

@@ -1,0 +1,179 @@
+"""Reads of topics: limits, connections, cancellation, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
+from sampleapp.brokers.kafka.cluster_client import ClusterClient
+from sampleapp.brokers.kafka.reader.leaders import Leaders
+from sampleapp.brokers.kafka.reader.places import Places
+from sampleapp.brokers.kafka.reader.reading import Reading, ReadRequest
+from sampleapp.brokers.kafka.reader.topics import Topics
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
+from sampleapp.model import ReadResult, ReadStart
+
+__all__ = ["Reader"]
+
+IDLE_S: Final = 60.0
+"""Seconds after the last read until the connections are closed. Kafka closes idle ones after 10 minutes."""
+MOST_READS: Final = 16
+"""The most reads that ask Kafka, or decode, at the same time."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes that all reads together expect to have in memory."""
+
+_STOPPED: Final = "The service is stopping; nothing was read."
+
+
+class _Client(ClusterClient, Protocol):
+    def close(self) -> Deferred[None]:
+        """Close every connection; fires when they are closed."""
+
+
+class _Connected:
+    """The client of the reader, with its metadata and its requests."""
+
+    def __init__(self, client: _Client, *, clock: IReactorTime) -> None:
+        self.client = client
+        self.topics = Topics(client=client, clock=clock)
+        self.leaders = Leaders(client=client, clock=clock)
+
+
+class Reader:
+    """
+    Reads records from positions, for any number of callers.
+
+    Its connections are its own: a broker answers the requests of one connection in order, and neither
+    publishing nor following must wait behind a large answer. They are made for the first read, and closed
+    when there was none for a while.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        *,
+        new_client: Callable[[], _Client],
+        clock: IReactorTime,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        most_reads: int = MOST_READS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """
+        :param new_client: makes a client, which is closed when it is idle for `IDLE_S`.
+        :param max_batch_bytes: maximum size of a batch after decompression; a larger one is reported as gone.
+        :param most_reads: maximum number of reads at the same time; the others wait in line.
+        :param most_bytes: maximum memory of all reads together, as far as it can be foreseen.
+        """
+        self._new_client = new_client
+        self._clock = clock
+        self._max_batch_bytes = max_batch_bytes
+        self._slices = TimeSlices(clock)
+        self._places = Places(most_reads=most_reads, most_bytes=most_bytes)
+        self._connected: _Connected | None = None
+        self._under_way: set[_Read] = set()
+        self._idle: IDelayedCall | None = None
+        self._is_stopped = False
+
+    def read(
+        self,
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
+        """See `sampleapp.interfaces.IBroker.read`."""
+        if self._is_stopped:
+            return fail(BrokerStopped(_STOPPED))
+        if self._connected is None:
+            self._connected = _Connected(self._new_client(), clock=self._clock)
+        reading = Reading(
+            ReadRequest(topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes),
+            topics=self._connected.topics,
+            leaders=self._connected.leaders,
+            places=self._places,
+            slices=self._slices,
+            clock=self._clock,
+            max_batch_bytes=self._max_batch_bytes,
+        )
+        self._cancel_idle()
+        read = _Read(Deferred.fromCoroutine(reading.run()), ended=self._ended)
+        if not read.result.called:
+            self._under_way.add(read)
+        return read.result
+
+    def stop(self) -> Deferred[None]:
+        """
+        Fail all reads with `BrokerStopped`, and close the connections.
+
+        :return: fires when they are closed; never fails.
+        """
+        self._is_stopped = True
+        for each in list(self._under_way):
+            each.fail(BrokerStopped(_STOPPED))
+        self._cancel_idle()
+        return self._close()
+
+    def _ended(self, read: _Read) -> None:
+        self._under_way.discard(read)
+        if not self._under_way and not self._is_stopped and self._idle is None:
+            self._idle = self._clock.callLater(IDLE_S, self._close_idle)
+
+    def _cancel_idle(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.cancel()
+
+    def _close_idle(self) -> None:
+        self._idle = None
+        self._close()
+
+    def _close(self) -> Deferred[None]:
+        connected, self._connected = self._connected, None
+        return succeed(None) if connected is None else connected.client.close()
+
+
+class _Read:
+    """One read, until its caller has the result or has cancelled it."""
+
+    _log = Logger()
+
+    def __init__(self, work: Deferred[ReadResult], *, ended: Callable[[_Read], None]) -> None:
+        self._work = work
+        self._ended = ended
+        self.result: Deferred[ReadResult] = Deferred(self._cancelled)
+        work.addBoth(self._done)
+
+    def fail(self, error: PublishError) -> None:
+        """End the read with an error, unless it has ended."""
+        if not self.result.called:
+            self.result.errback(error)
+        self._work.cancel()
+
+    def _cancelled(self, _: Deferred[ReadResult]) -> None:
+        self._work.cancel()
+
+    def _done(self, result: ReadResult | Failure) -> None:
+        self._ended(self)
+        if self.result.called:
+            # Cancelled: the Deferred fails by itself.
+            return
+        if isinstance(result, Failure) and not result.check(PublishError):
+            if result.check(CancelledError):
+                self.result.errback(result)
+                return
+            self._log.failure("A bug in the service: reading a topic failed", failure=result)
+            self.result.errback(BrokerUnavailable("The service has a fault."))
+        elif isinstance(result, Failure):
+            self.result.errback(result)
+        else:
+            self.result.callback(result)

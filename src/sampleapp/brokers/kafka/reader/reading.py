@@ -1,0 +1,514 @@
+"""One read of a topic: rounds of requests to the leaders of its partitions, until the page is filled."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Struct
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from sampleapp.brokers.kafka.batches import UnreadableBatch, read_gradually
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import (
+    EARLIEST,
+    LATEST,
+    Fetched,
+    FetchRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+)
+from sampleapp.brokers.kafka.reader.errors import NOT_AUTHORIZED, unanswered
+from sampleapp.brokers.kafka.reader.leaders import Leaders
+from sampleapp.brokers.kafka.reader.page import Page
+from sampleapp.brokers.kafka.reader.partition import Extent, Partition
+from sampleapp.brokers.kafka.reader.places import Places
+from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
+from sampleapp.model import ConsumerRecord, FromTime, ReadResult, ReadStart
+
+__all__ = ["ReadRequest", "Reading"]
+
+_METADATA_AGE_S: Final = 5.0
+"""Partitions that were added, and a topic that was made again, are noticed after this time at most."""
+_RESOLVING_METADATA_AGE_S: Final = 0.5
+"""ListOffsets names topics, so a start is resolved in the topic of this moment, whatever its id."""
+_DEADLINE_S: Final = 5.0
+"""After this time, in seconds, a read returns what it has, or fails if it has nothing."""
+_UNREADABLE_AFTER_S: Final = 1.5
+"""A partition that cannot be read is left out after this time if others can be read, in seconds."""
+_PARTITIONS_AT_ONCE: Final = 500
+"""Maximum partitions in a request."""
+_LEAST_BYTES: Final = 64 * 1024
+_MOST_BYTES: Final = 4 * 1024 * 1024
+_LEAST_PARTITION_BYTES: Final = 16 * 1024
+_GUESSED_RECORD_BYTES: Final = 512
+_WORKING_BYTES: Final = 1024 * 1024
+"""Memory of a round besides its answers: pieces of decompressed batches."""
+_TIERED_WAIT_MS: Final = 300
+"""See `Reading._empty`."""
+_MOST_EMPTY: Final = 2
+_MOST_SHORT: Final = 3
+_TOPIC_ID_LENGTH: Final = 16
+_NO_TOPIC_ID: Final = "_"
+
+
+class ReadRequest(Struct, frozen=True, kw_only=True):
+    """The arguments of `sampleapp.interfaces.IBroker.read`."""
+
+    topic: str
+    starts: Mapping[int, ReadStart]
+    others: ReadStart | None
+    limit: int
+    max_bytes: int
+
+
+class _MadeAgain(Exception):
+    """The topic was deleted and made again during the read, which must begin again."""
+
+
+class Reading:
+    """
+    One read.
+
+    Each round asks the leaders of all partitions that are not settled: with ListOffsets while starts are to
+    be resolved, or positions to be checked, and then with Fetch. A page at known positions takes one Fetch to
+    each leader.
+    """
+
+    def __init__(
+        self,
+        request: ReadRequest,
+        *,
+        topics: Topics,
+        leaders: Leaders,
+        places: Places,
+        slices: TimeSlices,
+        clock: IReactorTime,
+        max_batch_bytes: int,
+    ) -> None:
+        """
+        :param places: are taken for the time of a round.
+        :param max_batch_bytes: maximum size of a batch after decompression.
+        """
+        self._request = request
+        self._topics = topics
+        self._leaders = leaders
+        self._places = places
+        self._slices = slices
+        self._clock = clock
+        self._max_batch_bytes = max_batch_bytes
+        self._partitions: list[Partition] = []
+        self._fetch_bytes = 0
+
+    async def run(self) -> ReadResult:
+        """
+        Read.
+
+        :raise sampleapp.errors.PublishError: one of those that `IBroker.read` names.
+        """
+        self._deadline_s = self._clock.seconds() + _DEADLINE_S
+        view = await self._view()
+        while True:
+            try:
+                return await self._read(view)
+            except _MadeAgain:  # noqa: PERF203 -- rarely more than once
+                view = await self._view()
+
+    async def _view(self) -> TopicView:
+        topic, starts = self._request.topic, self._request.starts
+        view = await self._topics.get(topic, max_age_s=_METADATA_AGE_S)
+        if self._resolves_starts(view):
+            view = await self._topics.get(topic, max_age_s=_RESOLVING_METADATA_AGE_S)
+        if not starts.keys() <= view.leaders.keys():
+            # They may have been added since, or not be known to the broker that was asked.
+            view = await self._topics.get(topic, max_age_s=0)
+        missing = min(starts.keys() - view.leaders.keys(), default=None)
+        if missing is not None:
+            raise UnknownPartition(
+                f"The topic has no partition {missing}, only {len(view.leaders)}, numbered from 0."
+            )
+        return view
+
+    def _resolves_starts(self, view: TopicView) -> bool:
+        request = self._request
+        return (
+            request.limit <= 0
+            or any(not isinstance(start, int) for start in request.starts.values())
+            or (request.others is not None and not view.leaders.keys() <= request.starts.keys())
+        )
+
+    async def _read(self, view: TopicView) -> ReadResult:
+        request = self._request
+        page = Page(limit=request.limit, max_bytes=request.max_bytes, slices=self._slices, clock=self._clock)
+        self._partitions = await self._select(view)
+        self._fetch_bytes = min(
+            max(request.limit * _GUESSED_RECORD_BYTES, _LEAST_BYTES), max(request.max_bytes, _LEAST_BYTES)
+        )
+        while True:
+            # With a full page, only the positions of the other partitions are still asked for.
+            open_ones = [
+                each
+                for each in self._partitions
+                if not each.is_settled and (each.is_suspect or not page.is_full)
+            ]
+            now_s = self._clock.seconds()
+            if not open_ones or self._may_end(open_ones, page, now_s=now_s):
+                break
+            due = [each for each in open_ones if each.retry_at_s <= now_s]
+            if not due:
+                await deferLater(self._clock, min(each.retry_at_s for each in open_ones) - now_s)
+                continue
+            suspects = [each for each in due if each.is_suspect]
+            if suspects:
+                if page.count or any(each.position is not None for each in suspects):
+                    # Of the topic that was fetched from, not of another one that has its name now.
+                    view = await self._refreshed(view)
+                await self._locate(suspects, view)
+            else:
+                await self._fetch(due, view, page)
+            if any(each.failures for each in due):
+                view = await self._refreshed(view)
+        return await self._result(view)
+
+    async def _select(self, view: TopicView) -> list[Partition]:
+        request, found = self._request, []
+        for number in sorted(view.leaders):
+            start = request.starts.get(number, request.others)
+            if start is not None:
+                found.append(Partition(number, start, check=request.limit <= 0))
+            if len(found) % _PARTITIONS_AT_ONCE == _PARTITIONS_AT_ONCE - 1:
+                await self._slices.next()
+        return found
+
+    def _may_end(self, open_ones: Sequence[Partition], page: Page, *, now_s: float) -> bool:
+        """
+        Return ``True`` if the read must wait no longer for the partitions that are not settled.
+
+        :raise BrokerUnavailable: they cannot be left out.
+        """
+        is_late = now_s >= self._deadline_s
+        if not is_late and any(not each.failures or each.is_being_confirmed for each in open_ones):
+            return False
+        unresolved = [each for each in open_ones if each.position is None]
+        if not is_late and (unresolved or not page.count):
+            began_s = self._deadline_s - _DEADLINE_S
+            if unresolved or len(open_ones) == len(self._partitions) or now_s - began_s < _UNREADABLE_AFTER_S:
+                return False
+        failed = unresolved or [each for each in open_ones if each.failures]
+        if not failed and not page.count and not any(each.has_moved for each in self._partitions):
+            raise BrokerUnavailable("Too many reads wait for Kafka.")
+        if unresolved or (failed and len(failed) == len(self._partitions) and not page.count):
+            raise BrokerUnavailable(failed[0].obstacle or "Kafka has not answered in time.")
+        return True
+
+    async def _refreshed(self, view: TopicView) -> TopicView:
+        """:return: the view that is loaded from now on; the old one if that fails for the moment."""
+        try:
+            new = await self._topics.get(self._request.topic, max_age_s=0)
+        except BrokerUnavailable as error:
+            now_s = self._clock.seconds()
+            for each in self._partitions:
+                if each.failures:
+                    each.fail(str(error), now_s=now_s)
+            return view
+        if new.topic_id != view.topic_id or not view.leaders.keys() <= new.leaders.keys():
+            raise _MadeAgain
+        return new
+
+    # Positions
+
+    async def _locate(self, partitions: Sequence[Partition], view: TopicView) -> None:
+        for_leaders = self._by_leader(partitions, view)
+        asked: list[tuple[int, ListOffsetsRequest]] = []
+        for node_id, led in for_leaders.items():
+            # The last stable offset before the times: records that are added in between are not passed over.
+            for which, committed in ((EARLIEST, False), (LATEST, False), (LATEST, True)):
+                extent = [(each.number, which) for each in led]
+                asked.append((node_id, self._list_request(extent, view, read_committed=committed)))
+            times = [
+                (each.number, each.start.timestamp_ms)
+                for each in led
+                if each.position is None and isinstance(each.start, FromTime)
+            ]
+            if times:
+                asked.append((node_id, self._list_request(times, view, read_committed=True)))
+        async with self._places.place(_WORKING_BYTES):
+            if self._clock.seconds() >= self._deadline_s:
+                return
+            answers = await self._leaders.ask(asked)
+        by_leader: defaultdict[int, list[Any]] = defaultdict(list)
+        for (node_id, _), answer in zip(asked, answers, strict=True):
+            by_leader[node_id].append(answer)
+        for node_id, led in for_leaders.items():
+            await self._slices.next()
+            self._take_extents(led, by_leader[node_id])
+
+    def _list_request(
+        self, partitions: Sequence[tuple[int, int]], view: TopicView, *, read_committed: bool = False
+    ) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            topics=[(self._request.topic, partitions)],
+            read_committed=read_committed,
+            leader_epochs=self._epochs((number for number, _ in partitions), view),
+        )
+
+    def _take_extents(self, led: Sequence[Partition], answers: Sequence[Any]) -> None:
+        now_s = self._clock.seconds()
+        failure = next((each for each in answers if isinstance(each, RequestFailed)), None)
+        if failure is not None:
+            self._unanswered(led, failure)
+            return
+        earliest, high, stable, *times = (_by_number(each, self._request.topic) for each in answers)
+        for partition in led:
+            found = [each.get(partition.number) for each in (earliest, high, stable)]
+            since = times[0].get(partition.number) if times else None
+            listed = [each for each in (*found, since) if each is not None]
+            error = next((each.error for each in listed if each.error), 0)
+            if error:
+                self._refused(partition, error)
+                continue
+            if None in found:
+                partition.fail("Kafka's answer does not have the partition.", now_s=now_s)
+                continue
+            extent = Extent(
+                earliest=listed[0].offset,
+                high_watermark=listed[1].offset,
+                last_stable=listed[2].offset,
+                since=-1 if since is None else since.offset,
+            )
+            is_again = partition.position is not None and self._request.limit > 0
+            if not partition.locate(extent, now_s=now_s):
+                partition.fail("The position is beyond the end.", now_s=now_s)
+            elif is_again and not partition.is_settled:
+                # Another broker, a former leader, has answered that the position is not in the log.
+                partition.fail("Kafka's brokers do not agree on the leader of the partition.", now_s=now_s)
+            else:
+                partition.succeed()
+                partition.is_settled = partition.is_settled or self._request.limit <= 0
+
+    # Records
+
+    async def _fetch(self, due: Sequence[Partition], view: TopicView, page: Page) -> None:
+        for_leaders = self._by_leader(_rotated(due), view)
+        is_tiered = all(each.empty_answers for each in due)
+        size = self._fetch_bytes
+        if page.count:
+            size = min(size, max(_LEAST_BYTES, 2 * page.room * (page.bytes // page.count + 1)))
+        asked = [
+            (node_id, self._fetch_request(led, view, size, is_tiered=is_tiered))
+            for node_id, led in for_leaders.items()
+        ]
+        async with self._places.place(len(asked) * size + page.room_bytes + _WORKING_BYTES) as place:
+            if self._clock.seconds() >= self._deadline_s:
+                # It has waited for its turn all the time.
+                return
+            answers = await self._leaders.ask(asked)
+            place.grow_to(
+                sum(len(each.records) for answer in answers if isinstance(answer, list) for each in answer)
+                + page.room_bytes
+                + _WORKING_BYTES
+            )
+            with_records: list[Partition] = []
+            for led, answer in zip(for_leaders.values(), answers, strict=True):
+                await self._slices.next()
+                if isinstance(answer, RequestFailed):
+                    self._unanswered(led, answer)
+                else:
+                    with_records += self._take_fetched(led, answer)
+            del answers
+            await self._fill(page, with_records)
+            for each in with_records:
+                each.source = iter(())
+        self._fetch_bytes = min(2 * self._fetch_bytes, _MOST_BYTES)
+
+    def _fetch_request(
+        self, led: Sequence[Partition], view: TopicView, size: int, *, is_tiered: bool
+    ) -> FetchRequest:
+        topic = self._request.topic
+        return FetchRequest(
+            topics=[(topic, [(each.number, each.position or 0) for each in led])],
+            max_wait_ms=_TIERED_WAIT_MS if is_tiered else 0,
+            min_bytes=1,
+            max_bytes=size,
+            partition_max_bytes=max(_LEAST_PARTITION_BYTES, size // min(len(led), 8)),
+            read_committed=True,
+            topic_ids={} if view.topic_id is None else {topic: view.topic_id},
+            leader_epochs=self._epochs((each.number for each in led), view),
+        )
+
+    def _take_fetched(self, led: Sequence[Partition], answer: Sequence[Fetched]) -> list[Partition]:
+        """:return: the partitions with records to decode."""
+        now_s = self._clock.seconds()
+        by_number = {each.partition: each for each in answer if each.topic == self._request.topic}
+        found: list[Partition] = []
+        for partition in led:
+            fetched = by_number.pop(partition.number, None)
+            if fetched is None:
+                # A broker that throttles leaves out every partition (KIP-219).
+                partition.fail("Kafka throttles the service.", now_s=now_s)
+            elif fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                partition.is_suspect = True
+            elif fetched.error:
+                self._refused(partition, fetched.error)
+            else:
+                partition.succeed()
+                stable, high = fetched.last_stable_offset, fetched.high_watermark
+                partition.end = high if stable < 0 else stable
+                partition.is_held = 0 <= stable < high
+                if fetched.records:
+                    partition.empty_answers = 0
+                    partition.source = read_gradually(
+                        fetched.records,
+                        topic=self._request.topic,
+                        partition=partition.number,
+                        position=partition.position or 0,
+                        aborted=fetched.aborted,
+                        max_batch_bytes=self._max_batch_bytes,
+                    )
+                    found.append(partition)
+                else:
+                    self._empty(partition, is_alone=not found)
+        return found
+
+    def _empty(self, partition: Partition, *, is_alone: bool) -> None:
+        """
+        Take an answer without records.
+
+        Before the end it is normal if the limits left no room. It also happens if compaction has removed the
+        last records below the high watermark, or if a broker with tiered storage (KIP-405) needs time to
+        get them; so it is asked once more, and may wait. After that, there is nothing to read for now.
+        """
+        if partition.is_up_to_date:
+            partition.is_settled = True
+        elif is_alone:
+            partition.empty_answers += 1
+            if partition.empty_answers >= _MOST_EMPTY:
+                partition.end = partition.position
+                partition.is_settled = True
+
+    async def _fill(self, page: Page, partitions: Sequence[Partition]) -> None:
+        before = {each.number: each.position for each in partitions}
+        left = list(partitions)
+        while left:
+            try:
+                await page.fill(left)
+                break
+            except UnreadableBatch as error:
+                broken = next(each for each in left if each.number == error.partition)
+                left.remove(broken)
+                at = f"at offset {broken.position}"
+                broken.fail(
+                    f"Partition {broken.number} cannot be read on {at}: {error.fault}.",
+                    now_s=self._clock.seconds(),
+                )
+        for each in left:
+            if page.is_full or each.is_settled:
+                continue
+            each.is_settled = each.is_up_to_date
+            each.short_answers = each.short_answers + 1 if each.position == before[each.number] else 0
+            if each.short_answers >= _MOST_SHORT:
+                each.fail("Kafka has not sent a whole batch.", now_s=self._clock.seconds())
+
+    # Errors
+
+    def _unanswered(self, partitions: Iterable[Partition], error: RequestFailed) -> None:
+        if error.reason.incompatible:
+            raise unanswered(error)
+        now_s = self._clock.seconds()
+        for each in partitions:
+            each.fail(error.reason.public, now_s=now_s)
+
+    def _refused(self, partition: Partition, code: int) -> None:
+        """
+        Take an error code for a partition.
+
+        :raise TopicNotAuthorized: the service may not read the topic.
+        :raise BrokerIncompatible: the topic cannot be read in this way.
+        """
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise TopicNotAuthorized(NOT_AUTHORIZED)
+        if code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            raise BrokerIncompatible(
+                "Kafka keeps the topic in a format without times: read it from an offset instead."
+            )
+        name = ErrorCode.name_of(code)
+        partition.fail(
+            f"Partition {partition.number} cannot be read: Kafka answers {name}.",
+            now_s=self._clock.seconds(),
+        )
+
+    # Helpers
+
+    def _by_leader(self, partitions: Iterable[Partition], view: TopicView) -> dict[int, list[Partition]]:
+        """Group partitions, up to the limit of a request; those without a leader fail."""
+        found: dict[int, list[Partition]] = {}
+        for each in partitions:
+            node_id = view.leaders[each.number].node_id
+            if node_id is None:
+                obstacle = f"Partition {each.number} has no leader, so nothing can be read from it."
+                each.fail(obstacle, now_s=self._clock.seconds())
+                continue
+            led = found.setdefault(node_id, [])
+            if len(led) < _PARTITIONS_AT_ONCE:
+                led.append(each)
+        return found
+
+    def _epochs(self, numbers: Iterable[int], view: TopicView) -> dict[tuple[str, int], int]:
+        topic = self._request.topic
+        return {(topic, number): view.leaders[number].epoch for number in numbers}
+
+    async def _result(self, view: TopicView) -> ReadResult:
+        records: list[ConsumerRecord] = []
+        positions: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for index, each in enumerate(self._partitions, 1):
+            number, position = each.number, each.position or 0
+            positions[number] = position
+            # Of a partition that was not reached, or not asked, there may be more.
+            ends[number] = position + 1 if each.end is None else each.end
+            if each.gone is None and each.beyond is None:
+                records += each.records
+            if index % _PARTITIONS_AT_ONCE == 0:
+                await self._slices.next()
+        return ReadResult(
+            topic_id=_text_of(view.topic_id),
+            records=records,
+            positions=positions,
+            ends=ends,
+            gone=tuple(each.gone for each in self._partitions if each.gone is not None),
+            beyond={each.number: each.beyond for each in self._partitions if each.beyond is not None},
+            held=frozenset(each.number for each in self._partitions if each.is_held),
+            partitions=len(view.leaders),
+        )
+
+
+def _rotated(partitions: Sequence[Partition]) -> Sequence[Partition]:
+    """
+    Return the partitions in the order in which they are served.
+
+    The first one changes with the positions, so that small pages do not come from one partition only. One
+    whose next batch did not fit is first: then Kafka sends the batch, whatever its size (KIP-74).
+    """
+    first = sum(each.position or 0 for each in partitions) % len(partitions)
+    rotated = [*partitions[first:], *partitions[:first]]
+    if any(each.short_answers for each in partitions):
+        rotated.sort(key=lambda each: -each.short_answers)
+    return rotated
+
+
+def _by_number(answer: Sequence[ListedOffset], topic: str) -> dict[int, ListedOffset]:
+    return {each.partition: each for each in answer if each.topic == topic}
+
+
+def _text_of(topic_id: UUID | None) -> str:
+    """Return the first characters of the id as Kafka's tools print it, in base64url (RFC 4648, section 5)."""
+    if topic_id is None:
+        return _NO_TOPIC_ID
+    return base64.urlsafe_b64encode(topic_id.bytes).decode()[:_TOPIC_ID_LENGTH]

@@ -1,0 +1,146 @@
+"""The partitions and the leaders of topics that are read, as of a few seconds ago at most."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.reader.errors import NOT_AUTHORIZED, unanswered
+from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
+from sampleapp.model import is_legal_topic
+
+__all__ = ["Leader", "TopicView", "Topics"]
+
+_UNKNOWN_AFTER_S: Final = 0.1
+"""A new topic is not known to all brokers at once: another one is asked after this time, in seconds."""
+_DELETED_AFTER_S: Final = 1.0
+"""A topic that was known counts as deleted after this time, in seconds."""
+_UNUSABLE_AFTER_S: Final = 2.0
+_RETRY_S: Final = 0.1
+_MOST_TOPICS: Final = 500
+"""The most topics that are remembered."""
+
+_NO_SUCH_TOPIC: Final = "The topic does not exist. Create it first, or check its name."
+
+
+class Leader(Struct, frozen=True, gc=False):
+    """The leader of a partition."""
+
+    node_id: int | None
+    """``None`` if there is none at the moment."""
+    epoch: int
+    """Grows with each election (KIP-320); -1 if it is not known."""
+
+
+class TopicView(Struct, frozen=True):
+    """The state of a topic, as a broker has told it."""
+
+    topic_id: UUID | None
+    """``None`` with Kafka before 2.8."""
+    leaders: Mapping[int, Leader]
+    """By the number of the partition."""
+    loaded_at_s: float
+    """When it was asked for, in seconds of the reactor's clock."""
+
+
+class Topics:
+    """The views of topics, which are loaded again when they are too old for a read."""
+
+    def __init__(self, *, client: ClusterClient, clock: IReactorTime) -> None:
+        """:param client: loads the metadata; never creates a topic."""
+        self._client = client
+        self._clock = clock
+        self._views: OrderedDict[str, TopicView] = OrderedDict()
+        self._former_ids: dict[str, set[UUID]] = {}
+
+    async def get(self, topic: str, *, max_age_s: float) -> TopicView:
+        """
+        Return the view of a topic.
+
+        :param max_age_s: an older view is loaded again; 0 for a view that is loaded from now on.
+        :raise UnknownTopic: it does not exist, or cannot exist.
+        :raise TopicNotAuthorized: the service may not see it.
+        :raise BrokerUnavailable: no broker has answered, or the topic cannot be used.
+        :raise BrokerIncompatible: no broker supports the request.
+        """
+        if not is_legal_topic(topic):
+            raise UnknownTopic(_NO_SUCH_TOPIC)
+        known = self._views.get(topic)
+        if known is not None and self._clock.seconds() - known.loaded_at_s < max_age_s:
+            self._views.move_to_end(topic)
+            return known
+        began_s = self._clock.seconds()
+        while True:
+            asked_at_s = self._clock.seconds()
+            try:
+                await self._client.load_metadata([topic], auto_create=False)
+            except RequestFailed as error:
+                raise unanswered(error) from error
+            error_code = self._client.topic_error(topic)
+            if error_code == ErrorCode.NONE:
+                is_late = self._clock.seconds() - began_s >= _UNUSABLE_AFTER_S
+                view = self._learn(topic, asked_at_s, believe=is_late)
+                if view is not None:
+                    return view
+            else:
+                self._refuse(topic, error_code, since_s=self._clock.seconds() - began_s)
+            await deferLater(self._clock, _RETRY_S)
+
+    def _learn(self, topic: str, asked_at_s: float, *, believe: bool) -> TopicView | None:
+        """:return: ``None`` if the broker has not heard yet that the topic was made again."""
+        client, known = self._client, self._views.get(topic)
+        topic_id = client.topic_id(topic)
+        former = self._former_ids.setdefault(topic, set())
+        if topic_id in former:
+            if not believe:
+                return None
+            # All say so: it was the other answer that was behind.
+            former.discard(topic_id)
+        leaders = {
+            number: Leader(client.leader_of(topic, number), client.leader_epoch_of(topic, number))
+            for number in client.partitions_of(topic)
+        }
+        if known is not None and known.topic_id is not None:
+            if topic_id == known.topic_id:
+                # A broker that is behind may answer: elections and new partitions are not undone.
+                for number, leader in known.leaders.items():
+                    if number not in leaders or leaders[number].epoch < leader.epoch:
+                        leaders[number] = leader
+            else:
+                former.add(known.topic_id)
+        view = TopicView(topic_id, leaders, asked_at_s)
+        self._views[topic] = view
+        self._views.move_to_end(topic)
+        if len(self._views) > _MOST_TOPICS:
+            self._forget(next(iter(self._views)))
+        return view
+
+    def _refuse(self, topic: str, error: int | None, *, since_s: float) -> None:
+        """Raise the error of a topic, unless another broker should be asked first."""
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._forget(topic)
+            raise TopicNotAuthorized(NOT_AUTHORIZED)
+        if error == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            self._forget(topic)
+            raise UnknownTopic(_NO_SUCH_TOPIC)
+        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if since_s >= (_DELETED_AFTER_S if topic in self._views else _UNKNOWN_AFTER_S):
+                self._forget(topic)
+                raise UnknownTopic(_NO_SUCH_TOPIC)
+        elif since_s >= _UNUSABLE_AFTER_S:
+            name = "nothing" if error is None else ErrorCode.name_of(error)
+            raise BrokerUnavailable(f"The topic cannot be read now: Kafka answers {name}.")
+
+    def _forget(self, topic: str) -> None:
+        # The client would keep it for ever, and callers may invent names.
+        self._views.pop(topic, None)
+        self._former_ids.pop(topic, None)
+        self._client.forget_topic(topic)

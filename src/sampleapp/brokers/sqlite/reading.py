@@ -1,0 +1,256 @@
+"""Reads of a topic, in short steps on the private thread, between which records are stored."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from msgspec import Struct
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.shared.single_partition import NO_SUCH_TOPIC, start_of
+from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
+from sampleapp.brokers.sqlite.rows import Section
+from sampleapp.brokers.sqlite.store import Store
+from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
+from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadResult, ReadStart
+
+__all__ = ["Reader"]
+
+# A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
+_STEP_RECORDS = 500
+_STEP_BYTES = 512 * 1024
+_BLOCK_OFFSETS = 2500
+"""The offsets of one step of a search for a time."""
+_MOST_BLOCKS = 100_000
+
+_NOT_STARTED = "The broker has not been started yet."
+_STOPPED = "The service is stopping."
+
+T = TypeVar("T")
+
+
+class _Step(Struct, eq=False):
+    work: Callable[[], Any]
+    waiting: Deferred[Any]
+
+
+class _LatestTimes:
+    """
+    The latest time in each block of offsets that a search has looked at.
+
+    Records do not change and are not inserted, so a later search need not look at a block that is too early.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[str, int], int | None] = {}
+
+    def is_before(self, topic_id: str, block: int, timestamp_ms: int) -> bool:
+        """Return true if all records of a block are known to be before a time."""
+        if (topic_id, block) not in self._blocks:
+            return False
+        latest_ms = self._blocks[topic_id, block]
+        return latest_ms is None or latest_ms < timestamp_ms
+
+    def add(self, topic_id: str, block: int, latest_ms: int | None) -> None:
+        """Remember a block with all of its records; ``None`` for one of which all are deleted."""
+        if len(self._blocks) >= _MOST_BLOCKS:
+            self._blocks.clear()
+        self._blocks[topic_id, block] = latest_ms
+
+
+class Reader:
+    """
+    All reads of a broker.
+
+    One step is at the private thread at a time, so that a transaction waits for one at most, however many
+    callers read. The steps of different reads take turns.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, answer_timeout_s: float
+    ) -> None:
+        """
+        :param thread: the thread of the store.
+        :param answer_timeout_s: seconds to wait for the disk in each step.
+        """
+        self._store = store
+        self._thread = thread
+        self._clock = clock
+        self._answer_timeout_s = answer_timeout_s
+        self._latest = _LatestTimes()
+        self._steps: deque[_Step] = deque()
+        self._current: _Step | None = None
+        self._is_started = False
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Take reads from now on: the thread is running."""
+        self._is_started = True
+
+    def stop(self) -> None:
+        """Refuse reads from now on, and end those that are waiting. No further step is begun."""
+        self._is_stopped = True
+        steps, self._steps = self._steps, deque()
+        for step in (self._current, *steps):
+            if step is not None and not step.waiting.called:
+                step.waiting.errback(BrokerStopped(_STOPPED))
+
+    def read(
+        self,
+        *,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None,
+        limit: int,
+        max_bytes: int,
+    ) -> Deferred[ReadResult]:
+        """See `sampleapp.interfaces.IBroker.read`."""
+        return Deferred.fromCoroutine(self._guarded(topic, dict(starts), others, limit, max_bytes))
+
+    async def _guarded(
+        self,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None,
+        limit: int,
+        max_bytes: int,
+    ) -> ReadResult:
+        try:
+            return await self._read(topic, starts, others, limit, max_bytes)
+        except (PublishError, CancelledError):
+            raise
+        except StoreError as error:
+            raise BrokerUnavailable(error.obstacle) from error
+        except Exception as error:
+            self._log.failure("Reading the topic {topic} failed unexpectedly", topic=topic)
+            raise BrokerUnavailable(CANNOT_BE_READ) from error
+
+    async def _read(
+        self,
+        topic: str,
+        starts: Mapping[int, ReadStart],
+        others: ReadStart | None,
+        limit: int,
+        max_bytes: int,
+    ) -> ReadResult:
+        try:
+            start = start_of(starts, others)
+        except UnknownPartition:
+            # Unless there is no such topic, which is reported first.
+            await self._section(topic, EARLIEST, 0, 1)
+            raise
+        if start is None:
+            section = await self._section(topic, EARLIEST, 0, 1)
+            return ReadResult(topic_id=section.topic_id, records=(), positions={}, ends={}, partitions=1)
+        if isinstance(start, FromTime):
+            section = await self._section(topic, EARLIEST, 0, 1)
+            start = FromOffset(
+                await self._search(topic, section.topic_id, start.timestamp_ms, section.earliest)
+            )
+        section = await self._section(topic, start, limit, max_bytes)
+        return await self._collect(topic, section, limit, max_bytes)
+
+    async def _collect(self, topic: str, section: Section, limit: int, max_bytes: int) -> ReadResult:
+        """Read on after a first section until the limits or the end are reached."""
+        asked, end = section.position, section.page.end
+        if not section.earliest <= asked <= end:
+            return ReadResult(
+                topic_id=section.topic_id,
+                records=(),
+                positions={0: asked},
+                ends={0: end},
+                gone=[GoneRecords(0, asked, section.earliest)] if asked < section.earliest else (),
+                beyond={0: end} if asked > end else {},
+                partitions=1,
+            )
+        topic_id = section.topic_id
+        position = section.page.next_offset
+        records = list(section.page.records)
+        size = section.page.size
+        while position < end and len(records) < limit and size < max_bytes:
+            section = await self._section(topic, position, limit - len(records), max_bytes - size)
+            if section.topic_id != topic_id or not section.earliest <= position <= section.page.end:
+                # An operator has deleted the rest, or the topic. The next read reports it.
+                break
+            position, end = section.page.next_offset, section.page.end
+            records += section.page.records
+            size += section.page.size
+        return ReadResult(
+            topic_id=topic_id, records=records, positions={0: position}, ends={0: end}, partitions=1
+        )
+
+    async def _section(self, topic: str, start: ReadStart, limit: int, max_bytes: int) -> Section:
+        section = await self._step(
+            lambda: self._store.section(
+                topic,
+                start,
+                max_records=min(limit, _STEP_RECORDS),
+                max_bytes=min(max_bytes, _STEP_BYTES),
+            )
+        )
+        if section is None:
+            raise UnknownTopic(NO_SUCH_TOPIC)
+        return section
+
+    async def _search(self, topic: str, topic_id: str, timestamp_ms: int, first: int) -> int:
+        """Return the offset of the first record from an offset on that is not before a time, or the end."""
+        while True:
+            block, skipped = divmod(first, _BLOCK_OFFSETS)
+            until = first - skipped + _BLOCK_OFFSETS
+            if not self._latest.is_before(topic_id, block, timestamp_ms):
+                found = await self._step(
+                    partial(self._store.search_time, topic, timestamp_ms, first=first, until=until)
+                )
+                if found.at is not None:
+                    return found.at
+                if until > found.end:
+                    return max(first, found.end)
+                if not skipped:
+                    self._latest.add(topic_id, block, found.latest_ms)
+            first = until
+
+    def _step(self, work: Callable[[], T]) -> Deferred[T]:
+        """Call a function of the store on the thread, after the steps that wait already."""
+        if not self._is_started:
+            raise BrokerUnavailable(_NOT_STARTED)
+        if self._is_stopped:
+            raise BrokerStopped(_STOPPED)
+        # Cancelling it does not stop a step that has begun, which must end before the next one begins.
+        waiting: Deferred[T] = Deferred()
+        self._steps.append(_Step(work, waiting))
+        self._next()
+        return waiting.addTimeout(self._answer_timeout_s, self._clock, onTimeoutCancel=self._raise_timed_out)
+
+    def _next(self) -> None:
+        while self._steps and self._current is None:
+            step = self._steps.popleft()
+            if not step.waiting.called:
+                self._current = step
+                maybeDeferred(self._thread.run, step.work).addBoth(self._stepped, step.waiting)
+
+    def _stepped(self, result: object, waiting: Deferred[Any]) -> None:
+        self._current = None
+        if isinstance(result, Failure) and not result.check(StoreError):
+            # Also a CancelledError: only that of `waiting` is the caller's.
+            self._log.failure(
+                "Reading {path} failed unexpectedly", failure=result, path=str(self._store.path)
+            )
+            result = Failure(BrokerUnavailable(CANNOT_BE_READ))
+        if not waiting.called:
+            if isinstance(result, Failure):
+                waiting.errback(result)
+            else:
+                waiting.callback(result)
+        self._next()
+
+    def _raise_timed_out(self, _: object, timeout_s: float) -> NoReturn:
+        raise BrokerUnavailable(f"The disk has not responded for {timeout_s:g} seconds.")

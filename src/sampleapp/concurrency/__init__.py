@@ -1,0 +1,1 @@
+"""Helpers for Deferreds and the reactor's time: slices, pauses, back-off, waiters and clocks."""

@@ -1,0 +1,366 @@
+"""The shared following of one topic: its positions, its last records, and all who wait for the next ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.feeds.recent import Recent
+from sampleapp.feeds.views import Audience, Listener, Selection
+from sampleapp.feeds.waits import Wait, Waits
+from sampleapp.interfaces import IBroker, IFollowing, IPositionObserver
+from sampleapp.model import ConsumerRecord, FromEnd
+
+__all__ = ["Feed", "Joining"]
+
+_SLICE_S: Final = 0.002
+_STEPS: Final = 8
+"""The most steps of a slice, each of which takes well below a millisecond."""
+_WRITES_IN_A_STEP: Final = 40
+_ENDED_IN_A_STEP: Final = 8
+_RECORDS_IN_A_STEP: Final = 64
+_BYTES_IN_A_STEP: Final = 64 * 1024
+_TAKEN_IN_A_STEP: Final = 800
+"""Records that are taken, times the selections that listeners have: each costs about 2 us."""
+_MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
+_RECORD_OVERHEAD: Final = 200
+_LATE_S: Final = 0.02
+"""A wait that is due when it begins is answered after this time, so that no caller asks in a tight loop."""
+
+_Step: TypeAlias = "Callable[[], None] | tuple[int, Sequence[ConsumerRecord]]"
+
+
+class Joining(Enum):
+    """The result of comparing positions with those of the feed."""
+
+    JOINED = "the listener gets everything from its positions on"
+    BEHIND = "the feed does not have all records from the positions on any more: read first"
+    AHEAD = "the feed is not there yet: try again soon"
+
+
+@implementer(IPositionObserver)
+class Feed:
+    """
+    Follows one topic for all who wait for its new records.
+
+    Everything is done in short slices of the reactor's time, however many listeners and waits there are.
+    Records that come faster than they can be passed on are dropped, together with all listeners, who then
+    read by themselves.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        broker: IBroker,
+        clock: IReactorTime,
+        audience: Audience,
+        unused: Callable[[Feed], None],
+    ) -> None:
+        """
+        :param audience: the listeners.
+        :param unused: called when the last listener or wait has ended.
+        """
+        self.topic: Final = topic
+        self._clock = clock
+        self._slices = TimeSlices(clock)
+        self._unused = unused
+        self._vector: dict[int, int] = {}
+        """The offset of each partition from which on records are passed on."""
+        self._recent = Recent()
+        self._waits = Waits()
+        self._audience = audience
+        self._queue: deque[_Step] = deque()
+        self._queued_bytes = 0
+        self._is_running = False
+        self._is_stopped = False
+        self.epoch = object()
+        """Another one after each `reset`: positions from before it are those of a former topic."""
+        self.overruns = 0
+        """How often records came faster than they could be passed on."""
+        self._following: IFollowing = broker.follow(topic=topic, observer=self, start=FromEnd(0))
+
+    @property
+    def is_used(self) -> bool:
+        """True if there is a listener or a wait."""
+        return bool(self._audience) or bool(self._waits)
+
+    def obstacle(self) -> str | None:
+        """See `IFollowing.obstacle`."""
+        return self._following.obstacle()
+
+    def wait(self, positions: Mapping[int, int], *, key: bytes | None, others: bool) -> Deferred[bool]:
+        """See `Feeds.wait`."""
+        wait = Wait(positions, key=key, others=others, cancelled=self._cancelled)
+        if self._may_concern(wait):
+            late = self._clock.callLater(_LATE_S, self._fire_late, wait)
+            wait.deferred = Deferred(lambda _: late.cancel())
+        else:
+            self._waits.add(wait)
+        return wait.deferred
+
+    def _may_concern(self, wait: Wait) -> bool:
+        """Return whether a record that the feed has passed may be the one that is waited for."""
+        passed = {
+            partition: wait.positions.get(partition, 0)
+            for partition, end in self._vector.items()
+            if wait.concerns(partition, end)
+        }
+        if wait.key is None or any(
+            self._recent.begins_at(partition, self._vector[partition]) > position
+            for partition, position in passed.items()
+        ):
+            return bool(passed)
+        # In a busy topic, records with other keys come between reading and waiting all the time.
+        return bool(passed) and any(
+            record.key == wait.key and record.offset >= passed.get(record.partition, record.offset + 1)
+            for record in self._recent.records
+        )
+
+    def join(
+        self, listener: Listener, positions: Mapping[int, int], selection: Selection
+    ) -> tuple[Joining, Sequence[ConsumerRecord]]:
+        """
+        Let a listener get all records from its positions on, if the feed still has them.
+
+        :param positions: the offset to read next, of each partition that the listener reads; 0 for others.
+        :return: if the listener has joined: the last records, which it must handle first, in order.
+        """
+        wanted = selection.partitions
+        if wanted is None:
+            wanted = frozenset(self._vector.keys() | positions.keys()) - selection.skipped
+        found = Joining.JOINED
+        for partition in wanted:
+            end, position = self._vector.get(partition), positions.get(partition, 0)
+            if end is None or position > end:
+                found = Joining.AHEAD
+            elif position < self._recent.begins_at(partition, end):
+                return Joining.BEHIND, ()
+        if found is not Joining.JOINED:
+            return found, ()
+        missed = [
+            record
+            for record in self._recent.records
+            if record.partition in wanted
+            and record.offset >= positions.get(record.partition, 0)
+            and (selection.key is None or record.key == selection.key)
+        ]
+        self._audience.join(listener, self._vector, selection)
+        return found, missed
+
+    def heartbeat(self, listener: Listener) -> Any:
+        """
+        Return the event with nothing but the position of a listener that has joined, and set it.
+
+        :return: ``None`` if it has not got all events yet.
+        """
+        group = listener.group
+        if group is None or group.has_unsent:
+            return None
+        listener.position = group.view.position
+        return self._audience.heartbeat(group.view)
+
+    def leave(self, listener: Listener) -> None:
+        """Let a listener get nothing more. Does nothing if it has not joined."""
+        self._audience.leave(listener)
+        self._check_use()
+
+    def stop(self) -> Deferred[None]:
+        """Stop following; all waits fire with false."""
+        if self._is_stopped:
+            return succeed(None)
+        self._is_stopped = True
+        self._queue.clear()
+        self._waits.find_all()
+        while self._waits.is_busy:
+            self._waits.end_some(_ENDED_IN_A_STEP, is_worth_it=False)
+        return self._following.stop()
+
+    # IPositionObserver
+
+    def record_received(self, record: ConsumerRecord) -> None:
+        """See `IRecordObserver`."""
+        self.records_received((record,))
+
+    def records_received(self, records: Sequence[ConsumerRecord]) -> None:
+        """See `IRecordBatchObserver`."""
+        for some in _pieces(records):
+            self._queue.append((sum(map(_size, some)), some))
+            self._queued_bytes += self._queue[-1][0]  # type: ignore[index]
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
+            self._overrun()
+        self._run()
+
+    def caught_up(self) -> None:
+        """See `IRecordObserver`."""
+
+    def begun_at(self, partition: int, offset: int) -> None:
+        """See `IPositionObserver`."""
+        self._queue.append(lambda: self._begun_at(partition, offset))
+        self._run()
+
+    def passed(self, partition: int, offset: int) -> None:
+        """See `IPositionObserver`."""
+        self._queue.append(lambda: self._passed(partition, offset))
+        self._run()
+
+    def reset(self) -> None:
+        """See `IRecordObserver`: the listeners find out by reading what there is now."""
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._vector.clear()
+        self._recent = Recent()
+        self.epoch = object()
+        self._audience.retire_all(is_reset=True)
+        self._waits.find_all()
+        self._run()
+
+    # Passing on
+
+    def _run(self) -> None:
+        if not self._is_running and not self._is_stopped:
+            self._is_running = True
+            Deferred.fromCoroutine(self._pass_on()).addErrback(self._failed)
+
+    async def _pass_on(self) -> None:
+        try:
+            while not self._is_stopped:
+                await self._slices.next()
+                until_s = self._clock.seconds() + _SLICE_S
+                for _ in range(_STEPS):
+                    if not self._step():
+                        return
+                    if self._clock.seconds() >= until_s:
+                        break
+        finally:
+            self._is_running = False
+
+    def _step(self) -> bool:
+        """:return: whether there was anything to do."""
+        if self._is_stopped:
+            return False
+        if self._audience.is_busy:
+            self._audience.pass_on(_WRITES_IN_A_STEP)
+            self._check_use()
+        elif self._waits.is_busy:
+            self._waits.end_some(_ENDED_IN_A_STEP)
+            self._check_use()
+        elif self._queue:
+            self._take()
+        else:
+            return False
+        return True
+
+    def _take(self) -> None:
+        """Take records from the queue, up to some bytes, and what else is in between."""
+        room = _BYTES_IN_A_STEP
+        most = max(1, _TAKEN_IN_A_STEP // max(1, self._audience.selections))
+        while self._queue and room > 0 and most > 0:
+            step = self._queue.popleft()
+            if not isinstance(step, tuple):
+                step()
+                continue
+            size, records = step
+            if len(records) > most:
+                records, rest = records[:most], records[most:]
+                size_of_rest = sum(map(_size, rest))
+                self._queue.appendleft((size_of_rest, rest))
+                size -= size_of_rest
+            self._queued_bytes -= size
+            room -= size
+            most -= len(records)
+            self._take_records(records)
+
+    def _take_records(self, records: Sequence[ConsumerRecord]) -> None:
+        partition = records[0].partition
+        position = self._vector.get(partition, 0)
+        if records[0].offset < position:
+            records = [record for record in records if record.offset >= position]
+            if not records:
+                return
+        self._vector[partition] = records[-1].offset + 1
+        self._recent.add(records)
+        self._audience.take(partition, records)
+        self._waits.found(partition, records)
+
+    def _begun_at(self, partition: int, offset: int) -> None:
+        position = self._vector.get(partition)
+        if position is not None and offset <= position:
+            return
+        self._vector[partition] = offset
+        self._recent.begin_at(partition, offset)
+        self._audience.begin_at(partition, offset, is_new=position is None)
+        self._waits.moved(partition, offset)
+
+    def _passed(self, partition: int, offset: int) -> None:
+        if self._vector.get(partition, offset) < offset:
+            self._vector[partition] = offset
+            self._audience.passed(partition, offset)
+
+    def _overrun(self) -> None:
+        self.overruns += 1
+        self._audience.retire_all(is_reset=False)
+        while self._queue:
+            step = self._queue.popleft()
+            if isinstance(step, tuple):
+                last = step[1][-1]
+                self._vector[last.partition] = max(last.offset + 1, self._vector.get(last.partition, 0))
+                self._recent.begin_at(last.partition, self._vector[last.partition])
+            else:
+                step()
+        self._queued_bytes = 0
+        self._waits.find_all()
+
+    def _cancelled(self, wait: Wait) -> None:
+        self._waits.remove(wait)
+        self._check_use()
+
+    @staticmethod
+    def _fire_late(wait: Wait) -> None:
+        wait.end(is_worth_it=True)
+
+    def _check_use(self) -> None:
+        if not self.is_used and not self._is_stopped:
+            self._unused(self)
+
+    def _failed(self, failure: Failure) -> None:
+        self._log.failure("Passing on the records of {topic} failed", failure=failure, topic=self.topic)
+        # All listeners read by themselves, and join again.
+        self._audience.retire_all(is_reset=False)
+        self._recent = Recent(self._vector)
+        self._waits.find_all()
+        self._run()
+
+
+def _pieces(records: Sequence[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
+    if len(records) <= _RECORDS_IN_A_STEP and sum(map(_size, records)) <= _BYTES_IN_A_STEP:
+        yield records
+        return
+    some: list[ConsumerRecord] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += _size(record)
+        if len(some) >= _RECORDS_IN_A_STEP or size >= _BYTES_IN_A_STEP:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _size(record: ConsumerRecord) -> int:
+    size = _RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+    if record.headers:
+        size += sum(_RECORD_OVERHEAD + len(value or b"") for _, value in record.headers)
+    return size

@@ -1,0 +1,395 @@
+"""Listeners of a feed, in groups that get the same events: each event is encoded once for all of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+from twisted.logger import Logger
+
+from sampleapp.feeds.events import MAX_FREQUENT_ID, id_line, record_events
+from sampleapp.model import ConsumerRecord
+
+__all__ = ["Audience", "Group", "Listener", "Selection", "View"]
+
+_SKIPPED: Final = b"-"
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class Selection(Struct, frozen=True):
+    """The records that a listener gets, of one topic."""
+
+    topic_id: str
+    """The id of the topic, for positions."""
+    partitions: frozenset[int] | None = None
+    """The only partitions; ``None`` for all, with those that are added."""
+    skipped: frozenset[int] = _NONE
+    """Partitions that are left out of all."""
+    key: bytes | None = None
+    """The only key; ``None`` for all records."""
+
+    def has(self, partition: int) -> bool:
+        """Return whether it has the records of a partition."""
+        if self.partitions is None:
+            return partition not in self.skipped
+        return partition in self.partitions
+
+
+class Listener(Protocol):
+    """A stream that gets the events of a group."""
+
+    group: Group | None
+    """The group that it has joined; set by the group."""
+    joined: int
+    """The number of the first chunk for it; set by the group."""
+    position: bytes
+    """Where to go on after everything that it was given; set by the group."""
+
+    def receive(self, event: Any, count: int) -> bool:
+        """
+        Take some events.
+
+        :param event: made by ``make_event``; the same object for all listeners.
+        :param count: the number of records in it.
+        :return: false to leave the group: the listener can take nothing more at the moment.
+        """
+
+    def detached(self, *, is_reset: bool) -> None:
+        """
+        Handle the end of its membership: it must read from its position on by itself, and then join again.
+
+        :param is_reset: the topic was made again, or cut.
+        """
+
+    def failed(self) -> None:
+        """End, after a fault in one of the other methods: events for it may be lost."""
+
+
+class _Chunk(Struct, frozen=True):
+    """Events that all members of a group get in one piece."""
+
+    number: int
+    event: Any
+    count: int
+    position: bytes
+
+
+class Group:
+    """The listeners with the same partitions and key."""
+
+    __slots__ = (
+        "_chunks",
+        "_members",
+        "_next_number",
+        "_passing",
+        "_pieces",
+        "_retiring",
+        "key",
+        "view",
+    )
+
+    _log = Logger()
+
+    def __init__(self, view: View, key: bytes | None) -> None:
+        self.view: Final = view
+        self.key: Final = key
+        self._members: dict[Listener, None] = {}
+        self._pieces: list[tuple[bytes, bytes]] = []
+        self._chunks: deque[_Chunk] = deque()
+        self._next_number = 0
+        self._passing: tuple[_Chunk | None, Iterator[Listener]] | None = None
+        self._retiring: bool | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if its members do not have all events yet."""
+        return bool(self._pieces or self._chunks) or self._passing is not None
+
+    def add(self, listener: Listener, make_event: Callable[[bytes], Any]) -> None:
+        """Add a listener, which gets the events that are added from now on."""
+        self._seal(make_event)
+        self._members[listener] = None
+        listener.group = self
+        listener.joined = self._next_number
+        listener.position = self.view.position
+
+    def remove(self, listener: Listener) -> None:
+        """Remove a listener, at any time."""
+        self._members.pop(listener, None)
+        listener.group = None
+
+    def append(self, piece: tuple[bytes, bytes]) -> bool:
+        """
+        Add an event: its id, or nothing, and its data.
+
+        :return: whether it is the first one since the last call of `pass_on` returned false.
+        """
+        is_first = not self.has_unsent
+        self._pieces.append(piece)
+        return is_first
+
+    def retire(self, *, is_reset: bool) -> bool:
+        """Drop all unsent events, and detach all listeners gradually. Return as `append` does."""
+        is_first = not self.has_unsent
+        if is_first:
+            for listener in self._members:
+                listener.position = self.view.position
+        self._pieces.clear()
+        self._chunks.clear()
+        self._retiring = is_reset
+        self._passing = None, iter(list(self._members))
+        return is_first
+
+    def pass_on(self, count: int, make_event: Callable[[bytes], Any]) -> bool:
+        """
+        Hand events to some listeners.
+
+        :param count: the most listeners to handle now.
+        :return: whether there is more to do.
+        """
+        if self._passing is None:
+            if not self._chunks:
+                self._seal(make_event)
+            if not self._chunks:
+                return False
+            self._passing = self._chunks.popleft(), iter(list(self._members))
+        chunk, listeners = self._passing
+        for _ in range(count):
+            listener = next(listeners, None)
+            if listener is None:
+                self._passing = None
+                return self.has_unsent
+            if listener.group is self:
+                self._hand_over(listener, chunk)
+        return True
+
+    def _hand_over(self, listener: Listener, chunk: _Chunk | None) -> None:
+        try:
+            if chunk is None:
+                self.remove(listener)
+                listener.detached(is_reset=bool(self._retiring))
+            elif listener.joined <= chunk.number:
+                listener.position = chunk.position
+                if not listener.receive(chunk.event, chunk.count):
+                    self.remove(listener)
+        except Exception:  # noqa: BLE001 -- a fault of one listener must not keep events from the others
+            self._log.failure("A fault in a stream of records; its connection was cut")
+            self.remove(listener)
+            listener.failed()
+
+    def _seal(self, make_event: Callable[[bytes], Any]) -> None:
+        """Make one chunk of the events that have no chunk yet."""
+        if not self._pieces:
+            return
+        pieces, self._pieces = self._pieces, []
+        position = self.view.position
+        data = b"".join([part for piece in pieces[:-1] for part in piece])
+        # The last one always has an id, which is after what other groups have got as well.
+        data += id_line(position) + pieces[-1][1]
+        self._chunks.append(_Chunk(self._next_number, make_event(data), len(pieces), position))
+        self._next_number += 1
+
+
+class View:
+    """The positions of all listeners of some partitions, and their groups."""
+
+    __slots__ = ("_parts", "_position", "by_key", "everything", "has_frequent_ids", "heartbeat", "selection")
+
+    def __init__(self, vector: Mapping[int, int], selection: Selection) -> None:
+        """
+        :param vector: the offset to read next of each partition; the first record for those without one.
+        :param selection: its key does not matter.
+        """
+        self.selection: Final = selection
+        self.everything: Group | None = None
+        self.by_key: dict[bytes, Group] = {}
+        self._parts: list[bytes] = []
+        self._position: bytes | None = None
+        self.heartbeat: Any = None
+        """The event with nothing but the position; made when it is needed."""
+        for partition in vector if selection.partitions is None else sorted(selection.partitions):
+            self._set(partition, _offset(vector.get(partition)))
+        for partition in selection.skipped:
+            self._set(partition, _SKIPPED)
+        self.has_frequent_ids = len(self.position) <= MAX_FREQUENT_ID
+        """True if each event has an id: it is short."""
+
+    @property
+    def groups(self) -> list[Group]:
+        """All groups."""
+        groups = list(self.by_key.values())
+        return groups if self.everything is None else [self.everything, *groups]
+
+    @property
+    def position(self) -> bytes:
+        """The position after all records that were added, as text."""
+        position = self._position
+        if position is None:
+            position = self._position = b"%b~%b" % (
+                self.selection.topic_id.encode("ascii"),
+                b".".join(self._parts),
+            )
+        return position
+
+    def knows(self, partition: int) -> bool:
+        """Return whether it has a position in a partition."""
+        return partition < len(self._parts) and self._parts[partition] not in (b"", _SKIPPED)
+
+    def move(self, partition: int, offset: int) -> None:
+        """Set the position in a partition."""
+        self._set(partition, b"%d" % offset)
+
+    def group(self, key: bytes | None) -> Group:
+        """Return the group for a key, or for all records."""
+        if key is None:
+            if self.everything is None:
+                self.everything = Group(self, None)
+            return self.everything
+        group = self.by_key.get(key)
+        if group is None:
+            group = self.by_key[key] = Group(self, key)
+        return group
+
+    def drop(self, group: Group) -> None:
+        """Forget an empty group."""
+        if group is self.everything:
+            self.everything = None
+        elif group.key is not None and self.by_key.get(group.key) is group:
+            del self.by_key[group.key]
+
+    def _set(self, partition: int, part: bytes) -> None:
+        parts = self._parts
+        if partition >= len(parts):
+            filler = b"" if self.selection.partitions is None else _SKIPPED
+            parts.extend([filler] * (partition + 1 - len(parts)))
+        parts[partition] = part
+        self._position = self.heartbeat = None
+
+
+def _offset(offset: int | None) -> bytes:
+    return b"" if offset is None else b"%d" % offset
+
+
+class Audience:
+    """All listeners of a feed."""
+
+    def __init__(self, *, make_event: Callable[[bytes], Any]) -> None:
+        """:param make_event: see `Feeds`."""
+        self._make_event: Final = make_event
+        self._views: dict[Selection, View] = {}
+        self._busy: deque[Group] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._views) or bool(self._busy)
+
+    @property
+    def selections(self) -> int:
+        """The number of different partitions that listeners have chosen."""
+        return len(self._views)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if `pass_on` has something to do."""
+        return bool(self._busy)
+
+    def join(self, listener: Listener, vector: Mapping[int, int], selection: Selection) -> None:
+        """
+        Add a listener for the records that are taken from now on.
+
+        :param vector: the offset of each partition from which on records are taken.
+        """
+        name = _without_key(selection)
+        view = self._views.get(name)
+        if view is None:
+            known = {partition: offset for partition, offset in vector.items() if name.has(partition)}
+            view = self._views[name] = View(known, name)
+        view.group(selection.key).add(listener, self._make_event)
+
+    def leave(self, listener: Listener) -> None:
+        """Remove a listener, if it has joined."""
+        group = listener.group
+        if group is not None:
+            group.remove(listener)
+            if not group and not group.has_unsent:
+                self._drop(group)
+
+    def take(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
+        """Encode records of a partition, once for all, and add them to all groups that they are for."""
+        events: list[bytes] | None = None
+        for view in self._views.values():
+            if not view.selection.has(partition):
+                continue
+            everything, by_key = view.everything, view.by_key
+            # Before the view moves: after a fault, the listeners read on by themselves from its position.
+            if events is None and (everything is not None or any(record.key in by_key for record in records)):
+                events = record_events(records)
+            for index, record in enumerate(records):
+                view.move(partition, record.offset + 1)
+                of_key = by_key.get(record.key) if by_key and record.key is not None else None
+                if events is None or (everything is None and of_key is None):
+                    continue
+                name = id_line(view.position) if view.has_frequent_ids else b""
+                piece = name, events[index]
+                for group in (everything, of_key):
+                    if group is not None and group.append(piece):
+                        self._busy.append(group)
+
+    def begin_at(self, partition: int, offset: int, *, is_new: bool) -> None:
+        """Note that the records of a partition before an offset do not come."""
+        for view in list(self._views.values()):
+            if not view.selection.has(partition):
+                continue
+            if is_new and offset == 0 and not view.knows(partition):
+                view.move(partition, 0)
+            else:
+                self._retire(view, is_reset=False)
+
+    def passed(self, partition: int, offset: int) -> None:
+        """Move past offsets of a partition that have no record."""
+        for view in self._views.values():
+            if view.selection.has(partition):
+                view.move(partition, offset)
+
+    def retire_all(self, *, is_reset: bool) -> None:
+        """Detach all listeners, gradually."""
+        for view in list(self._views.values()):
+            self._retire(view, is_reset=is_reset)
+
+    def pass_on(self, count: int) -> None:
+        """Hand events to up to ``count`` listeners."""
+        group = self._busy[0]
+        if not group.pass_on(count, self._make_event):
+            self._busy.popleft()
+            if not group:
+                self._drop(group)
+
+    def heartbeat(self, view: View) -> Any:
+        """Return the event that has nothing but the position of a view."""
+        if view.heartbeat is None:
+            view.heartbeat = self._make_event(id_line(view.position) + b"\n")
+        return view.heartbeat
+
+    def _retire(self, view: View, *, is_reset: bool) -> None:
+        del self._views[view.selection]
+        for group in view.groups:
+            if group.retire(is_reset=is_reset):
+                self._busy.append(group)
+
+    def _drop(self, group: Group) -> None:
+        view = group.view
+        view.drop(group)
+        if self._views.get(view.selection) is view and not view.groups:
+            del self._views[view.selection]
+
+
+def _without_key(selection: Selection) -> Selection:
+    return selection if selection.key is None else replace(selection, key=None)

@@ -1,0 +1,339 @@
+"""
+A second, slower parsing of a message, which names its faults.
+
+Up to 64 KiB, Python's decoder is fast enough to name all faults. Of a larger message it is the fault at which
+the strict decoder stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from sampleapp.errors import Fault, InvalidMessage
+from sampleapp.messages.json_text import LARGE, JSONObject, decode_json, require_json
+from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
+from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
+
+__all__ = ["has_too_many_strings", "parse_or_name_faults"]
+
+_MEMBERS: Final = ("topic", "key", "content", "headers", "timestamp")
+_REQUIRED: Final = ("topic", "content")
+_OTHER_WORDS: Final = {"value": "content", "time": "timestamp", "ts": "timestamp"}
+"""Other names that users of Kafka give to a member."""
+
+_MOST_FAULTS: Final = 100
+_MOST_MEMBERS: Final = 1000
+"""Of an object with more members, only their number is a fault."""
+_LONGEST_POINTER: Final = 200
+_LONGEST_NAME: Final = 40
+
+_MOST_STRINGS: Final = 10_000
+"""The strict decoder reads this many headers' names and values in 2 ms. A valid message has up to 2,008."""
+_GREATEST_WHOLE: Final = 2.0**53
+"""The greatest floating-point number that is surely the integer that the caller wrote."""
+
+_A_TIMESTAMP: Final = (
+    'milliseconds since the epoch or a date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
+)
+_TOO_MANY_HEADERS: Final = Fault(
+    "/headers", f"There are more than {MOST_HEADERS} headers, which is the most for a message."
+)
+
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_TYPE_NAMES: Final = {
+    "array": "an array",
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "a number",
+    "list": "an array",
+    "null": "null",
+    "object": "an object",
+    "str": "a string",
+}
+"""By the names that msgspec and Python have for a type of JSON."""
+# The messages of msgspec.ValidationError.
+_UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING_FIELD: Final = re.compile(r"Object missing required field `(\w+)`")
+_PLACE: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.])?`$")
+_GOT: Final = re.compile(r", got `(\w+)`")
+
+
+class _LargeMessage(Message, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    # 1.7e12 is a timestamp, see _whole.
+    timestamp: int | float | str | UnsetType = UNSET  # type: ignore[assignment]
+
+
+class _AnyHeaders(_LargeMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    headers: Raw | UnsetType = UNSET  # type: ignore[assignment]
+
+
+_decode_large: Final = msgspec.json.Decoder(_LargeMessage).decode
+_skip_headers: Final = msgspec.json.Decoder(_AnyHeaders).decode
+
+
+def has_too_many_strings(text: bytes) -> bool:
+    """
+    Check for too many headers, without decoding them.
+
+    :param text: one message or several.
+    """
+    quotes = text.count(b'"')
+    # Quotation marks inside of strings, which may be JSON themselves, are escaped.
+    return quotes > 2 * _MOST_STRINGS and quotes - text.count(b'\\"') > 2 * _MOST_STRINGS
+
+
+def parse_or_name_faults(body: bytes, source: str) -> Message:
+    """
+    Parse and validate a message; see `sampleapp.messages.parsing.parse_message`.
+
+    :raise MalformedMessage: the body is not JSON.
+    :raise InvalidMessage: the body is not a message.
+    """
+    if len(body) > LARGE:
+        _require_few_values(body, source)
+    document = decode_json(body, source=source)
+    if not isinstance(document, JSONObject):
+        raise InvalidMessage([_not_an_object(_type_name(document))])
+    if len(document) > _MOST_MEMBERS:
+        too_many = f"There are more than {_MOST_MEMBERS} members; a message has {len(_MEMBERS)} at most."
+        raise InvalidMessage([Fault("", too_many)])
+    values = dict(document)
+    faults = list(_faults(document, values))
+    headers = values.get("headers")
+    if not isinstance(headers, JSONObject) or len(headers) > MOST_HEADERS:
+        headers = JSONObject()
+    faults += _faults_with_names(headers, values, room=_MOST_FAULTS - len(faults))
+    if faults:
+        raise InvalidMessage(faults)
+    if "headers" in values:
+        values["headers"] = dict(headers)
+    if "timestamp" in values:
+        values["timestamp"] = parse_timestamp(_whole(values["timestamp"]))
+    return Message(**values)
+
+
+def _faults_with_names(headers: JSONObject, values: dict[str, Any], *, room: int) -> list[Fault]:
+    """Name the wrong headers and the unknown members, of which there may be a thousand."""
+    wrong_headers = _wrong_headers(headers)
+    unknown = [name for name in values if name not in _MEMBERS]
+    # Write sentences only for those that are named.
+    if (more := len(wrong_headers) + len(unknown) - room) > 0:
+        more += 1
+        unknown = unknown[: max(0, len(unknown) - more)]
+        wrong_headers = wrong_headers[: room - 1]
+    absent = [name for name in _MEMBERS if name not in values]
+    faults = [*_header_faults(headers, wrong_headers)]
+    faults += [_unknown_member_fault(name, absent) for name in unknown]
+    if more > 0:
+        faults.append(Fault("", f"{more} further members are wrong, too."))
+    return faults
+
+
+def _require_few_values(body: bytes, source: str) -> None:
+    """
+    Check that a large body has nothing but a message's strings and numbers, so that decoding it is quick.
+
+    :raise MalformedMessage: the body is not JSON.
+    :raise InvalidMessage: names the first fault.
+    """
+    require_json(body, source=source)
+    has_too_many = has_too_many_strings(body)
+    try:
+        (_skip_headers if has_too_many else _decode_large)(body)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage([_first_fault(str(error), body)]) from error
+    except msgspec.DecodeError as error:
+        lone = "A string has a lone surrogate, which has no form in UTF-8."
+        raise InvalidMessage([Fault("", lone)]) from error
+    if has_too_many:
+        too_many = (
+            f"There are more than {_MOST_STRINGS} strings; a message has {MOST_HEADERS} headers at most."
+        )
+        raise InvalidMessage([Fault("", too_many)])
+
+
+def _first_fault(error: str, body: bytes) -> Fault:
+    """
+    Name the fault at which the strict decoder stopped.
+
+    :param error: the message of its `msgspec.ValidationError`.
+    """
+    if (unknown := _UNKNOWN_FIELD.match(error)) is not None:
+        return _unknown_member_fault(
+            unknown[1], [name for name in _MEMBERS if b'"%b"' % name.encode() not in body]
+        )
+    if (missing := _MISSING_FIELD.match(error)) is not None:
+        return _missing(missing[1])
+    got = _GOT.search(error)
+    found = "a number" if got is None else _TYPE_NAMES.get(got[1], "another type")
+    place = _PLACE.search(error)
+    if place is None:
+        return _not_an_object(found)
+    name, is_inside = place.groups()
+    if name == "headers" and is_inside is not None:
+        return Fault("/headers", f"The value of each header must be a string, not {found}.")
+    if name == "headers" and got is None:
+        return _TOO_MANY_HEADERS
+    return _wrong_type(name, found)
+
+
+def _faults(members: JSONObject, values: dict[str, Any]) -> Iterator[Fault]:
+    for name, count in _counts(members).items():
+        if count > 1 and name in _MEMBERS:
+            yield Fault(f"/{name}", f'"{name}" is there {count} times; a message has it once.')
+    for name in _REQUIRED:
+        if name not in values:
+            yield _missing(name)
+    for name in _MEMBERS:
+        if name in values and not (name == "key" and values[name] is None):
+            yield from _value_faults(name, values[name])
+
+
+def _not_an_object(type_name: str) -> Fault:
+    return Fault("", f"A message is a JSON object, not {type_name}.")
+
+
+def _missing(name: str) -> Fault:
+    return Fault(f"/{name}", f'"{name}" is missing; a message must have it.')
+
+
+def _wrong_type(name: str, type_name: str) -> Fault:
+    right = {"headers": "an object of strings", "timestamp": _A_TIMESTAMP}.get(name, "a string")
+    return Fault(f"/{name}", f'"{name}" must be {right}, not {type_name}.')
+
+
+def _value_faults(name: str, value: Any) -> Iterator[Fault]:
+    if name == "timestamp":
+        yield from _timestamp_faults(value)
+    elif name == "headers":
+        if not isinstance(value, JSONObject):
+            yield _wrong_type(name, _type_name(value))
+        elif len(value) > MOST_HEADERS:
+            yield _TOO_MANY_HEADERS
+    elif not isinstance(value, str):
+        yield _wrong_type(name, _type_name(value))
+    elif (surrogate := _lone_surrogate(value)) is not None:
+        yield Fault(f"/{name}", f'"{name}" holds {_described(surrogate)}.')
+    elif name == "topic" and not is_legal_topic(value):
+        yield Fault("/topic", f'"topic" must be {TOPIC_RULE}.')
+
+
+def _timestamp_faults(value: Any) -> Iterator[Fault]:
+    written = _whole(value)
+    if isinstance(written, bool) or not isinstance(written, int | str):
+        yield _wrong_type("timestamp", _type_name(value))
+        return
+    try:
+        parse_timestamp(written)
+    except InvalidTimestamp as error:
+        yield Fault("/timestamp", f'"timestamp" {error}; it must be {_A_TIMESTAMP}.')
+
+
+def _whole(number: Any) -> Any:
+    """Convert a floating-point number to an integer if it is one, such as ``1.7e12``."""
+    is_whole = isinstance(number, float) and number.is_integer() and abs(number) <= _GREATEST_WHOLE
+    return int(number) if is_whole else number
+
+
+def _wrong_headers(headers: JSONObject) -> list[str]:
+    """Return the names of the headers that are wrong, each once, in order."""
+    search = _lone_surrogate
+    wrong = dict.fromkeys(
+        name
+        for name, value in headers
+        if not isinstance(value, str) or search(value) is not None or search(name) is not None
+    )
+    if len(dict(headers)) < len(headers):
+        wrong.update(dict.fromkeys(name for name, count in _counts(headers).items() if count > 1))
+    return list(wrong)
+
+
+def _header_faults(headers: JSONObject, names: list[str]) -> Iterator[Fault]:
+    """Name the first fault of each header in ``names``."""
+    counts = _counts(headers)
+    named = set(names)
+    values = {name: value for name, value in reversed(headers) if name in named}
+    for name in names:
+        yield Fault(
+            f"/headers/{_pointer_token(name)}",
+            f'The header "{_printable(name)}" {_wrong_with(name, counts[name], values[name])}.',
+        )
+
+
+def _wrong_with(name: str, count: int, value: Any) -> str:
+    """
+    Describe the fault of a header, as the end of a sentence.
+
+    :param value: its first value.
+    """
+    if count > 1:
+        return f"is there {count} times; a message has it once"
+    if (surrogate := _lone_surrogate(name)) is not None:
+        return f"has in its name {_described(surrogate)}"
+    if isinstance(value, str) and (surrogate := _lone_surrogate(value)) is not None:
+        return f"holds {_described(surrogate)}"
+    return f"must be a string, not {_type_name(value)}"
+
+
+def _counts(members: JSONObject) -> Counter[str]:
+    return Counter(name for name, _ in members)
+
+
+def _lone_surrogate(text: str) -> re.Match[str] | None:
+    # Encoding takes a hundredth of the time of the search.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _LONE_SURROGATE.search(text)
+    return None
+
+
+def _described(surrogate: re.Match[str]) -> str:
+    return f"a lone surrogate, \\u{ord(surrogate[0]):04x}, which has no form in UTF-8"
+
+
+def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
+    meant = _meant(name, absent)
+    if meant is not None:
+        detail = f'"{_printable(name)}" is not a member of a message; did you mean "{meant}"?'
+    else:
+        detail = (
+            f'"{_printable(name)}" is not a member of a message; it has "topic", "content" and, if wanted, '
+            '"key", "headers" and "timestamp".'
+        )
+    return Fault(f"/{_pointer_token(name)}", detail)
+
+
+def _meant(name: str, absent: list[str]) -> str | None:
+    if len(name) > _LONGEST_NAME:
+        return None
+    lower = name.strip().lower()
+    matches = get_close_matches(_OTHER_WORDS.get(lower, lower), absent, n=1)
+    return matches[0] if matches else None
+
+
+def _printable(name: str) -> str:
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown
+    )
+
+
+def _pointer_token(name: str) -> str:
+    # A pointer that was cut off points to nothing, but still says where to look.
+    shown = name if len(name) <= _LONGEST_POINTER else f"{name[:_LONGEST_POINTER]}…"
+    escaped = shown.replace("~", "~0").replace("/", "~1")
+    return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", escaped)
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, JSONObject):
+        return "an object"
+    return "null" if value is None else _TYPE_NAMES[type(value).__name__]

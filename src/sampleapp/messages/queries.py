@@ -1,0 +1,86 @@
+"""Parsing of queries, and of the query of a request that publishes: the record's key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from sampleapp.errors import Fault
+
+__all__ = ["decoded_parameters", "read_key", "unknown_parameters"]
+
+_KEY: Final = b"key"
+_LONGEST_NAME: Final = 40
+_MOST_FAULTS: Final = 20
+"""The most unknown parameters that are named."""
+
+
+def read_key(query: bytes, faults: list[Fault]) -> bytes | None:
+    """
+    Find the key in a query.
+
+    :param query: as for `decoded_parameters`.
+    :param faults: gets the faults: unknown parameters, and a repeated key.
+    :return: the octets, which may not be UTF-8; ``None`` without a key.
+    """
+    if not query:
+        return None
+    key: bytes | None = None
+    keys = 0
+    unknown: dict[bytes, None] = {}
+    for name, value in decoded_parameters(query):
+        if name == _KEY:
+            key = value
+            keys += 1
+        else:
+            unknown[name] = None
+    if keys > 1:
+        faults.append(Fault("/key", f'The parameter "key" is there {keys} times; a record has one key.'))
+    faults += unknown_parameters(unknown, 'the only one is "key"')
+    return key
+
+
+def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """
+    Yield the names and values of a query in order.
+
+    The query is decoded as forms are (``application/x-www-form-urlencoded``, by the URL Standard of WHATWG):
+    ``+`` is a space, a ``%`` that does not begin an escape is itself, and empty parts are ignored.
+
+    :param query: as it was sent, without the question mark.
+    """
+    for part in query.split(b"&"):
+        if part:
+            name, _, value = part.partition(b"=")
+            yield _decoded(name), _decoded(value)
+
+
+def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
+    """
+    Yield the faults of unknown parameters, up to twenty.
+
+    :param names: the distinct names of unknown parameters.
+    :param right: the end of a sentence that names the parameters there are.
+    """
+    for name in islice(names, _MOST_FAULTS):
+        shown = _shown(name)
+        yield Fault(f"/{_token(shown)}", f'There is no parameter "{shown}" here; {right}.')
+
+
+def _decoded(text: bytes) -> bytes:
+    if b"%" not in text and b"+" not in text:
+        return text
+    return unquote_to_bytes(text.replace(b"+", b" "))
+
+
+def _shown(name: bytes) -> str:
+    text = name.decode("utf-8", "replace")
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_LONGEST_NAME])
+    return f"{shown}…" if len(text) > _LONGEST_NAME else shown
+
+
+def _token(name: str) -> str:
+    """Encode a name as a token of a JSON Pointer (RFC 6901, section 3)."""
+    return name.replace("~", "~0").replace("/", "~1")

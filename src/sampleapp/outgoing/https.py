@@ -1,0 +1,109 @@
+"""HTTPS as a client: an agent that verifies servers and limits the time of the TLS handshake."""
+
+# ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
+
+from __future__ import annotations
+
+from typing import Any
+
+from OpenSSL import SSL
+from twisted.internet.interfaces import IDelayedCall, IOpenSSLClientConnectionCreator, IReactorTime
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer
+
+from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
+
+__all__ = ["HandshakeTimedOut", "TLSPolicy", "make_agent"]
+
+
+def make_agent(reactor: Any, *, connect_timeout_s: float, pool: HTTPConnectionPool | None = None) -> Agent:
+    """
+    Make an agent for HTTP and HTTPS that follows no redirects, uses no proxy and verifies each server.
+
+    :param reactor: for connections and the time.
+    :param connect_timeout_s: seconds for a connection, and again for its TLS handshake.
+    :param pool: keeps connections for later requests; ``None`` for none.
+    """
+    policy = TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s)
+    return Agent(reactor, contextFactory=policy, connectTimeout=connect_timeout_s, pool=pool)
+
+
+class HandshakeTimedOut(Exception):
+    """The TLS handshake did not end in time, so nothing of the request was sent."""
+
+
+@implementer(IPolicyForHTTPS)
+class TLSPolicy:
+    """
+    Verified connections, with a deadline for the handshake.
+
+    The trusted authorities are those of this machine when the first connection is made. A server without TLS
+    may wait for the end of a line for ever, so the handshake has a deadline.
+    """
+
+    def __init__(self, *, reactor: IReactorTime, timeout_s: float) -> None:
+        """:param timeout_s: seconds, from the connection to the end of the handshake."""
+        self._context: SSL.Context | None = None
+        self._reactor = reactor
+        self._timeout_s = timeout_s
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> _Creator:  # noqa: ARG002 -- a certificate has no port
+        """See `IPolicyForHTTPS.creatorForNetloc`."""
+        if self._context is None:
+            self._context = client_context()
+        creator = VerifiedConnections(self._context, hostname.decode("ascii"))
+        return _Creator(creator, reactor=self._reactor, timeout_s=self._timeout_s)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Creator:
+    def __init__(self, creator: VerifiedConnections, *, reactor: IReactorTime, timeout_s: float) -> None:
+        self._creator = creator
+        self._reactor = reactor
+        self._timeout_s = timeout_s
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> Any:  # noqa: N803 -- Twisted's name
+        connection = self._creator.clientConnectionForTLS(tlsProtocol)
+        timer = self._reactor.callLater(
+            self._timeout_s, lambda: tlsProtocol.failVerification(Failure(HandshakeTimedOut()))
+        )
+        return _Connection(connection, timer)
+
+
+class _Connection:
+    """
+    An `OpenSSL.SSL.Connection` whose timer ends with its handshake.
+
+    Twisted reports the end of a handshake only to protocols with `IHandshakeListener`, which those of its
+    HTTP client do not have.
+    """
+
+    def __init__(self, connection: Any, timer: IDelayedCall) -> None:
+        """:param timer: aborts the handshake."""
+        self._connection = connection
+        self._timer = timer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def do_handshake(self) -> None:
+        """Continue the handshake; it has ended unless it needs more data from the server."""
+        try:
+            self._connection.do_handshake()
+        except SSL.WantReadError:
+            raise
+        except Exception:
+            self._end_timer()
+            raise
+        self._end_timer()
+
+    def bio_shutdown(self) -> None:
+        """Handle the end of the connection."""
+        self._end_timer()
+        self._connection.bio_shutdown()
+
+    def _end_timer(self) -> None:
+        if self._timer.active():
+            self._timer.cancel()

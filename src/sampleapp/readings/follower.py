@@ -1,0 +1,199 @@
+"""A follower of the readings topic, which keeps the collection up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sampleapp.concurrency.cooperator import cooperator_on
+from sampleapp.errors import ReadingsNotReady
+from sampleapp.interfaces import IBroker, IFollowing, IRecordBatchObserver
+from sampleapp.model import MEDIA_TYPES, ConsumerRecord, Version
+from sampleapp.readings import NotAReading, Readings, Representation
+from sampleapp.readings.changes import Changes
+from sampleapp.readings.shared_encoding import SharedEncoding
+
+__all__ = ["ReadingsFollower"]
+
+_ENCODED_AT_ONCE: Final = 8192
+"""Readings that are encoded in both versions in one turn of the reactor: 3 to 5 ms."""
+_STILL_READ: Final = "The stored readings are still being read; ask again."
+_LOG_INTERVAL_S: Final = 10.0
+"""The least time between two log lines about skipped records: a topic may hold nothing else."""
+
+
+@implementer(IRecordBatchObserver)
+class ReadingsFollower:
+    """The readings of one topic, from its first record on."""
+
+    _log = Logger()
+
+    def __init__(self, *, broker: IBroker, topic: str, clock: IReactorTime) -> None:
+        """
+        :param topic: the topic whose records are the readings.
+        :param clock: schedules encoding and log lines.
+        """
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._cooperator = cooperator_on(clock)
+        self.changes = Changes(clock=clock, obstacle=self.obstacle)
+        """The changes of the readings, also after the topic was deleted and created again."""
+        self._begin()
+        self._following: IFollowing | None = None
+        self._encoding: IDelayedCall | None = None
+        self._log_again: IDelayedCall | None = None
+        self._skipped_since_logged = 0
+        self.skipped = 0
+        """The number of records that were skipped since the start, for metrics."""
+
+    def _begin(self) -> None:
+        self._is_complete = False
+        self._readings = Readings()
+        self.changes.use(self._readings)
+        self._encodings = {
+            version: SharedEncoding(self._readings, version, cooperator=self._cooperator)
+            for version in MEDIA_TYPES
+        }
+
+    def start(self) -> None:
+        """Begin to follow the topic."""
+        self._following = self._broker.follow(topic=self._topic, observer=self)
+
+    def stop(self) -> Deferred[None]:
+        """Stop following; fires with ``None`` when nothing is left running, and never fails."""
+        self._stop_encoding("The service is stopping.")
+        self.changes.ignore()
+        if self._log_again is not None:
+            self._log_again.cancel()
+            self._log_again = None
+            if self._skipped_since_logged > 0:
+                self._log_skipped()
+        return succeed(None) if self._following is None else self._following.stop()
+
+    @property
+    def lag(self) -> int | None:
+        """The number of records that are not read yet, if it is known. See `IFollowing.lag`."""
+        return None if self._following is None else self._following.lag()
+
+    @property
+    def is_complete(self) -> bool:
+        """True once all records have been read that the topic had at the start, or when created again."""
+        return self._is_complete
+
+    @property
+    def count(self) -> int:
+        """The number of readings."""
+        return len(self._readings)
+
+    def obstacle(self) -> str | None:
+        """
+        Return the reason why readings are not served.
+
+        :return: sentences that may be shown to any caller: the reason why not all records have been read that
+            were in the topic at the start, or when it was created again. ``None`` when readings are served.
+        """
+        if self._is_complete:
+            return None
+        obstacle = None if self._following is None else self._following.obstacle()
+        if obstacle is None:
+            return _STILL_READ
+        return f"{obstacle} The readings are served once all of them have been read."
+
+    def representation(self, version: Version) -> Representation | Deferred[Representation]:
+        """
+        Return the current collection, or a Deferred if encoding takes more than one turn of the reactor.
+
+        The Deferred fires with the collection as it was at one moment, now or later, or fails with
+        `ReadingsNotReady`; see `SharedEncoding`.
+
+        :raise ReadingsNotReady: not all records have been read that were in the topic at the start, or when
+            it was created again. Its message has the reason, if there is one.
+        """
+        obstacle = None if self._is_complete else self.obstacle()
+        if obstacle is not None:
+            raise ReadingsNotReady(obstacle)
+        return self._readings.encoded_representation(version) or self._encodings[version].representation()
+
+    def record_received(self, record: ConsumerRecord) -> None:
+        """Apply one record to the collection, or skip it; see `IRecordObserver`."""
+        try:
+            self._readings.apply(record)
+        except NotAReading as reason:
+            self._skip(record, reason)
+
+    def records_received(self, records: Sequence[ConsumerRecord]) -> None:
+        """Apply some records to the collection, or skip them; see `IRecordBatchObserver`."""
+        for record, reason in self._readings.apply_all(records):
+            self._skip(record, reason)
+
+    def caught_up(self) -> None:
+        """Serve the readings as soon as all are encoded; see `IRecordObserver`."""
+        # Encode now: otherwise the first request for a million readings would wait for half a second.
+        self._encode(self._readings.encode(at_once=_ENCODED_AT_ONCE))
+
+    def _encode(self, steps: Iterator[None]) -> None:
+        self._encoding = None
+        try:
+            for _ in steps:
+                self._encoding = self._clock.callLater(0, self._encode, steps)
+                return
+        except Exception:  # noqa: BLE001 -- in that case, requests encode the readings
+            self._log.failure(
+                "Encoding the readings of the topic {topic} failed; the first request for them encodes them",
+                topic=self._topic,
+            )
+        self._is_complete = True
+        self.changes.complete()
+        self._log.info(
+            "Serving {count} readings of the topic {topic}.", count=len(self._readings), topic=self._topic
+        )
+
+    def _stop_encoding(self, reason: str) -> None:
+        for shared in self._encodings.values():
+            shared.stop(reason)
+        if self._encoding is not None:
+            self._encoding.cancel()
+            self._encoding = None
+
+    def reset(self) -> None:
+        """Start again without readings; see `IRecordObserver`."""
+        self._log.warn(
+            "The topic {topic} was deleted: its {count} readings are gone. If it is created again, it is "
+            "read from its first record on.",
+            topic=self._topic,
+            count=len(self._readings),
+        )
+        self._stop_encoding(_STILL_READ)
+        self._begin()
+
+    def _skip(self, record: ConsumerRecord, reason: NotAReading) -> None:
+        self.skipped += 1
+        self._skipped_since_logged += 1
+        self._last_skipped = record, str(reason)
+        if self._log_again is None:
+            self._log_skipped_and_wait()
+
+    def _log_skipped_and_wait(self) -> None:
+        self._log_again = None
+        if self._skipped_since_logged > 0:
+            self._log_skipped()
+            self._log_again = self._clock.callLater(_LOG_INTERVAL_S, self._log_skipped_and_wait)
+
+    def _log_skipped(self) -> None:
+        record, reason = self._last_skipped
+        self._log.warn(
+            "Skipped {count} record(s) of the topic {topic} that are not readings; the last one at partition "
+            "{partition}, offset {offset}: {reason}.",
+            count=self._skipped_since_logged,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=reason,
+        )
+        self._skipped_since_logged = 0

@@ -1,0 +1,43 @@
+"""The configuration of the service, as values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from sampleapp.logs import LogSettings
+from sampleapp.web.server import Limits
+
+__all__ = ["DEFAULTS", "Config"]
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """The configuration of the service. With the defaults it serves only this machine, without a broker."""
+
+    listen: tuple[str, ...] = ("tcp:8080:interface=127.0.0.1",)
+    """Twisted's descriptions of the server endpoints."""
+    admin: str | None = None
+    """The description of the operators' endpoint; ``None`` for no such endpoint."""
+    callers: str = ""
+    """The path of the callers file; if empty, every client may do everything."""
+    is_open_to_everybody: bool = False
+    """True if a service without a callers file may be reachable from other machines."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of the sites whose pages may use the service."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts that requests without credentials may name, besides localhost and loopback addresses."""
+    has_hsts: bool = True
+    """True if answers over TLS tell browsers to use only TLS."""
+    broker: str = "sqlite:sampleapp.sqlite3"
+    """The broker's URL."""
+    readings_topic: str = "readings"
+    limits: Limits = Limits()
+    drain_timeout_s: float = 10.0
+    """How long a stopping service waits for requests in flight, in seconds."""
+    drain_delay_s: float = 0.0
+    """How long a stopping service reports that it is not ready before it closes its ports, in seconds."""
+    log: LogSettings = LogSettings()
+
+
+DEFAULTS: Final = Config()

@@ -1,0 +1,241 @@
+"""The options of the service, in the groups and the order in which ``--help`` and the reference show them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sampleapp.logs import LEVELS
+from sampleapp.service.config import DEFAULTS
+from sampleapp.service.option import Option, OptionGroup
+
+__all__ = ["GROUPS"]
+
+_LIMITS: Final = DEFAULTS.limits
+
+GROUPS: Final = (
+    OptionGroup(
+        "Listening",
+        (
+            Option(
+                name="listen",
+                short="l",
+                value="ENDPOINT",
+                default=" ".join(DEFAULTS.listen),
+                is_repeatable=True,
+                help="Twisted endpoint to listen on: tcp:PORT, tcp:PORT:interface=ADDRESS, "
+                "https:PORT:privateKey=FILE:certKey=FILE, unix:PATH, and so on.",
+            ),
+            Option(
+                name="admin",
+                value="ENDPOINT",
+                help="Twisted endpoint for operators, without credentials: /live, /ready, /metrics, /docs.",
+            ),
+            Option(
+                name="no-hsts",
+                help="Leave out Strict-Transport-Security, which tells browsers to use only TLS.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Brokers",
+        (
+            Option(
+                name="broker",
+                short="b",
+                value="URL",
+                default=DEFAULTS.broker,
+                help="Storage of the records: sqlite:PATH, kafka://HOST:PORT, or memory: (lost when the "
+                "service ends).",
+            ),
+            Option(
+                name="readings-topic",
+                short="r",
+                value="TOPIC",
+                default=DEFAULTS.readings_topic,
+                help="Topic of the readings: a record's key is the id, its value the text of a number.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Access",
+        (
+            Option(
+                name="callers",
+                value="FILE",
+                help="TOML file with the callers and their rights. Without it, every client on this machine "
+                "may do everything.",
+            ),
+            Option(
+                name="open-to-everybody",
+                help="Without --callers, let clients on other machines do everything, too.",
+            ),
+            Option(
+                name="allow-host",
+                value="HOST",
+                is_repeatable=True,
+                help="Name or address of the service that requests without credentials may have in Host, "
+                "besides localhost and loopback addresses.",
+            ),
+            Option(
+                name="allow-origin",
+                value="ORIGIN",
+                is_repeatable=True,
+                help="Origin of a site whose pages may use the service from a browser (CORS), such as "
+                "https://example.org.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Limits",
+        (
+            Option(
+                name="max-body",
+                value="BYTES",
+                default=str(_LIMITS.max_body),
+                help="Maximum length of the body of a request with one message; a longer one gets 413.",
+            ),
+            Option(
+                name="max-batch-body",
+                value="BYTES",
+                default=str(_LIMITS.max_batch_body),
+                help="Maximum length of the body of a request with many messages, each of up to "
+                "--max-body bytes; a longer one gets 413.",
+            ),
+            Option(
+                name="max-body-memory",
+                value="BYTES",
+                default=str(_LIMITS.max_body_memory),
+                help="Maximum memory for the bodies of all requests and their unpublished records; a "
+                "request that needs more gets 503.",
+            ),
+            Option(
+                name="max-connections",
+                value="NUMBER",
+                default=str(_LIMITS.max_connections),
+                help="Maximum open connections; fewer if the process may not open as many files.",
+            ),
+            Option(
+                name="max-waiting",
+                value="NUMBER",
+                default=str(_LIMITS.max_waiting),
+                help="Maximum requests waiting for the broker at one time; one more gets 503.",
+            ),
+            Option(
+                name="max-streams",
+                value="NUMBER",
+                default=str(_LIMITS.max_streams),
+                help="Maximum open streams, and maximum pages waiting for a record; one more gets 503. 0 "
+                "permits none.",
+            ),
+            Option(
+                name="max-streams-per-caller",
+                value="NUMBER",
+                default=str(_LIMITS.max_streams_per_caller),
+                help="Maximum open streams, and maximum waiting pages, of each caller in the callers file "
+                "without max_streams; one more gets 429.",
+            ),
+            Option(
+                name="max-followed-topics",
+                value="NUMBER",
+                default=str(_LIMITS.max_followed_topics),
+                help="Maximum topics that streams and waiting pages read at one time; one more gets 503.",
+            ),
+            Option(
+                name="header-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.header_timeout_s:g}",
+                help="Maximum time for the header of a request, from its first byte; then 408.",
+            ),
+            Option(
+                name="min-body-rate",
+                value="BYTES",
+                default=str(_LIMITS.body_rate),
+                help="Minimum bytes per second of a request's body, on average; a slower one gets 408.",
+            ),
+            Option(
+                name="body-grace",
+                value="SECONDS",
+                default=f"{_LIMITS.body_grace_s:g}",
+                help="Time after its header in which a body may stay below --min-body-rate.",
+            ),
+            Option(
+                name="body-idle-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.body_idle_timeout_s:g}",
+                help="Maximum pause in sending a body, however fast it was before; then 408.",
+            ),
+            Option(
+                name="idle-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.idle_timeout_s:g}",
+                help="Maximum time for which a connection stays open without a request.",
+            ),
+            Option(
+                name="send-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.send_timeout_s:g}",
+                help="Maximum time in which a client reads nothing of an answer or a stream; then its "
+                "connection is cut.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Logging",
+        (
+            Option(
+                name="log-format",
+                value="FORMAT",
+                default=DEFAULTS.log.format.value,
+                help="Format of the log: text, or json for one object per line.",
+            ),
+            Option(
+                name="log-level",
+                value="LEVEL",
+                default=DEFAULTS.log.level,
+                help=f"Lowest level of the events in the log: {', '.join(LEVELS[:-1])} or {LEVELS[-1]}.",
+            ),
+            Option(
+                name="access-log",
+                value="FILE",
+                help="File that gets a line for each request; - is standard output.",
+            ),
+            Option(
+                name="access-log-format",
+                value="FORMAT",
+                default=DEFAULTS.log.access_log_format.value,
+                help="Format of the access log: combined (Apache's, with more fields) or json.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Stopping",
+        (
+            Option(
+                name="drain-delay",
+                value="SECONDS",
+                default=f"{DEFAULTS.drain_delay_s:g}",
+                help="Time for which a stopping service still serves requests, while /ready answers 503, "
+                "before it closes its ports.",
+            ),
+            Option(
+                name="drain-timeout",
+                value="SECONDS",
+                default=f"{DEFAULTS.drain_timeout_s:g}",
+                help="Maximum time for which a stopping service waits for requests in flight; streams end in "
+                "the first half of it.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Information",
+        (
+            Option(
+                name="check",
+                is_action=True,
+                help="Check the configuration, and exit. Opens no port and does not connect to Kafka.",
+            ),
+            Option(name="version", is_action=True, help="Show the version, and exit."),
+            Option(name="help", short="h", is_action=True, help="Show this help, and exit."),
+        ),
+    ),
+)

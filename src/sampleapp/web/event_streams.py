@@ -1,0 +1,288 @@
+"""
+Event streams: the common life of all answers of ``text/event-stream``.
+
+A stream tells its client when to come back, sends its present id when nothing has happened for some time, and
+ends by itself after about ten minutes, so that clients move to other instances, and a client that has gone
+without a word is forgotten. It always ends between two events. A client that comes back with the last id
+continues where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from random import Random
+from typing import Final, TypeAlias
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from sampleapp.access import AccessError
+from sampleapp.errors import SampleAppError
+from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
+from sampleapp.web.answers import Answer, Event, Headers, Sink
+from sampleapp.web.open_streams import RIGHT_LOST, OnRightLost, OpenStream, StreamNumbers
+from sampleapp.web.problems import is_temporary, problem_answer
+from sampleapp.web.server.fields import Fields
+
+__all__ = [
+    "ENDED_BY",
+    "STREAM_HEADERS",
+    "EventStream",
+    "EventStreams",
+    "TakePlace",
+    "answer_to_temporary_error",
+]
+
+ENDED_BY: Final = ("age", "drain", RIGHT_LOST)
+"""The reasons for which any stream is ended here: its age, the end of the service, a right that was lost."""
+
+STREAM_HEADERS: Final[Headers] = (
+    (b"Content-Type", MEDIA_TYPE.encode("ascii")),
+    (b"Cache-Control", b"no-store"),
+    # nginx would collect events in its buffer, and send them late (ngx_http_proxy_module, proxy_buffering).
+    (b"X-Accel-Buffering", b"no"),
+)
+
+_RETRY_MS: Final = (1000, 5000)
+_RETRY_UNAVAILABLE_MS: Final = 30_000
+_QUIET_S: Final = 15.0
+_LIFE_S: Final = (540.0, 660.0)
+"""Random, so that streams that began together do not end together."""
+_SWEEP_S: Final = 1.0
+_SWEPT_AT_ONCE: Final = 500
+"""Streams that are looked at in one turn of the reactor; those that send an id take about 10 us each."""
+
+TakePlace: TypeAlias = Callable[[OnRightLost], OpenStream]
+
+
+class EventStreams:
+    """All open streams, and the one timer that they share."""
+
+    _log = Logger()
+
+    def __init__(self, *, clock: IReactorTime, random: Random | None = None) -> None:
+        """
+        :param clock: measures the life of each stream.
+        :param random: spreads the times at which clients come back.
+        """
+        self.clock = clock
+        self.random = Random() if random is None else random  # noqa: S311 -- not a secret
+        self._open: set[EventStream] = set()
+        self._sweeping: IDelayedCall | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, stream: EventStream) -> None:
+        """Add a stream that has begun."""
+        self._open.add(stream)
+        if self._sweeping is None:
+            self._sweeping = self.clock.callLater(_SWEEP_S, self._sweep)
+
+    def discard(self, stream: EventStream) -> None:
+        """Remove a stream that has ended."""
+        self._open.discard(stream)
+        if not self._open and self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+
+    def _sweep(self) -> None:
+        self._sweeping = self.clock.callLater(_SWEEP_S, self._sweep)
+        self._sweep_some([*self._open])
+
+    def _sweep_some(self, left: list[EventStream]) -> None:
+        now_s = self.clock.seconds()
+        some = left[-_SWEPT_AT_ONCE:]
+        del left[-_SWEPT_AT_ONCE:]
+        for stream in some:
+            try:
+                stream.sweep(now_s)
+            except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other streams are looked at
+                self._log.failure("A fault in an event stream; its connection was cut")
+                stream.abort("fault")
+        if left:
+            self.clock.callLater(0, self._sweep_some, left)
+
+
+class EventStream:
+    """
+    One stream, which a subclass fills: a `sampleapp.web.answers.Source`.
+
+    It must be handed to the server in an answer, or be ended with `closed`.
+    """
+
+    __slots__ = (
+        "_ends_s",
+        "_place",
+        "_quiet_since_s",
+        "_sink",
+        "_wanted_end",
+        "can_write",
+        "end_reason",
+        "numbers",
+        "streams",
+    )
+
+    def __init__(self, streams: EventStreams, *, take_place: TakePlace | None = None) -> None:
+        """
+        :param streams: all streams of the service.
+        :param take_place: takes a place among the streams that may be open, such as
+            `sampleapp.web.open_streams.OpenStreams.open_changes` for a request. It gets the function to call
+            when the caller has lost its right. The place is given back with `closed`.
+        :raise TooManyStreams: all places are taken.
+        :raise AccessError: the caller has too many streams, or has lost its right.
+        """
+        self.streams = streams
+        self._place = None if take_place is None else take_place(self._right_lost)
+        self.numbers = StreamNumbers() if self._place is None else self._place.numbers
+        """The numbers of all streams of this kind."""
+        self._sink: Sink | None = None
+        self.can_write = False
+        """True if an event may be written: the stream has begun, it has not ended, and its client reads."""
+        self._wanted_end = ""
+        self.end_reason = ""
+        """The reason for the end of the stream, when `ended` is called: of `finish`, or of the server."""
+        self._quiet_since_s = 0.0
+        self._ends_s = 0.0
+
+    # For subclasses to override.
+
+    def started(self) -> None:
+        """Write the first events, now or later. The client knows already when to come back."""
+
+    def caught_up(self) -> None:
+        """Write on: the client has read everything, after `write` has returned false."""
+
+    def present_id(self) -> Event | None:
+        """
+        Return an id without an event, for a stream that is quiet.
+
+        :return: ``None`` if there is none, or if an event is written in part only.
+        """
+        return None
+
+    def is_between_events(self) -> bool:
+        """Return false while an event is written in part only, so that the stream must not end."""
+        return True
+
+    def ended(self) -> None:
+        """Release everything: the stream has ended, perhaps before it began. It is the last call."""
+
+    # For subclasses to call.
+
+    def write(self, event: Event, count: int = 1) -> bool:
+        """
+        Send a whole event, or a part of one that `is_between_events` knows of.
+
+        :param count: the number of events in it, for metrics.
+        :return: false if nothing more may be written: until `caught_up`, or because the stream has ended.
+        """
+        if self._sink is None:
+            return False
+        self._quiet_since_s = self.streams.clock.seconds()
+        self.numbers.events += count
+        self.numbers.bytes += len(event)
+        # The stream may end in this call.
+        is_taken = self._sink.write(event)
+        self.can_write = is_taken and self._sink is not None
+        if self._wanted_end and self.is_between_events():
+            self.finish(self._wanted_end)
+        return self.can_write
+
+    @property
+    def is_open(self) -> bool:
+        """True from `started` to `ended`."""
+        return self._sink is not None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written, and that the operating system has not taken yet."""
+        return 0 if self._sink is None else self._sink.unsent
+
+    def finish(self, reason: str) -> None:
+        """
+        End the stream as soon as an event is complete. `ended` is called before or after this returns.
+
+        :param reason: one of a few fixed words, for metrics and the access log.
+        """
+        self._wanted_end = reason
+        if self._sink is not None and self.is_between_events():
+            self._sink.finish(reason)
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection: for faults, and for a client that must get nothing more."""
+        if self._sink is not None:
+            self._sink.abort(reason)
+
+    # `Source`
+
+    def begin(self, sink: Sink) -> None:
+        """Tell the client when to come back, and begin."""
+        self._sink = sink
+        random = self.streams.random
+        now_s = self.streams.clock.seconds()
+        self._ends_s = now_s + random.uniform(*_LIFE_S)
+        self.streams.add(self)
+        if self.write(Event(encode_retry(random.randint(*_RETRY_MS)))):
+            self.started()
+
+    def resumed(self) -> None:
+        """Write on; see `Source.resumed`."""
+        self.can_write = True
+        self.caught_up()
+
+    def draining(self) -> None:
+        """End, since the service stops; see `Source.draining`."""
+        self.finish("drain")
+
+    def closed(self, reason: str) -> None:
+        """Release everything; see `Source.closed`."""
+        self.end_reason = reason
+        self._sink = None
+        self.can_write = False
+        self.streams.discard(self)
+        if self._place is not None:
+            self._place.close(reason)
+        self.ended()
+
+    def _right_lost(self, _error: AccessError) -> None:
+        if self._sink is not None and (self._sink.unsent or not self.is_between_events()):
+            # Reading the rest slowly could take minutes.
+            self.abort(RIGHT_LOST)
+        else:
+            self.finish(RIGHT_LOST)
+
+    def sweep(self, now_s: float) -> None:
+        """
+        Send the present id if the stream is quiet, or end it at its age.
+
+        :param now_s: the time of the reactor's clock, in seconds.
+        """
+        if now_s >= self._ends_s:
+            self.finish("age")
+            return
+        if self.can_write and now_s - self._quiet_since_s >= _QUIET_S:
+            present = self.present_id()
+            if present is not None:
+                self.write(present)
+
+
+def answer_to_temporary_error(fields: Fields, error: SampleAppError) -> Answer:
+    """
+    Return what ``EventSource`` survives: a stream with the event ``unavailable``, which ends at once.
+
+    A browser never tries again after any status but 200
+    (https://html.spec.whatwg.org/multipage/server-sent-events.html, section 9.2.3). The data of the event is
+    the problem document that other clients get.
+
+    :param fields: of the request.
+    :param error: refuses a stream.
+    :raise SampleAppError: the error itself, if it is not temporary, or the client is not a browser. Browsers
+        send ``Sec-Fetch-Mode`` (https://www.w3.org/TR/fetch-metadata/, section 2.2).
+    """
+    if not is_temporary(error) or not fields.all(b"sec-fetch-mode"):
+        raise error
+    problem = escape_line_ends(b"".join(problem_answer(error).pieces).strip())
+    body = encode_retry(_RETRY_UNAVAILABLE_MS) + encode_event(problem, event="unavailable")
+    return Answer(HTTPStatus.OK, STREAM_HEADERS, body)

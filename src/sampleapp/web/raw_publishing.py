@@ -1,0 +1,136 @@
+"""``/topics/{topic}``: publish a raw body (POST) or a tombstone (DELETE)."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from msgspec import Struct
+from twisted.internet.defer import Deferred
+
+from sampleapp.access import Right
+from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.messages.cloud_events import may_be_event, read_event_headers
+from sampleapp.messages.queries import read_key
+from sampleapp.messages.records import RecordHeaders
+from sampleapp.model import TOPIC_RULE, is_legal_topic
+from sampleapp.web import operations
+from sampleapp.web.answers import Answer
+from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
+from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
+from sampleapp.web.publishing import Publisher, trace_of
+from sampleapp.web.request_errors import SeveralContentTypes
+from sampleapp.web.rest_proxy import UNSUPPORTED_FORMAT, produce_plan
+from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.server import Request
+
+__all__ = ["RawPublishing"]
+
+
+class _Head(Struct, frozen=True, gc=False):
+    """The record that the head of a request asks for: all of it except the value."""
+
+    key: bytes | None
+    headers: RecordHeaders
+
+
+def _admit_raw(request: Request, *, topic: str) -> None:
+    request.admitted = _read_head(request, topic)
+
+
+def _admit_tombstone(request: Request, *, topic: str) -> None:
+    request.admitted = _read_head(request, topic, is_tombstone=True)
+
+
+def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
+    raise SeveralContentTypes
+
+
+_AMBIGUOUS: Final = Plan(_refuse_several_types, admit=_refuse_several_types)
+
+
+def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _Head:
+    """
+    Read the parts of a record that are not in the body: key and headers.
+
+    :raise InvalidParameters: names all faults.
+    """
+    faults: list[Fault] = []
+    if not is_legal_topic(topic):
+        faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
+    key = read_key(request.query, faults)
+    if is_tombstone and key is None:
+        faults.append(
+            Fault("/key", 'The parameter "key" is missing. It names the key to delete, as in "?key=kitchen".')
+        )
+    headers: RecordHeaders = ()
+    fields = request.fields
+    content_type = fields.joined(b"content-type")
+    if not is_tombstone and may_be_event(fields.all(b"ce-specversion"), content_type):
+        headers = read_event_headers(fields, content_type, faults)
+    if faults:
+        raise InvalidParameters(faults)
+    return _Head(key, headers)
+
+
+class RawPublishing:
+    """Publishes to the topic that the path names."""
+
+    routes = Routes()
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._raw = Plan(self._publish_raw, admit=_admit_raw)
+        self._produce = produce_plan(publisher)
+
+    @routes.planned_route(
+        "/topics/<topic>",
+        "POST",
+        right=Right.PUBLISH,
+        topic_use=TO_PUBLISH,
+        description=operations.PUBLISH_TO_TOPIC,
+    )
+    def publish_to_topic(self, request: Request) -> Plan:
+        """Choose by ``Content-Type``: records as for REST Proxy, or one record with the body as its value."""
+        content_types = request.fields.all(b"content-type")
+        if not content_types:
+            return self._raw
+        if len(content_types) > 1:
+            return _AMBIGUOUS
+        content_type = content_types[0]
+        if embedded_format(content_type) is not None:
+            return self._produce
+        # A body in another of REST Proxy's formats must not become a record as it is.
+        return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
+
+    def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        head: _Head = request.admitted
+        return self._publisher.publish_to(
+            topic, key=head.key, value=request.body, headers=head.headers + trace_of(request)
+        )
+
+    @routes.route(
+        "/topics/<topic>",
+        "DELETE",
+        admit=_admit_tombstone,
+        right=Right.PUBLISH,
+        topic_use=TO_PUBLISH,
+        description=operations.DELETE_KEY,
+    )
+    def delete_key(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        """
+        Publish a tombstone.
+
+        :raise InvalidParameters: there is a body. It would mean nothing (RFC 9110, section 9.3.5), so a
+            client that sends one expects something else.
+        """
+        if request.body:
+            raise InvalidParameters(
+                [
+                    Fault(
+                        "",
+                        "DELETE takes no body: it publishes a record without a value. Use POST to send one.",
+                    )
+                ]
+            )
+        head: _Head = request.admitted
+        return self._publisher.publish_to(topic, key=head.key, value=None, headers=trace_of(request))

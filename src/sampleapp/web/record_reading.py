@@ -1,0 +1,94 @@
+"""``/topics/{topic}/records``: the records of a topic, as a page or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from sampleapp.access import Right
+from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.model import TOPIC_RULE, is_legal_topic
+from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
+from sampleapp.web import operations
+from sampleapp.web.answers import Answer
+from sampleapp.web.gate import TO_CONSUME, AuthorizedTopic
+from sampleapp.web.negotiation import asks_for_stream
+from sampleapp.web.record_pages import RecordPages
+from sampleapp.web.record_streams import RecordStreams
+from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.server import Request
+
+__all__ = ["RecordReading"]
+
+_Open: TypeAlias = Callable[[Request, AuthorizedTopic], Deferred[Answer]]
+
+_GONE: Final = Answer(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Control", b"no-store")))
+"""For metrics and logs: the client has disconnected before it got an answer."""
+
+
+class RecordReading:
+    """Serves the records of the topic that the path names."""
+
+    routes = Routes()
+
+    def __init__(self, pages: RecordPages, streams: RecordStreams) -> None:
+        self._pages = pages
+        self._page = Plan(_handler(pages.open), admit=_admit_page)
+        self._stream = Plan(_handler(streams.open), admit=_admit_stream)
+
+    def end_waits(self) -> None:
+        """Answer the pages that wait for a record, since the service stops."""
+        self._pages.end_waits()
+
+    @routes.planned_route(
+        "/topics/<topic>/records",
+        "GET",
+        "HEAD",
+        right=Right.CONSUME,
+        topic_use=TO_CONSUME,
+        description=operations.READ_RECORDS,
+    )
+    def read_records(self, request: Request) -> Plan:
+        """Choose by ``Accept`` between a page and a stream."""
+        return self._stream if asks_for_stream(request.fields.joined(b"accept")) else self._page
+
+
+def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
+    """Return a handler whose Deferred can be cancelled: then it fires with an answer for metrics and logs."""
+
+    def answer(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        return open_answer(request, topic).addErrback(_gone)
+
+    return answer
+
+
+def _gone(failure: Failure) -> Answer:
+    failure.trap(CancelledError)
+    return _GONE
+
+
+def _admit_page(request: Request, *, topic: str) -> None:
+    _admit(request, topic, lambda: read_page_parameters(request.query))
+
+
+def _admit_stream(request: Request, *, topic: str) -> None:
+    ids = request.fields.all(b"last-event-id")
+    _admit(request, topic, lambda: read_stream_parameters(request.query, ids))
+
+
+def _admit(request: Request, topic: str, read_parameters: Callable[[], object]) -> None:
+    """:raise InvalidParameters: names all faults."""
+    faults: list[Fault] = []
+    if not is_legal_topic(topic):
+        faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
+    try:
+        request.admitted = read_parameters()
+    except InvalidParameters as error:
+        faults += error.faults
+    if faults:
+        raise InvalidParameters(faults)
+    request.ends_with_client = True

@@ -1,0 +1,493 @@
+"""
+Streams of the records of a topic, as server-sent events (``text/event-stream``).
+
+A stream reads by itself from its position on until it has reached the feed of the topic, and then joins the
+feed: from there on, each event is encoded once for all. A client that does not read as fast as records come
+leaves the feed, and its stream reads by itself when the client can take more. So nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.errors import Fault, InvalidParameters, SampleAppError, UnknownPartition
+from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
+from sampleapp.feeds.events import id_line, record_events
+from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadResult, Start
+from sampleapp.records.event_stream import encode_event, encode_id
+from sampleapp.records.place import Place
+from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
+from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
+from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
+from sampleapp.web.answers import Answer, Event
+from sampleapp.web.event_streams import (
+    STREAM_HEADERS,
+    EventStream,
+    EventStreams,
+    TakePlace,
+    answer_to_temporary_error,
+)
+from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.open_streams import OpenStreams
+from sampleapp.web.problems import is_temporary
+from sampleapp.web.server import Request
+from sampleapp.web.topic_reader import reads_nothing
+from sampleapp.web.topic_reads import TopicReads
+
+__all__ = ["RecordStreams"]
+
+_HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
+_READS_AT_ONCE: Final = 8
+"""The most streams that read by themselves at one time; the others wait for their turn."""
+_PAGE_RECORDS: Final = 500
+_LEAST_PAGE_BYTES: Final = 32 * 1024
+_MOST_PAGE_BYTES: Final = 256 * 1024
+_RETRY: Final = Backoff(first_s=1.0, max_s=10.0)
+_MOST_REFUSALS: Final = 4
+"""
+How often the broker may refuse to read for good, as when the topic was deleted, before a stream ends.
+
+It takes some seconds, in which a topic that is deleted and created again is there again.
+"""
+_LITTLE_PAUSES: Final = Backoff(first_s=0.01, max_s=0.5)
+_LOOKS_AHEAD: Final = 7
+"""How often a stream that is ahead of the feed waits for it, about a second, before it reads by itself."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _GapData(msgspec.Struct, frozen=True):
+    """The data of an event ``gap``."""
+
+    gone: Sequence[GoneRecords]
+
+
+class _ResetData(msgspec.Struct, frozen=True):
+    """The data of an event ``reset``."""
+
+    reason: str
+
+
+class RecordStreams:
+    """Opens the streams of records of the service."""
+
+    def __init__(
+        self,
+        reads: TopicReads,
+        feeds: Feeds,
+        *,
+        streams: EventStreams,
+        places: OpenStreams,
+        clock: IReactorTime,
+    ) -> None:
+        """
+        :param reads: reads for one stream.
+        :param feeds: made with `Event` for ``make_event``.
+        :param streams: all streams of the service.
+        :param places: limits the number of streams, and checks the rights of their callers.
+        """
+        self.reads: Final = reads
+        self.feeds: Final = feeds
+        self.streams: Final = streams
+        self.clock: Final = clock
+        self.turns: Final = DeferredSemaphore(_READS_AT_ONCE)
+        self.slices: Final = TimeSlices(clock)
+        self._places: Final = places
+
+    def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
+        """
+        Open a stream.
+
+        :return: fires with its answer, when the start is known and can be read. A browser gets an answer
+            also if there are too many streams, or the broker cannot be reached; see
+            `answer_to_temporary_error`. Fails with a `SampleAppError`: wrong parameters, no such topic or
+            partition, and a position that cannot be continued, unless it is the id of an event. Cancelling
+            it ends everything.
+        """
+        return Deferred.fromCoroutine(self._open(request, topic))
+
+    async def _open(self, request: Request, topic: str) -> Answer:
+        parameters = read_stream_parameters(request.query, request.fields.all(b"last-event-id"))
+        try:
+            take_place = partial(self._places.open_records, request, topic)
+            stream = RecordStream(self, topic, parameters, take_place)
+            try:
+                await stream.prepare(parameters)
+            except BaseException:
+                stream.closed("refused")
+                raise
+        except SampleAppError as error:
+            answer = answer_to_temporary_error(request.fields, error)
+            return msgspec.structs.replace(answer, headers=_HEADERS)
+        return Answer(HTTPStatus.OK, _HEADERS, source=stream)
+
+
+class RecordStream(EventStream):
+    """One stream: a source of an answer, and a listener of a feed."""
+
+    __slots__ = (
+        "_at",
+        "_begins_with",
+        "_begins_with_count",
+        "_epoch",
+        "_feed",
+        "_is_behind",
+        "_is_reading",
+        "_key",
+        "_owner",
+        "_page_bytes",
+        "_partitions",
+        "_topic",
+        "_waiting",
+        "group",
+        "joined",
+        "position",
+    )
+
+    _log = Logger()
+
+    def __init__(
+        self, owner: RecordStreams, topic: str, parameters: StreamParameters, take_place: TakePlace
+    ) -> None:
+        """
+        :param take_place: see `EventStream`.
+        :raise TooManyStreams: all places are taken.
+        :raise AccessError: the caller has too many streams, or has lost its right.
+        """
+        super().__init__(owner.streams, take_place=take_place)
+        self._owner: Final = owner
+        self._topic: Final = topic
+        self._key: Final = parameters.key
+        self._partitions: Final = parameters.partitions
+        self._at: Place | None = Place(parameters.start, parameters.partitions)
+        """Where it reads by itself; ``None`` while the feed does it."""
+        self._begins_with = b""
+        self._begins_with_count = 0
+        self._feed: Feed | None = None
+        self._epoch: object = None
+        """That of the feed when the place was last read from."""
+        self._waiting: Deferred[Any] | None = None
+        self._is_reading = False
+        self._is_behind = False
+        self._page_bytes = 2 * _LEAST_PAGE_BYTES
+        self.group: Group | None = None
+        self.joined = 0
+        self.position = b""
+
+    async def prepare(self, parameters: StreamParameters) -> None:
+        """
+        Read the first records, so that the answer can have a status.
+
+        :raise SampleAppError: the stream cannot begin.
+        """
+        place = self._at
+        assert place is not None  # noqa: S101 -- for mypy: it has just been made
+        result = await self._read_anything(0 if parameters.start == FromEnd(0) else _PAGE_RECORDS)
+        if not parameters.resumes:
+            self._require_position(place, result)
+        if place.skipped.issuperset(range(result.partitions)):
+            raise reads_nothing(self._topic, result.partitions)
+        await self._wait(self._owner.slices.next())
+        if place.topic_id is None:
+            first = View(place.before(result), self._selection(place, result.topic_id)).position
+        else:
+            first = self._view(place).position
+        events, self._begins_with_count = self._take(result)
+        if max(len(first), len(self._view(place).position)) > LONGEST_POSITION:
+            raise InvalidParameters([Fault("/partition", f"A position of this topic {PositionTooLong()}.")])
+        self._begins_with = id_line(first) + b"\n" + events
+
+    # `EventStream`
+
+    def started(self) -> None:
+        """Send the first position, and the events that were read for it already."""
+        begins_with, self._begins_with = self._begins_with, b""
+        self._set_behind(is_behind=True)
+        if self.write(Event(begins_with), 1 + self._begins_with_count):
+            self._read_on()
+
+    def caught_up(self) -> None:
+        """Read on."""
+        self._page_bytes = _LEAST_PAGE_BYTES
+        self._read_on()
+
+    def present_id(self) -> Event | None:
+        """Return the event that has only the position."""
+        if self._feed is not None and self.group is not None:
+            event: Event | None = self._feed.heartbeat(self)
+            return event
+        return None if self._at is None else Event(encode_id(self._view(self._at).position.decode()))
+
+    def ended(self) -> None:
+        """Leave the feed, and stop reading."""
+        if self._feed is not None:
+            self._feed.leave(self)
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._set_behind(is_behind=False)
+
+    # `sampleapp.feeds.Listener`
+
+    def receive(self, event: Event, count: int) -> bool:
+        """Send events of the feed. If the client does not read them in time, read by itself from then on."""
+        if self.write(event, count):
+            return True
+        self._leave()
+        return False
+
+    def detached(self, *, is_reset: bool) -> None:
+        """Read by itself: the feed has not all records any more, or the topic was made again."""
+        place = self._leave()
+        if is_reset and place.topic_id == "_":
+            # Nothing but the feed tells the new topic from the former one.
+            place.offsets = {}
+            if not self.write(Event(self._reset_event(place, "topic-replaced"))):
+                return
+        self._read_on()
+
+    def failed(self) -> None:
+        """Cut the connection: the client comes back with its last id."""
+        self.abort("fault")
+
+    # Reading by itself
+
+    def _leave(self) -> Place:
+        try:
+            position: Position | Start = parse_position(self.position.decode("ascii"))
+        except PositionTooLong:
+            # Partitions were added. The client gets the reason when it comes back.
+            position = EARLIEST
+            self.finish("position")
+        place = self._at = Place(position, self._partitions)
+        self._set_behind(is_behind=True)
+        return place
+
+    def _read_on(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            Deferred.fromCoroutine(self._read_until_joined()).addErrback(self._failed)
+
+    async def _read_until_joined(self) -> None:
+        try:
+            failures = looks = 0
+            while self.can_write and self._at is not None:
+                found = self._join(self._at)
+                if found is Joining.JOINED:
+                    continue
+                if found is Joining.AHEAD and looks < _LOOKS_AHEAD:
+                    looks += 1
+                    await self._pause(_LITTLE_PAUSES.delay_s(looks))
+                    continue
+                try:
+                    result = await self._read_anything(_PAGE_RECORDS)
+                except SampleAppError as error:
+                    failures += 1
+                    if failures > _MOST_REFUSALS and not is_temporary(error):
+                        # The client comes back, and gets the status and the problem of the error.
+                        self.finish("error")
+                        return
+                    await self._pause(_RETRY.delay_s(failures))
+                    continue
+                failures = 0
+                await self._wait(self._owner.slices.next())
+                await self._send(result)
+                looks = 0
+        finally:
+            self._is_reading = False
+
+    def _join(self, place: Place) -> Joining:
+        """Join the feed if it has all records from here on. Then the feed knows the place."""
+        feed = self._feed = self._owner.feeds.feed(self._topic)
+        if place.topic_id is None or feed.epoch is not self._epoch:
+            return Joining.BEHIND
+        selection = self._selection(place, place.topic_id)
+        found, missed = feed.join(self, place.offsets, selection)
+        if found is Joining.JOINED:
+            view = View(place.offsets, selection)
+            self._at = None
+            self._set_behind(is_behind=False)
+            if missed and not self.write(Event(_events(view, missed, self.position)), len(missed)):
+                self._leave()
+                feed.leave(self)
+        return found
+
+    async def _send(self, result: ReadResult) -> None:
+        place = self._at
+        if place is None or not self.can_write:
+            return
+        before = dict(place.offsets)
+        events, count = self._take(result)
+        if events:
+            if self.write(Event(events), count):
+                await self._wait_for_client()
+        elif before != place.offsets:
+            # Records with other keys: look at more of them at once.
+            self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
+        else:
+            # The feed may be that of the former topic still, which is noticed in some seconds.
+            await self._pause(_LITTLE_PAUSES.max_s)
+
+    async def _wait_for_client(self) -> None:
+        """Read nothing more for a client that has not taken the last page yet."""
+        pauses = 0
+        while self.can_write and self.unsent:
+            pauses += 1
+            await self._pause(_LITTLE_PAUSES.delay_s(pauses))
+        if pauses > 1:
+            self._page_bytes = _LEAST_PAGE_BYTES
+        else:
+            self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
+
+    async def _read(self, limit: int) -> ReadResult:
+        owner, place = self._owner, self._at
+        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
+        starts, others = place.starts()
+        epoch = owner.feeds.epoch(self._topic)
+        await self._wait(owner.turns.acquire())
+        try:
+            result: ReadResult = await self._wait(
+                owner.reads.read(
+                    topic=self._topic, starts=starts, others=others, limit=limit, max_bytes=self._page_bytes
+                )
+            )
+        finally:
+            owner.turns.release()
+        # If the feed was reset during the read, the result may be that of the former topic.
+        self._epoch = epoch
+        return result
+
+    async def _read_anything(self, limit: int) -> ReadResult:
+        """
+        Read from the place on, also if the topic has not all of its partitions any more.
+
+        :raise SampleAppError: nothing can be read.
+        """
+        place = self._at
+        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
+        try:
+            return await self._read(limit)
+        except UnknownPartition:
+            if place.partitions is not None or not place.offsets:
+                raise
+        # The topic was made again, with fewer partitions.
+        self._at = Place(EARLIEST, None)
+        try:
+            result = await self._read(0)
+        finally:
+            self._at = place
+        return msgspec.structs.replace(result, beyond=result.ends)
+
+    def _require_position(self, place: Place, result: ReadResult) -> None:
+        """
+        Check the position that the client has given in the URL.
+
+        :raise PositionError: it cannot be continued.
+        """
+        if place.topic_id is not None and place.topic_id != result.topic_id:
+            raise TopicReplaced(self._topic, expected=place.topic_id, topic_id=result.topic_id)
+        if place.known > result.partitions:
+            why = f"it names {place.known} partitions, and the topic has {result.partitions}"
+            raise PositionUnknown(self._topic, why)
+        if result.beyond:
+            raise PositionUnknown(self._topic, _where(place.offsets, result.beyond))
+        if result.gone:
+            after = {**place.before(result), **{each.partition: each.earliest for each in result.gone}}
+            resume = View(after, self._selection(place, result.topic_id)).position.decode("ascii")
+            raise PositionExpired(result.gone, resume=resume)
+
+    def _take(self, result: ReadResult) -> tuple[bytes, int]:
+        """Go on after a result; return its events, and their number."""
+        place = self._at
+        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
+        if place.topic_id is not None and place.topic_id != result.topic_id:
+            place.begin_again(result)
+            return self._reset_event(place, "topic-replaced"), 1
+        if result.beyond:
+            place.begin_again(result)
+            return self._reset_event(place, "position-unknown"), 1
+        view = View(place.before(result), self._selection(place, result.topic_id))
+        events, count = b"", 0
+        if result.gone:
+            for gone in result.gone:
+                view.move(gone.partition, gone.earliest)
+            data = _encode(_GapData(result.gone))
+            events, count = encode_event(data, event="gap", event_id=view.position.decode("ascii")), 1
+        place.advance(result)
+        records = result.records
+        if self._key is not None:
+            records = [record for record in records if record.key == self._key]
+        return events + _events(view, records, self._view(place).position), count + len(records)
+
+    def _reset_event(self, place: Place, reason: str) -> bytes:
+        position = self._view(place).position.decode("ascii")
+        return encode_event(_encode(_ResetData(reason)), event="reset", event_id=position)
+
+    def _view(self, place: Place) -> View:
+        return View(place.offsets, self._selection(place, place.topic_id or "_"))
+
+    def _selection(self, place: Place, topic_id: str) -> Selection:
+        partitions = None if place.partitions is None else frozenset(place.partitions)
+        return Selection(topic_id, partitions, place.skipped, self._key)
+
+    def _set_behind(self, *, is_behind: bool) -> None:
+        is_behind = is_behind and self.is_open
+        if is_behind != self._is_behind:
+            self._is_behind = is_behind
+            self.numbers.behind += 1 if is_behind else -1
+
+    async def _pause(self, delay_s: float) -> None:
+        timer: IDelayedCall
+        over: Deferred[None] = Deferred(lambda _: timer.cancel())
+        timer = self._owner.clock.callLater(delay_s, over.callback, None)
+        await self._wait(over)
+
+    async def _wait(self, waiting: Deferred[Any]) -> Any:
+        """Wait for something, which is cancelled if the stream ends."""
+        self._waiting = waiting
+        try:
+            return await waiting
+        finally:
+            self._waiting = None
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            self._log.failure("A fault in a stream of records; its connection was cut", failure=failure)
+            self.abort("fault")
+
+
+def _events(view: View, records: Iterable[ConsumerRecord], position: bytes) -> bytes:
+    """
+    Encode the next records of a stream.
+
+    :param view: the positions of the stream before them.
+    :param position: the position after them, which the last one has.
+    """
+    events = record_events(records)
+    if not events:
+        return b""
+    parts: list[bytes] = []
+    if view.has_frequent_ids:
+        for record, event in zip(records, events, strict=True):
+            view.move(record.partition, record.offset + 1)
+            parts += id_line(view.position), event
+        parts[-2] = id_line(position)
+    else:
+        parts += events[:-1]
+        parts += id_line(position), events[-1]
+    return b"".join(parts)
+
+
+def _where(offsets: Mapping[int, int], beyond: Mapping[int, int]) -> str:
+    partition, end = min(beyond.items())
+    return f"partition {partition} ends at {end}, and the position is {offsets.get(partition, 0)}"

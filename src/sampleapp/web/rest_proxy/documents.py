@@ -1,0 +1,147 @@
+"""The JSON documents of REST Proxy's API v2, as types and for OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from sampleapp import errors
+from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
+from sampleapp.web.descriptions import Content
+from sampleapp.web.error_objects import ErrorObject
+from sampleapp.web.kafka_media_types import ANSWER, request_type
+from sampleapp.web.problems import BROKER_REFUSALS
+from sampleapp.web.request_errors import NotAcceptable, UnsupportedEmbeddedFormat
+
+__all__ = [
+    "PRODUCED",
+    "PRODUCE_BODIES",
+    "PRODUCE_ERRORS",
+    "PRODUCE_REFUSALS",
+    "Partition",
+    "PartitionOffset",
+    "Replica",
+    "Topic",
+]
+
+
+class PartitionOffset(Struct, gc=False):
+    """The outcome of one record: its partition and offset, or an error."""
+
+    partition: int | None
+    offset: int | None
+    error_code: int | None = None
+    error: str | None = None
+
+
+class ProduceAnswer(Struct):
+    """The outcome of each record, in order."""
+
+    offsets: list[PartitionOffset]
+    key_schema_id: Annotated[None, Meta(description="Always null: schemas are not supported.")] = None
+    value_schema_id: Annotated[None, Meta(description="Always null: schemas are not supported.")] = None
+
+
+_PartitionNumber = Annotated[int, Meta(description="The partition for the record.", ge=0, le=2**31 - 1)]
+_Base64 = Annotated[
+    str,
+    Meta(
+        description="Bytes in base64, with or without padding (RFC 4648, section 4).",
+        pattern="^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2,3})?=*$",
+        extra_json_schema={"contentEncoding": "base64"},
+    ),
+]
+_TEXT: Final = "The record's {} is this JSON as it is written, without white space between its tokens."
+
+
+class JSONRecord(Struct, forbid_unknown_fields=True):
+    """A record whose key and value are JSON; null and absent members mean the same."""
+
+    key: Annotated[Any, Meta(description=_TEXT.format("key"))] = None
+    value: Annotated[Any, Meta(description=_TEXT.format("value"))] = None
+    partition: _PartitionNumber | None = None
+
+
+class BinaryRecord(Struct, forbid_unknown_fields=True):
+    """A record whose key and value are any bytes; null and absent members mean the same."""
+
+    key: _Base64 | None = None
+    value: _Base64 | None = None
+    partition: _PartitionNumber | None = None
+
+
+class JSONProduceRequest(Struct, forbid_unknown_fields=True):
+    """Records whose keys and values are JSON."""
+
+    records: Annotated[list[JSONRecord], Meta(min_length=1, max_length=MOST_RECORDS)]
+
+
+class BinaryProduceRequest(Struct, forbid_unknown_fields=True):
+    """Records whose keys and values are any bytes, in base64."""
+
+    records: Annotated[list[BinaryRecord], Meta(min_length=1, max_length=MOST_RECORDS)]
+
+
+class Replica(Struct):
+    """One copy of a partition."""
+
+    broker: Annotated[int, Meta(description="The id of the broker that has this replica.")]
+    leader: bool
+    in_sync: Annotated[bool, Meta(description="True if the replica is in sync with the leader.")]
+
+
+class Partition(Struct):
+    """One partition of a topic."""
+
+    partition: int
+    leader: Annotated[int, Meta(description="The id of the broker that leads it; -1 without a leader.")]
+    replicas: list[Replica]
+
+
+class Topic(Struct):
+    """One topic."""
+
+    name: str
+    configs: Annotated[
+        dict[str, str], Meta(description="Always empty: the service does not read the topic's settings.")
+    ]
+    partitions: list[Partition]
+
+
+PRODUCE_BODIES: Final = (
+    Content(
+        media_type=request_type(EmbeddedFormat.JSON),
+        kind=JSONProduceRequest,
+        summary="Records of JSON, as for REST Proxy",
+        example={
+            "records": [{"key": "kitchen", "value": {"celsius": 21.5}}, {"value": None, "partition": 0}]
+        },
+    ),
+    Content(
+        media_type=request_type(EmbeddedFormat.BINARY),
+        kind=BinaryProduceRequest,
+        summary="Records of any bytes, as for REST Proxy",
+        example={"records": [{"key": "a2l0Y2hlbg==", "value": "MjEuNQ=="}]},
+    ),
+)
+PRODUCED: Final = Content(
+    media_type=ANSWER.decode("ascii"),
+    kind=ProduceAnswer,
+    summary="The outcome of each record, as REST Proxy answers it",
+    example={
+        "offsets": [{"partition": 0, "offset": 42, "error_code": None, "error": None}],
+        "key_schema_id": None,
+        "value_schema_id": None,
+    },
+)
+PRODUCE_ERRORS: Final = (ErrorObject, ProduceAnswer)
+"""The forms of answers that are not successes."""
+PRODUCE_REFUSALS: Final = (
+    errors.InvalidParameters,
+    NotAcceptable,
+    UnsupportedEmbeddedFormat,
+    errors.MalformedMessage,
+    errors.InvalidMessage,
+    *BROKER_REFUSALS,
+)

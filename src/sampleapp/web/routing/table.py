@@ -1,0 +1,141 @@
+"""The table of routes that the service's own connections use."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from sampleapp.access import Right
+from sampleapp.errors import SampleAppError
+from sampleapp.web.answers import Answer
+from sampleapp.web.cross_site import CrossSiteRule
+from sampleapp.web.gate import Gate
+from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
+from sampleapp.web.routing.paths import match_path, path_not_found, refusal_of_method
+from sampleapp.web.routing.routes import BoundRoute, Routes
+from sampleapp.web.server import SAFE, Handler, Request
+
+__all__ = ["RouteTable"]
+
+_MOST_CACHED: Final = 512
+_LONGEST_CACHED: Final = 1024
+
+
+class RouteTable:
+    """The routes of one or more Klein applications, as the service's own connections use them."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        instance: object,
+        *others: tuple[Routes, object],
+        gate: Gate | None = None,
+        cross_site: CrossSiteRule | None = None,
+    ) -> None:
+        """
+        :param instance: the object that has the handlers of ``routes``.
+        :param others: more routes, each with the object that has their handlers. No path may be in two.
+        :param gate: authenticates and authorizes requests; by default any caller has all rights.
+        :param cross_site: the rule for pages of other sites; by default they may not publish.
+        """
+        self._gate = gate
+        self._check_site = (CrossSiteRule() if cross_site is None else cross_site).check
+        self._parts = ((routes, instance), *others)
+        self.routes = tuple(part for part, _ in self._parts)
+        """All routes in the table."""
+        self._urls = [part.app.url_map.bind("") for part, _ in self._parts]
+        self._exact = {
+            (method.encode("ascii"), rule.rule.encode("ascii")): part.by_endpoint[rule.endpoint].bound(
+                its_instance, {}
+            )
+            for part, its_instance in self._parts
+            for rule in part.app.url_map.iter_rules()
+            # Paths that clients may also percent-encode in another way are left to werkzeug's rules.
+            if not rule.arguments and rule.rule == quote(rule.rule)
+            for method in rule.methods or ()
+        }
+        self._find_cached = lru_cache(maxsize=_MOST_CACHED)(self._find)
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if callers need credentials."""
+        return self._gate is not None
+
+    @property
+    def methods(self) -> set[str]:
+        """The methods of all routes."""
+        return {
+            method
+            for part, _ in self._parts
+            for rule in part.app.url_map.iter_rules()
+            for method in rule.methods or ()
+        }
+
+    def dispatch(self, request: Request) -> Answer | Handler:
+        """
+        Check the head of a request, before its body is read, and return its handler.
+
+        :raise SampleAppError: there is no such route, or the request is refused.
+        """
+        bound = self._exact.get((request.method, request.path))
+        if bound is None:
+            found = self._find_by_rules(request)
+            if isinstance(found, Answer):
+                return found
+            bound = found
+        request.exchange.route = bound.template
+        plan = bound.plan
+        if plan is None:
+            plan = bound.choose(request)
+        # Before the gate, which does not charge a caller's rate for a body that is over the limit.
+        request.max_body = plan.max_body
+        if self._gate is not None:
+            self._gate.admit(request, bound.right)
+        self._check_site(request)
+        if request.method in SAFE:
+            request.is_body_wanted = False
+        if bound.has_variables or plan.admit is not None:
+            return bound.handler_of(plan, request)
+        return plan.handler
+
+    def _find_by_rules(self, request: Request) -> BoundRoute | Answer:
+        """
+        Find the route of a path that is not in the table as it was sent.
+
+        :return: an answer if the request has no route, but is not an error either.
+        :raise SampleAppError: there is no such route, or the request has no valid credentials.
+        """
+        find = self._find_cached if len(request.path) <= _LONGEST_CACHED else self._find
+        try:
+            if request.path != b"*":
+                return find(request.method, request.path)
+            answer = _answer_for_whole_server(request)
+        except MethodNotAllowed as error:
+            answer = refusal_of_method(request.method, error)
+        except SampleAppError:
+            self._authenticate(request)
+            raise
+        self._authenticate(request)
+        return answer
+
+    def _authenticate(self, request: Request) -> None:
+        """Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed."""
+        if self._gate is not None:
+            self._gate.admit(request, Right.ANY)
+
+    def _find(self, method: bytes, path: bytes) -> BoundRoute:
+        for urls, (routes, instance) in zip(self._urls, self._parts, strict=True):
+            with suppress(PathNotFound):
+                endpoint, variables = match_path(urls, method, path)
+                return routes.by_endpoint[endpoint].bound(instance, variables)
+        raise path_not_found(path, self._urls)
+
+
+def _answer_for_whole_server(request: Request) -> Answer:
+    if request.method != b"OPTIONS":
+        raise MalformedRequest('The target "*" is for OPTIONS only.')
+    # A server-wide OPTIONS is a ping (RFC 9110, section 9.3.7).
+    return Answer(HTTPStatus.NO_CONTENT)

@@ -1,0 +1,335 @@
+"""
+A reader of requests: the heads and bodies of one connection, and the decision on each request by its head.
+
+It knows neither transports nor time limits: it is given bytes, and returns what answers each whole request.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, Protocol, TypeGuard
+
+from twisted.python.failure import Failure
+
+from sampleapp.errors import SampleAppError
+from sampleapp.web.answers import Answer
+from sampleapp.web.request_errors import (
+    BodyTooLarge,
+    ExpectationNotMet,
+    MisdirectedRequest,
+    RequestError,
+    TooManyRequests,
+)
+from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
+from sampleapp.web.server.body_memory import Share
+from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
+from sampleapp.web.server.decoding import Decoding
+from sampleapp.web.server.exchange import Exchange, Peer
+from sampleapp.web.server.head import (
+    END_OF_HEAD,
+    MAX_HEAD,
+    Head,
+    PartialHead,
+    parse_head,
+    refusal_of_long_head,
+)
+from sampleapp.web.server.hosts import HostRule
+from sampleapp.web.server.limits import Limits
+from sampleapp.web.server.request import SAFE, Charge, Dispatch, Handler, Request
+from sampleapp.web.server.states import BODY, HEADER, IDLE, State
+
+__all__ = ["Refusal", "RequestReader", "RequestServer"]
+
+_CR: Final = 13
+
+
+class RequestServer(Protocol):
+    """The server's part in reading requests."""
+
+    dispatch: Dispatch
+    limits: Limits
+    decoding: Decoding
+    """Decodes bodies that come compressed."""
+    waiting: int
+    """
+    The number of requests that wait for their answers; counted by the connections.
+
+    Some of their clients may have gone.
+    """
+
+    def seconds(self) -> float:
+        """Return the time, in seconds, of a clock that is never set."""
+
+    def new_request_id(self) -> bytes:
+        """Return an id for a request that came with none."""
+
+    def refuse(self, error: SampleAppError) -> Answer:
+        """Return the answer to a request that is wrong, or over a limit."""
+
+    def answer_to(self, failure: Failure, request_id: bytes) -> Answer:
+        """Return the answer to a request whose handler has failed."""
+
+    def count_refusal(self, reason: str) -> None:
+        """Count a request, or a connection, that was refused; the reason is the name of an option."""
+
+
+class Refusal(Exception):
+    """A request is answered before it is whole; nothing more of its connection is read."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+class RequestReader:
+    """Reads the requests of one connection, one after the other."""
+
+    __slots__ = (
+        "_body",
+        "_charge",
+        "_coded",
+        "_handler",
+        "_host_rule",
+        "_partial_head",
+        "_peer",
+        "_server",
+        "_share",
+        "buffer",
+        "exchange",
+        "expects_continue",
+        "received",
+        "request",
+    )
+
+    def __init__(self, server: RequestServer, peer: Peer, share: Share, host_rule: HostRule | None) -> None:
+        """
+        :param share: the memory for the body of the request that is being read.
+        :param host_rule: the hosts that requests may name; ``None`` allows any host.
+        """
+        self._server = server
+        self._peer = peer
+        self._share = share
+        self._host_rule = host_rule
+        self._partial_head: PartialHead | None = None
+        self._handler: Answer | Handler | None = None
+        self._body: Body | None = None
+        self._coded: CodedBody | None = None
+        self._charge: Charge | None = None
+        self.buffer = b""
+        """Bytes that have come and are not read yet."""
+        self.exchange: Exchange | None = None
+        """The exchange of the request whose head was read last, until it is answered."""
+        self.request: Request | None = None
+        """The request whose head was read last."""
+        self.expects_continue = False
+        """True if the client waits for "100 Continue" before it sends the body that is being read."""
+        self.received = 0
+        """The length of the body that is being read, as far as it has come, in bytes as sent."""
+
+    @property
+    def state(self) -> State:
+        """The part of a request that is being read."""
+        if self._body is not None:
+            return BODY
+        return IDLE if self._partial_head is None else HEADER
+
+    def read(self) -> Answer | Handler | None:
+        """
+        Read a request from the buffer, which must not be empty.
+
+        :return: the answer, or the handler to be called, if the request is whole now; ``None`` if more of it
+            must come.
+        :raise Refusal: the request is answered although it is not whole.
+        """
+        if self._body is not None:
+            return self._read_body()
+        data = self.buffer
+        if data[0] == _CR:
+            # RFC 9112, section 2.2: some clients send an empty line after a body.
+            data = self.buffer = _without_empty_lines(data)
+            if data in (b"", b"\r"):
+                return None
+        end = data.find(END_OF_HEAD, 0, MAX_HEAD)
+        try:
+            if end < 0:
+                self._check_partial_head(data)
+                return None
+            end += len(END_OF_HEAD)
+            head = parse_head(data[:end])
+        except RequestError as error:
+            raise self._refusal(error) from error
+        self._partial_head = None
+        server = self._server
+        self.exchange = exchange = Exchange(
+            self._peer, head.request_id or server.new_request_id(), server.seconds(), head
+        )
+        self.request = request = Request(head.method, head.path, head.query, head.fields, exchange)
+        handler = self._decide(request, head)
+        length = head.length
+        if length == 0:
+            # Nothing is reserved, but the answer may need memory.
+            request.share = self._share
+            self.buffer = data[end:]
+            return handler
+        if length is not None:
+            stop = end + length
+            if stop <= len(data) and length <= self._max_body(request):
+                # It is at most as long as one read of the transport, and is handled now: nothing is reserved.
+                request.share = self._share
+                self.buffer = data[stop:]
+                if self._coded is None:
+                    request.body = data[end:stop]
+                else:
+                    self._coded.write(data[end:stop])
+                    self._coded = None
+                return handler
+        self.buffer = data[end:]
+        self._begin_body(handler, request, head)
+        return self._read_body() if self.buffer else None
+
+    def drop(self) -> None:
+        """Drop the buffer after a refusal, and charge the caller for it as for a body."""
+        if self._charge is not None:
+            self._charge.add(len(self.buffer))
+        self.buffer = b""
+
+    def clear(self) -> None:
+        """Forget the request that is being read, and the buffer."""
+        self.buffer = b""
+        self._partial_head = self.request = self._handler = self._body = self._coded = None
+
+    def end(self) -> None:
+        """Forget everything, now that the connection is lost, and refund the bytes that have not come."""
+        if self._charge is not None:
+            self._charge.end()
+        self.clear()
+
+    def _check_partial_head(self, data: bytes) -> None:
+        if len(data) >= MAX_HEAD:
+            raise refusal_of_long_head(data)
+        if self._partial_head is None:
+            self._partial_head = PartialHead()
+        self._partial_head.check(data)
+
+    def _decide(self, request: Request, head: Head) -> Answer | Handler:
+        """Choose the handler of a request, or answer it, by its head alone."""
+        server, host_rule, host = self._server, self._host_rule, head.host
+        if host_rule is not None and host is not None and not host_rule.allows(host):
+            return server.refuse(MisdirectedRequest(host))
+        try:
+            handler = server.dispatch(request)
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
+            handler = server.answer_to(Failure(), request.exchange.request_id)
+        if head.expects_unknown and not (isinstance(handler, Answer) and handler.at_once):
+            # Not before: an unknown caller learns only that it is unknown.
+            return server.refuse(ExpectationNotMet())
+        if (
+            server.waiting >= server.limits.max_waiting
+            and not isinstance(handler, Answer)
+            and request.method not in SAFE
+        ):
+            server.count_refusal("max-waiting")
+            return server.refuse(TooManyRequests(server.limits.max_waiting))
+        return self._decoding(handler, request, head.codings) if head.codings else handler
+
+    def _decoding(
+        self, handler: Answer | Handler, request: Request, codings: tuple[bytes, ...]
+    ) -> Answer | Handler:
+        """Make a handler into one that decodes the body first."""
+        if isinstance(handler, Answer) and handler.problem:
+            # A caller that may not call, for example, learns only that.
+            return handler
+        if not has_content(request.fields):
+            return handler
+        try:
+            coding = coding_of(codings)
+        except RequestError as error:
+            return self._server.refuse(error)
+        if not _wants_body(handler, request):
+            return handler
+        self._coded = coded = CodedBody(coding, limit=self._max_body(request), reserve=self._share.resize)
+        return partial(self._server.decoding.handle, handler, coded)
+
+    def _begin_body(self, handler: Answer | Handler, request: Request, head: Head) -> None:
+        length, max_body = head.length, self._max_body(request)
+        self._charge = request.charge
+        if length is not None and length > max_body:
+            self.drop()
+            raise self._refusal_of_body(handler, request)
+        request.share = self._share
+        if length is not None and _wants_body(handler, request):
+            # For a body in chunks, memory is reserved as they come.
+            try:
+                self._share.resize(length)
+            except RequestError as error:
+                self._coded = None
+                handler = self._server.refuse(error)
+        if isinstance(handler, Answer) and handler.at_once:
+            self.drop()
+            raise Refusal(handler)
+        self.expects_continue = head.expects_continue and not self.buffer
+        if self.expects_continue and isinstance(handler, Answer):
+            # The client sends its body only after "100 Continue", so this is the end of the request.
+            raise Refusal(handler)
+        is_wanted, coded = _wants_body(handler, request), self._coded
+        self._handler = handler
+        self._body = (
+            ChunkedBody(max_body, keep=is_wanted, content=coded, reserve=self._share.resize)
+            if length is None
+            else SizedBody(length, keep=is_wanted, content=coded)
+        )
+        self.received = 0
+
+    def _read_body(self) -> Answer | Handler | None:
+        body, request, handler = self._body, self.request, self._handler
+        if body is None or request is None or handler is None:
+            raise AssertionError("The body to be read is missing.")
+        data = self.buffer
+        self.received += len(data)
+        try:
+            rest = body.receive(data)
+        except RequestError as error:
+            self.drop()
+            if isinstance(error, BodyTooLarge):
+                raise self._refusal_of_body(handler, request) from error
+            raise self._refusal(error) from error
+        if self._charge is not None:
+            try:
+                self._charge.add(len(data) if rest is None else len(data) - len(rest))
+                if rest is None:
+                    self._charge.require_room()
+            except SampleAppError as error:
+                # Later bytes are not charged, or there would not be room at the time that the answer says.
+                self._charge = None
+                raise Refusal(self._server.refuse(error)) from error
+        if rest is None:
+            self.buffer = b""
+            return None
+        self.buffer = rest
+        request.body = body.content()
+        self._body = self._handler = self._coded = self._charge = None
+        return handler
+
+    def _max_body(self, request: Request) -> int:
+        return self._server.limits.max_body if request.max_body is None else request.max_body
+
+    def _refusal(self, error: RequestError) -> Refusal:
+        return Refusal(self._server.refuse(error))
+
+    def _refusal_of_body(self, handler: Answer | Handler, request: Request) -> Refusal:
+        """Refuse a body over the limit; anything else that is wrong with the request comes first."""
+        if isinstance(handler, Answer):
+            return Refusal(handler)
+        self._server.count_refusal("max-body")
+        return self._refusal(BodyTooLarge(self._max_body(request)))
+
+
+def _wants_body(handler: Answer | Handler, request: Request) -> TypeGuard[Handler]:
+    return request.is_body_wanted and not isinstance(handler, Answer)
+
+
+def _without_empty_lines(data: bytes) -> bytes:
+    position = 0
+    while data.startswith(b"\r\n", position):
+        position += 2
+    return data[position:]

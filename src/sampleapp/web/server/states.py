@@ -1,0 +1,79 @@
+"""The states of a connection, and the table of the transitions between them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ANSWERING",
+    "BODY",
+    "CLOSED",
+    "CLOSING",
+    "HEADER",
+    "IDLE",
+    "LINGERING",
+    "READING",
+    "STREAMING",
+    "TRANSITIONS",
+    "WAITING",
+    "IllegalTransition",
+    "State",
+]
+
+
+class State:
+    """A state of a connection. Only the transitions of the table below are allowed."""
+
+    __slots__ = ("may_become", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.may_become: frozenset[State] = frozenset()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+IDLE: Final = State("idle")
+"""No byte of a request has come."""
+HEADER: Final = State("header")
+"""A part of a header has come."""
+BODY: Final = State("body")
+"""The header has come, and a part of the body."""
+WAITING: Final = State("waiting")
+"""The request is whole, and a handler works on its answer."""
+ANSWERING: Final = State("answering")
+"""An answer was begun. The client must read some of it before the rest can be sent."""
+STREAMING: Final = State("streaming")
+"""An answer is sent piece by piece, as its source writes it. No further request is read."""
+LINGERING: Final = State("lingering")
+"""
+The client was refused in the middle of its request. Further bytes of it are dropped, so that the client can
+read the answer.
+"""
+CLOSING: Final = State("closing")
+"""Nothing more is read; the connection ends when the client has received everything that was sent."""
+CLOSED: Final = State("closed")
+"""The connection is lost or closed."""
+
+READING: Final = (IDLE, HEADER, BODY)
+
+# From each state to those that may follow. A request that comes as a whole skips the states of its parts, and
+# one that is answered at once does not wait.
+TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+    IDLE: (HEADER, BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    HEADER: (BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    BODY: (WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    WAITING: (ANSWERING, STREAMING, IDLE, CLOSING, CLOSED),
+    ANSWERING: (IDLE, CLOSING, CLOSED),
+    STREAMING: (ANSWERING, IDLE, CLOSING, CLOSED),
+    LINGERING: (CLOSED,),
+    CLOSING: (CLOSED,),
+    CLOSED: (),
+}
+for _state, _next in TRANSITIONS.items():
+    _state.may_become = frozenset(_next)
+
+
+class IllegalTransition(AssertionError):
+    """A fault of the connection's own code: it was to enter a state that cannot follow."""

@@ -1,0 +1,277 @@
+"""An answer that is sent piece by piece: events of a source, written to the transport of one connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec import Struct
+from twisted.logger import Logger
+
+from sampleapp.web.answers import Answer, Event, Source
+from sampleapp.web.server.exchange import Exchange
+from sampleapp.web.server.writer import LARGEST_PIECE, AnswerWriter
+
+__all__ = ["MAX_UNSENT", "AnswerStream", "StreamEnd", "StreamOwner", "close_source"]
+
+MAX_UNSENT: Final = 256 * 1024
+"""The unsent bytes of a stream above which its source is told to wait."""
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+_log = Logger(namespace=__name__)
+
+
+class StreamEnd(Struct, frozen=True):
+    """The end of an answer that was sent piece by piece, for the access log."""
+
+    reason: str
+    """A fixed word: of the source, or one of `sampleapp.web.answers.SERVER_REASONS`."""
+    bytes_sent: int
+    """The bytes of the body that the operating system has taken, with the framing of chunks."""
+
+
+class StreamOwner(Protocol):
+    """The connection of a stream."""
+
+    def stream_ended(self, stream: AnswerStream, reason: str) -> None:
+        """Count the stream, and forget it. Its last bytes may be unsent."""
+
+    def continue_after_stream(self, *, is_sent: bool) -> None:
+        """
+        Go on with the next request.
+
+        :param is_sent: false if bytes of the stream are unsent, and are sent first.
+        """
+
+    def cut(self) -> None:
+        """Cut the connection."""
+
+
+class AnswerStream:
+    """
+    A `sampleapp.web.answers.Sink`: sends events at once while the socket takes them.
+
+    Further events wait in a queue. Each is in memory once, for however many clients.
+    """
+
+    __slots__ = (
+        "_handed",
+        "_has_finished",
+        "_is_beginning",
+        "_is_chunked",
+        "_is_source_waiting",
+        "_offset",
+        "_owner",
+        "_queue",
+        "_send",
+        "_source",
+        "_writer",
+        "_written",
+        "answer",
+        "exchange",
+        "unsent",
+    )
+
+    def __init__(
+        self,
+        owner: StreamOwner,
+        writer: AnswerWriter,
+        exchange: Exchange,
+        answer: Answer,
+        source: Source,
+        *,
+        is_chunked: bool,
+    ) -> None:
+        """:param is_chunked: frame events as chunks; otherwise the end of the connection ends the body."""
+        self._owner = owner
+        self._writer = writer
+        self._source: Source | None = source
+        self._is_chunked = is_chunked
+        self.exchange = exchange
+        self.answer = answer
+        self.unsent = 0
+        self._written = 0
+        self._handed = 0
+        # The unsent bytes, from `_offset` in the first piece on; None if there are none.
+        self._queue: deque[bytes] | None = None
+        self._offset = 0
+        # None while bytes that are sent now would overtake others.
+        self._send: Callable[[bytes], int] | None = writer.direct_send
+        self._is_source_waiting = False
+        self._is_beginning = True
+        self._has_finished = False
+
+    @property
+    def written(self) -> int:
+        """All bytes that were written, without the head; more than before if there was anything new."""
+        return self._written
+
+    @property
+    def bytes_taken(self) -> int:
+        """The bytes of the body that the operating system has taken."""
+        return max(0, self._written - self.unsent)
+
+    @property
+    def progress(self) -> int:
+        """A number that grows when the client reads."""
+        return self._writer.bytes_read(self._written - self.unsent)
+
+    # For the connection.
+
+    def begin(self, head: bytes, *, is_draining: bool) -> bool:
+        """
+        Write the head of the answer, and let the source begin.
+
+        :return: true if the source has finished the answer already: then the connection must go on.
+        """
+        self._written = -len(head)
+        self._write(head)
+        source = self._source
+        if source is not None:
+            self._call(partial(source.begin, self))
+        if is_draining:
+            self.drain()
+        self._is_beginning = False
+        return self._has_finished
+
+    def drain(self) -> None:
+        """Tell the source that the service stops."""
+        if self._source is not None:
+            self._call(self._source.draining)
+
+    def sent(self) -> None:
+        """Let the source write on, now that nothing is unsent."""
+        if self._is_source_waiting and self._source is not None:
+            self._is_source_waiting = False
+            self._call(self._source.resumed)
+
+    def end(self, reason: str) -> None:
+        """Close the source. The first reason counts, and later calls do nothing."""
+        source, self._source = self._source, None
+        if source is not None:
+            self._send = None
+            self._owner.stream_ended(self, reason)
+            close_source(source, reason, self.exchange.request_id)
+
+    # For the source.
+
+    def write(self, event: Event) -> bool:
+        """Send an event; see `sampleapp.web.answers.Sink.write`."""
+        return self._write(event.chunk if self._is_chunked else event.data)
+
+    def finish(self, reason: str) -> None:
+        """End the answer properly; see `sampleapp.web.answers.Sink.finish`."""
+        if self._source is None:
+            return
+        if self._is_chunked:
+            self._write(_LAST_CHUNK)
+        if self._writer.is_full and self._queue is None:
+            self._queue_first(b"", 0)
+        self._has_finished = True
+        self.end(reason)
+        if not self._is_beginning:
+            self._owner.continue_after_stream(is_sent=self.is_sent)
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection; see `sampleapp.web.answers.Sink.abort`."""
+        if self._source is not None:
+            self.end(reason)
+            self._owner.cut()
+
+    @property
+    def is_sent(self) -> bool:
+        """True if the transport has everything, and takes more."""
+        return self._queue is None
+
+    # Writing.
+
+    def _write(self, data: bytes) -> bool:
+        self._written += len(data)
+        send = self._send
+        if send is None:
+            return self._write_later(data, 0)
+        # Giving the bytes to the transport, and waiting for the reactor, costs about twice as much.
+        try:
+            sent = send(data)
+        except OSError:
+            # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
+            sent = 0
+        return sent == len(data) or self._write_later(data, sent)
+
+    def _write_later(self, data: bytes, offset: int) -> bool:
+        if self._source is None:
+            self._written -= len(data)
+            return False
+        queue = self._queue
+        if queue is not None:
+            queue.append(data)
+            self.unsent += len(data)
+        elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(data):
+            self._queue_first(data, offset)
+        if self.unsent <= MAX_UNSENT:
+            return True
+        self._is_source_waiting = True
+        return False
+
+    def _queue_first(self, data: bytes, offset: int) -> None:
+        self._queue = deque((data,))
+        self._offset = offset
+        self._send = None
+        self.unsent += len(data) - offset
+        self._writer.write_as_read(self)
+
+    # The queue as an iterator of pieces, of which the writer takes the next when the last one is sent.
+
+    def __iter__(self) -> AnswerStream:
+        return self
+
+    def __next__(self) -> bytes:
+        self.unsent -= self._handed
+        self._handed = 0
+        queue = self._queue
+        if not queue:
+            self._queue = None
+            if self._source is not None:
+                self._send = self._writer.socket_send
+            raise StopIteration
+        piece = self._next_piece(queue)
+        self._handed = len(piece)
+        return piece
+
+    def _next_piece(self, queue: deque[bytes]) -> bytes:
+        start = self._offset
+        first = queue[0]
+        left = len(first) - start
+        if left > LARGEST_PIECE:
+            self._offset = stop = start + LARGEST_PIECE
+            return first[start:stop]
+        self._offset = 0
+        pieces = [queue.popleft()[start:]]
+        while queue and left + len(queue[0]) <= LARGEST_PIECE:
+            pieces.append(queue.popleft())
+            left += len(pieces[-1])
+        return b"".join(pieces)
+
+    def _call(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except Exception:  # noqa: BLE001 -- whatever it is, the connection must not stay open
+            _log.failure(
+                "A fault in the service: an answer was cut off. (X-Request-Id: {request_id})",
+                request_id=self.exchange.request_id.decode("ascii"),
+            )
+            self.abort("fault")
+
+
+def close_source(source: Source, reason: str, request_id: bytes) -> None:
+    """Tell a source that its answer has ended; an error of it is logged."""
+    try:
+        source.closed(reason)
+    except Exception:  # noqa: BLE001 -- whatever it is, the connection goes on
+        _log.failure(
+            "A fault in the service: an answer could not be closed. (X-Request-Id: {request_id})",
+            request_id=request_id.decode("ascii"),
+        )

@@ -1,0 +1,82 @@
+"""The open streams of a server, whose ends are spread over time at shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.server.exchange import Exchange
+from sampleapp.web.server.stream import AnswerStream, StreamEnd, close_source
+
+__all__ = ["OnStreamEnd", "Streams"]
+
+_STEP_S: Final = 0.02
+_MOST_AT_ONCE: Final = 40
+"""The most streams that are ended in one turn of the reactor, in which each takes about 30 µs."""
+
+OnStreamEnd: TypeAlias = Callable[[Exchange, Answer, StreamEnd], None]
+"""Called once for each answer that was sent piece by piece, at its end. It must not raise."""
+
+
+class Streams:
+    """The open streams of a server."""
+
+    def __init__(self, reactor: IReactorTime, on_end: OnStreamEnd | None = None) -> None:
+        """:param on_end: called at the end of each stream."""
+        self._reactor = reactor
+        self._on_end = on_end
+        self._open: set[AnswerStream] = set()
+        self._draining: IDelayedCall | None = None
+
+    @property
+    def open(self) -> int:
+        """The number of open streams."""
+        return len(self._open)
+
+    def add(self, stream: AnswerStream) -> None:
+        """Add a stream that begins."""
+        self._open.add(stream)
+
+    def remove(self, stream: AnswerStream, reason: str) -> None:
+        """Remove a stream that has ended, and report it."""
+        self._open.discard(stream)
+        self._report(stream.exchange, stream.answer, StreamEnd(reason, stream.bytes_taken))
+        if not self._open and self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
+
+    def drop(self, exchange: Exchange, answer: Answer, reason: str) -> None:
+        """Close the source of an answer that never began, if it has one, and report it."""
+        if answer.source is not None:
+            self._report(exchange, answer, StreamEnd(reason, 0))
+            close_source(answer.source, reason, exchange.request_id)
+
+    def _report(self, exchange: Exchange, answer: Answer, end: StreamEnd) -> None:
+        if self._on_end is not None:
+            self._on_end(exchange, answer, end)
+
+    def drain(self, within_s: float) -> None:
+        """
+        Tell all sources that the service stops, one after the other.
+
+        :param within_s: the time over which they are spread evenly, in seconds, so that their clients do not
+            come to another instance at the same moment.
+        """
+        if self._open and self._draining is None:
+            self._drain_some([*self._open], self._reactor.seconds(), within_s, len(self._open))
+
+    def _drain_some(self, left: list[AnswerStream], began_s: float, within_s: float, count: int) -> None:
+        self._draining = None
+        elapsed_s = self._reactor.seconds() - began_s
+        due = count if elapsed_s >= within_s else int(count * elapsed_s / within_s) + 1
+        late = len(left) - (count - due)
+        for _ in range(min(late, _MOST_AT_ONCE)):
+            left.pop().drain()
+        if left and self._open:
+            delay_s = 0 if late > _MOST_AT_ONCE else max(_STEP_S, within_s / count)
+            self._draining = self._reactor.callLater(
+                delay_s, self._drain_some, left, began_s, within_s, count
+            )

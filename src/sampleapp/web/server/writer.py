@@ -1,0 +1,265 @@
+"""A writer of answers: at once while the socket takes them, or else piece by piece as the client reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.interfaces import IPushProducer, ITCPTransport
+from twisted.internet.tcp import Server as TCPTransport
+from zope.interface import implementer
+
+from sampleapp.web.answers import Answer
+from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
+
+__all__ = ["LARGEST_PIECE", "AnswerWriter", "is_plain_socket"]
+
+LARGEST_PIECE: Final = 64 * 1024
+"""The most bytes of a body that are handed to a transport at once."""
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Starts(NamedTuple):
+    """The start of an answer, up to its body; head, date and request id are filled in."""
+
+    usual: bytes
+    last: bytes
+    """For the last answer of a connection."""
+
+
+def _starts(fields: bytes = b"") -> _Starts:
+    usual = b"%%bDate: %%b\r\nX-Request-Id: %%b\r\n%b" % fields
+    return _Starts(usual + b"\r\n", usual + b"Connection: close\r\n\r\n")
+
+
+_STARTS: Final = _starts()
+# RFC 6797, section 6.1: a year. Other hosts of the same domain may have no TLS, so not includeSubDomains.
+_STARTS_WITH_HSTS: Final = _starts(b"Strict-Transport-Security: max-age=31536000\r\n")
+
+
+@implementer(IPushProducer)
+class AnswerWriter:
+    """Writes the answers of one connection to its transport."""
+
+    __slots__ = (
+        "_has_unsent",
+        "_is_full",
+        "_on_written",
+        "_pieces",
+        "_pieces_handed",
+        "_starts",
+        "_transport",
+        "is_plain",
+        "socket_send",
+    )
+
+    def __init__(self, transport: Any, *, has_hsts: bool, on_written: Callable[[], None]) -> None:
+        """
+        :param transport: of the connection, which is open.
+        :param has_hsts: true to tell browsers to use only TLS from now on (RFC 6797).
+        :param on_written: called when the last byte of an answer was handed over after `write_rest` returned.
+        """
+        self._transport = transport
+        self._starts = _STARTS_WITH_HSTS if has_hsts else _STARTS
+        self._on_written = on_written
+        self._pieces: Iterator[bytes] | None = None
+        self._pieces_handed = 0
+        self._is_full = False
+        # Set while the transport may have bytes to write that an answer sent at once would overtake.
+        self._has_unsent = False
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+            limit_unsent(transport)
+        self.is_plain = is_plain_socket(transport)
+        """True if the transport is a socket without TLS."""
+        if self.is_plain:
+            # The transport's `writeSomeData` would cost three more calls for each answer.
+            self.socket_send: Callable[[bytes], int] | None = transport.getHandle().send
+        else:
+            self.socket_send = None
+            transport.registerProducer(self, streaming=True)
+
+    def write(self, answer: Answer, request_id: bytes, date: bytes, *, is_head: bool, is_last: bool) -> bool:
+        """
+        Write an answer, or as much of it as the transport takes now.
+
+        :param date: for the field ``Date``.
+        :param is_head: the request is one for the head alone (``HEAD``).
+        :param is_last: the connection ends after this answer.
+        :return: whether all of it was handed over; if not, `write_rest` must be called.
+        """
+        usual, last = self._starts
+        data = (last if is_last else usual) % (answer.head, date, request_id)
+        body = answer.body
+        if not is_head:
+            if type(body) is not bytes or len(body) >= LARGEST_PIECE:
+                return self._write_pieces(_pieces(data, answer.pieces))
+            data += body
+        if not self.is_plain:
+            self._transport.write(data)
+            if self._is_full:
+                self._pieces = iter(())
+            return not self._is_full
+        # Sending costs less than registering with the reactor, and unregistering again.
+        sent = self._send_now(data)
+        if sent == len(data):
+            return True
+        self._pieces = iter((data[sent:],))
+        return False
+
+    @property
+    def direct_send(self) -> Callable[[bytes], int] | None:
+        """Send bytes on the socket at once; ``None`` with TLS, or while earlier bytes are unsent."""
+        return None if self._has_unsent else self.socket_send
+
+    @property
+    def is_full(self) -> bool:
+        """True while a transport that is not a plain socket has asked for a pause."""
+        return self._is_full
+
+    def start_stream(
+        self, answer: Answer, request_id: bytes, date: bytes, *, is_chunked: bool, is_last: bool
+    ) -> bytes:
+        """
+        Return the head of an answer that is sent piece by piece; parameters as for `write`.
+
+        :param is_chunked: each piece is a chunk (RFC 9112, section 7.1).
+        """
+        usual, last = self._starts
+        head = answer.head + b"Transfer-Encoding: chunked\r\n" if is_chunked else answer.head
+        return (last if is_last else usual) % (head, date, request_id)
+
+    def write_unless_full(self, data: bytes) -> bool:
+        """Write to a transport that is not a plain socket; return false if it takes nothing at the moment."""
+        if self.is_plain or self._is_full:
+            return False
+        self._transport.write(data)
+        return True
+
+    def write_as_read(self, pieces: Iterator[bytes]) -> None:
+        """Write pieces as the client reads; `on_written` is called if that is not done when this returns."""
+        self._pieces = pieces
+        if self.is_plain:
+            self._transport.registerProducer(self, streaming=False)
+        elif not self._is_full:
+            self._hand_over()
+
+    def write_rest(self) -> bool:
+        """
+        Write the rest of an answer as the client reads.
+
+        :return: whether all of it was handed over now; if not, `on_written` is called later.
+        """
+        if self.is_plain:
+            # The transport asks for the first piece at once, and for the next one when everything is written.
+            self._transport.registerProducer(self, streaming=False)
+            return False
+        return not self._is_full and self._hand_over()
+
+    def write_continue(self) -> None:
+        """Tell the client to send its body."""
+        self._transport.write(_CONTINUE)
+        self._has_unsent = True
+
+    def write_refusal(self, answer: Answer, request_id: bytes, date: bytes, *, is_head: bool) -> None:
+        """Write an answer after which nothing more is written; parameters as for `write`."""
+        self.release()
+        start = self._starts.last % (answer.head, date, request_id)
+        self._transport.write(start if is_head else start + b"".join(answer.pieces))
+
+    def release(self) -> None:
+        """Unregister as the transport's producer: otherwise the transport waits for more before it closes."""
+        if not self.is_plain:
+            self._transport.unregisterProducer()
+
+    def end(self) -> None:
+        """Drop the rest of the answer: the connection is lost."""
+        self._pieces = None
+
+    def is_unread(self, threshold: int = 0) -> bool:
+        """Return whether more bytes than the threshold are known to be unacknowledged by the client."""
+        unread = unacknowledged(self._transport)
+        return unread is not None and unread > threshold
+
+    def progress(self) -> object:
+        """Return a value that changes when the client reads more."""
+        read = acknowledged(self._transport)
+        return (self._pieces_handed, unacknowledged(self._transport)) if read is None else read
+
+    def bytes_read(self, taken: int) -> int:
+        """
+        Return a number that grows when the client reads, however much is written.
+
+        :param taken: the number of bytes that the operating system has taken.
+        """
+        read = acknowledged(self._transport)
+        return taken - (unacknowledged(self._transport) or 0) if read is None else read
+
+    def pauseProducing(self) -> None:
+        """Hand over nothing more: the client has not read enough."""
+        self._is_full = True
+
+    def resumeProducing(self) -> None:
+        """Hand over more of the answer."""
+        self._is_full = False
+        if self._pieces is not None and self._hand_over():
+            self._on_written()
+
+    def stopProducing(self) -> None:
+        """Do nothing: `HTTPConnection.connectionLost` follows."""
+
+    def _send_now(self, data: bytes) -> int:
+        if self._has_unsent:
+            return 0
+        try:
+            return self.socket_send(data)  # type: ignore[misc] # only asked of a plain socket
+        except OSError:
+            # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
+            return 0
+
+    def _write_pieces(self, pieces: Iterator[bytes]) -> bool:
+        if self.is_plain:
+            for piece in pieces:
+                sent = self._send_now(piece)
+                if sent != len(piece):
+                    pieces = chain((piece[sent:],), pieces)
+                    break
+            else:
+                return True
+        self._pieces = pieces
+        return False
+
+    def _hand_over(self) -> bool:
+        """
+        Give the transport as many pieces as it has room for; only one if it asks for each.
+
+        :return: whether that was the end of the answer.
+        """
+        for piece in self._pieces or ():
+            self._pieces_handed += 1
+            self._transport.write(piece)
+            if self.is_plain or self._is_full:
+                return False
+        self._pieces = None
+        self._pieces_handed = 0
+        self._has_unsent = False
+        if self.is_plain:
+            self._transport.unregisterProducer()
+        return True
+
+
+def is_plain_socket(transport: Any) -> bool:
+    """Return whether a transport is only a socket, as of TCP and Unix endpoints, without TLS."""
+    return isinstance(transport, TCPTransport) and not transport.TLS
+
+
+def _pieces(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut an answer into pieces, none of them much larger than `LARGEST_PIECE`."""
+    for large in body:
+        for position in range(0, len(large), LARGEST_PIECE):
+            yield start + large[position : position + LARGEST_PIECE]
+            start = b""
+    if start:
+        yield start

@@ -1,0 +1,197 @@
+"""Checking topics before anything is published to them."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import CancelledError
+
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.errors import (
+    BrokerIncompatible,
+    BrokerStopped,
+    BrokerUnavailable,
+    IllegalTopic,
+    TopicNotAuthorized,
+    UnknownTopic,
+)
+from sampleapp.model import RecordMetadata
+from tests.brokers.kafka.producer.world import TIMEOUT_S, World, publish_now, warm
+from tests.support.kafka_simulator import Fate, reason
+
+
+def check(world, *topics):
+    """Begin a check; return a list that gets its result."""
+    results = []
+    world.producer.check_topics(topics).addBoth(results.append)
+    return results
+
+
+def kinds(results):
+    [errors] = results
+    return {name: type(error) for name, error in errors.items()}
+
+
+def remembered(world):
+    # The topics in memory show nowhere else.
+    return set(world.producer._accumulator.topics)  # noqa: SLF001 -- for this
+
+
+def test_of_topics_that_are_known_nobody_is_asked():
+    world = warm()
+    loads = len(world.cluster.loads)
+    assert check(world, "t") == [{}]
+    assert check(world) == [{}]
+    world.advance(1)
+    assert len(world.cluster.loads) == loads
+
+
+def test_a_topic_that_is_not_known_is_learnt_and_then_known():
+    world = World()
+    results = check(world, "t")
+    assert results == []
+    world.advance(0.1)
+    assert results == [{}]
+    loads = len(world.cluster.loads)
+    publish_now(world, b"1")
+    assert len(world.cluster.loads) == loads
+
+
+def test_what_keeps_topics_from_being_published_to_is_told_as_publishing_would_all_at_once():
+    world = warm()
+    world.cluster.topic_errors = {
+        "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "wrong": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    loads = len(world.cluster.loads)
+    results = check(world, "t", "absent", "secret", "wrong", "no name", "absent-too")
+    world.advance(0.5)
+    assert results == []
+    world.advance(1)
+    assert kinds(results) == {
+        "absent": UnknownTopic,
+        "absent-too": UnknownTopic,
+        "secret": TopicNotAuthorized,
+        "wrong": IllegalTopic,
+        "no name": IllegalTopic,
+    }
+    assert set(world.cluster.loads[loads][1]) == {"absent", "secret", "wrong", "absent-too"}
+    assert remembered(world) == {"t"}
+
+
+def test_publishing_and_checking_wait_for_the_same_answer():
+    world = World()
+    single = world.publish(b"1", topic="absent")
+    results = check(world, "absent")
+    world.advance(1.5)
+    assert type(single[0].value) is UnknownTopic
+    assert kinds(results) == {"absent": UnknownTopic}
+    assert results[0]["absent"] is not single[0].value
+
+
+def test_checking_makes_topics_that_are_made_by_publishing():
+    world = World(auto_create=True)
+    results = check(world, "new")
+    world.advance(1)
+    assert results == [{}]
+    assert world.cluster.topics["new"]
+
+
+def test_a_topic_that_is_not_made_is_told_to_be_absent_after_a_while():
+    world = World(auto_create=True, delivery_timeout_s=20.0)
+    world.cluster.creates_topics = False
+    results = check(world, "new")
+    world.advance(4, step_s=0.05)
+    assert results == []
+    world.advance(2, step_s=0.05)
+    assert kinds(results) == {"new": UnknownTopic}
+
+
+def test_a_cluster_that_does_not_answer_in_time_keeps_topics_from_being_published_to():
+    world = World()
+    world.cluster.cut_off(reason())
+    results = check(world, "t", "u")
+    world.advance(TIMEOUT_S - 0.2)
+    assert results == []
+    world.advance(0.4)
+    assert kinds(results) == {"t": BrokerUnavailable, "u": BrokerUnavailable}
+    assert remembered(world) == set()
+    world.producer.stop()
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_a_cluster_that_is_known_not_to_be_reachable_is_waited_for_as_shortly_as_by_publishing():
+    world = World(delivery_timeout_s=20.0)
+    world.cluster.cut_off(reason())
+    world.producer.cluster_unreachable(reason())
+    results = check(world, "t")
+    world.advance(1.7)
+    assert kinds(results) == {"t": BrokerUnavailable}
+
+
+def test_a_cluster_that_cannot_be_used_is_told_at_once():
+    world = World()
+    world.cluster.cut_off(reason(lasting=True, incompatible=True))
+    results = check(world, "t")
+    world.advance(0.2)
+    assert kinds(results) == {"t": BrokerIncompatible}
+
+
+def test_a_thousand_topics_are_checked_at_once_and_no_more_after_some_that_do_not_exist():
+    world = World()
+    names = [f"made-up-{number}" for number in range(2500)]
+    results = check(world, *names)
+    world.advance(0.5)
+    assert remembered(world) == set(names[:1000])
+    world.advance(1)
+    assert set(results[0]) == set(names[:1000])
+    assert remembered(world) == set()
+    for name in names:
+        world.cluster.add_partitions(1, topic=name)
+    found = check(world, *names)
+    world.advance(1)
+    assert found == [{}]
+
+
+def test_cancelling_a_check_stops_the_waiting_only():
+    world = World()
+    results = []
+    answer = world.producer.check_topics(["t"]).addBoth(results.append)
+    answer.cancel()
+    assert results[0].check(CancelledError)
+    world.advance(0.5)
+    assert check(world, "t") == [{}]
+
+
+@pytest.mark.parametrize("how", ["drain", "give_up"])
+def test_stopping_ends_a_check(how):
+    world = World()
+    results = check(world, "t", "u")
+    getattr(world.producer, how)()
+    assert kinds(results) == {"t": BrokerStopped, "u": BrokerStopped}
+    assert kinds(check(world, "t")) == {"t": BrokerStopped}
+    world.producer.stop()
+    assert world.clock.getDelayedCalls() == []
+    assert remembered(world) == set()
+
+
+def test_a_topic_that_is_only_checked_is_forgotten_like_one_that_nobody_publishes_to():
+    world = World()
+    check(world, "t")
+    world.advance(0.5)
+    world.clock.advance(200)
+    world.producer.cluster_reached()
+    world.advance(0.5)
+    assert remembered(world) == {"t"}
+    world.clock.advance(200)
+    world.producer.cluster_reached()
+    assert remembered(world) == set()
+
+
+def test_records_that_are_there_before_their_topic_is_known_do_not_keep_it_from_being_checked():
+    world = World()
+    world.decide(lambda: Fate.ANSWERED)
+    outcome = world.publish(b"1")
+    results = check(world, "t")
+    world.advance(0.5)
+    assert results == [{}]
+    assert isinstance(outcome[0], RecordMetadata)

@@ -1,0 +1,60 @@
+"""Readers of a cluster that is simulated."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.reader import Reader
+from sampleapp.model import EARLIEST
+from tests.support.kafka_simulator import TOPIC, Cluster
+
+
+class Reading:
+    """A reader of a cluster, whose clock a test moves on."""
+
+    def __init__(self, cluster, **options):
+        self.cluster = cluster
+        cluster.has_readers = True
+        self.reader = Reader(new_client=cluster.new_client, clock=cluster.clock, **options)
+
+    def begin(self, starts=(), *, others=EARLIEST, limit=500, max_bytes=2**20, topic=TOPIC):
+        return self.reader.read(
+            topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes
+        )
+
+    def read(self, starts=(), **options):
+        return self.result_of(self.begin(starts, **options))
+
+    def result_of(self, reading: Deferred):
+        results = []
+        reading.addBoth(results.append)
+        self.cluster.until(lambda: results)
+        if isinstance(results[0], Failure):
+            results[0].raiseException()
+        return results[0]
+
+    def stop(self):
+        stopping = self.reader.stop()
+        self.cluster.run(1)
+        assert stopping.called
+        assert all(client.closed and not client.open for client in self.cluster.clients)
+        # Reading makes no topics.
+        assert not any(creates for _, _, creates in self.cluster.loads)
+        self.cluster.run(20)
+        assert self.cluster.clock.getDelayedCalls() == []
+
+
+@pytest.fixture
+def new_reader():
+    """Makes readers, and stops them at the end."""
+    made = []
+
+    def make(cluster=None, **options):
+        made.append(Reading(cluster or Cluster(), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

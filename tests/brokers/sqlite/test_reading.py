@@ -1,0 +1,221 @@
+"""Reads of the SQLite broker that no other broker has: deleted records, made files, steps on the thread."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
+
+from sampleapp.brokers.sqlite import reading
+from sampleapp.brokers.sqlite.store import Store
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, UnknownTopic
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, RecordMetadata
+from tests.support.brokers import eventually, outcomes, record, settled, turns, within
+from tests.support.sqlite import new_broker, other_connection, running
+
+
+def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000):
+    return broker.read(topic=topic, starts={}, others=start, limit=limit, max_bytes=max_bytes)
+
+
+def offsets(result):
+    return [each.offset for each in result.records]
+
+
+def delete(path, condition):
+    with other_connection(path) as connection:
+        connection.execute(f"DELETE FROM record WHERE {condition}")
+
+
+@pytest_twisted.ensureDeferred
+async def test_deleted_records_are_gone_for_an_exact_position_and_only_for_that(path):
+    async with running(path) as broker:
+        await settled(broker, [record("t", b"%d" % n, timestamp_ms=n) for n in range(10)])
+        delete(path, "offset IN (0, 1, 2, 5, 9)")
+        gone = await within(read(broker, 2))
+        assert gone.gone == [GoneRecords(partition=0, asked=2, earliest=3)]
+        assert (offsets(gone), gone.positions, gone.ends, gone.is_up_to_date) == ([], {0: 2}, {0: 10}, False)
+        for start in (3, EARLIEST, FromOffset(1), FromEnd(99), FromTime(0)):
+            found = await within(read(broker, start))
+            assert (offsets(found), found.positions, found.gone) == ([3, 4, 6, 7, 8], {0: 10}, ())
+        assert offsets(await within(read(broker, 5))) == [6, 7, 8]
+        assert (await within(read(broker, EARLIEST, limit=0))).positions == {0: 3}
+        delete(path, "offset < 100")
+        assert (await within(read(broker, 9))).gone == [GoneRecords(partition=0, asked=9, earliest=10)]
+        empty = await within(read(broker))
+        assert (empty.positions, empty.is_up_to_date) == ({0: 10}, True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_rest_that_is_deleted_during_a_read_is_left_to_the_next(path, monkeypatch):
+    monkeypatch.setattr(reading, "_STEP_RECORDS", 2)
+    section, found = Store.section, []
+
+    def deleting(store, *arguments, **options):
+        if len(found) == 1:
+            delete(path, "offset < 8")
+        found.append(section(store, *arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(Store, "section", deleting)
+    async with running(path) as broker:
+        await settled(broker, [record("t", b"%d" % n) for n in range(10)])
+        first = await within(read(broker))
+        assert (offsets(first), first.positions) == ([0, 1], {0: 2})
+        assert (await within(read(broker, 2))).gone == [GoneRecords(partition=0, asked=2, earliest=8)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_topic_keeps_its_id_and_another_file_or_a_topic_made_again_has_another(path, tmp_path):
+    ids = []
+    for file in (path, path, tmp_path / "other"):
+        async with running(file) as broker:
+            await settled(broker, [record("t"), record("u")])
+            ids += [(await within(read(broker, topic=topic))).topic_id for topic in ("t", "u")]
+    assert ids[:2] == ids[2:4]
+    assert len(set(ids)) == 4
+    with other_connection(path) as connection:
+        connection.execute("DELETE FROM topic WHERE name = 'u'")
+        # As an operator does it, or an older version that had the file open before this one.
+        connection.execute("INSERT INTO topic (name) VALUES ('u')")
+    async with running(path) as broker:
+        again = (await within(read(broker, topic="u"))).topic_id
+    assert again not in ids
+    assert len(again) == 16
+
+
+@pytest.mark.parametrize("topic", ["missing", "\ud800"])
+@pytest_twisted.ensureDeferred
+async def test_a_topic_that_is_not_there_is_not_made(path, topic):
+    async with running(path) as broker:
+        (failed,) = await outcomes([read(broker, topic=topic)])
+        assert isinstance(failed, UnknownTopic)
+        assert await within(broker.list_topics()) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_size_of_headers_counts(path):
+    async with running(path) as broker:
+        await settled(broker, [record("t", headers=(("h", bytes(1000)),)) for _ in range(9)])
+        assert 2 <= len((await within(read(broker, max_bytes=3000))).records) <= 3
+
+
+@pytest.mark.parametrize("damage", ["'no JSON'", "'[]'", "x'00'"])
+@pytest_twisted.ensureDeferred
+async def test_damaged_headers_are_reported_where_they_are(path, damage):
+    async with running(path) as broker:
+        sent = [record("t", b"%d" % n, headers=(("h", b"%d" % n),)) for n in range(100)]
+        await within(broker.publish_many(sent))
+        found = await within(read(broker))
+        assert [each.headers for each in found.records] == [each.headers for each in sent]
+        with other_connection(path) as connection:
+            connection.execute(f"UPDATE record SET headers = {damage} WHERE offset = 50")
+        if damage != "'[]'":
+            (failed,) = await outcomes([read(broker)])
+            assert isinstance(failed, BrokerUnavailable)
+            assert str(path) not in str(failed)
+        assert offsets(await within(read(broker, 51))) == list(range(51, 100))
+        assert offsets(await within(read(broker, limit=50))) == list(range(50))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_time_is_searched_for_in_steps_and_only_once_in_each(path, monkeypatch, disk):
+    monkeypatch.setattr(reading, "_BLOCK_OFFSETS", 3)
+    times = [5, 1, 2, 3, 9, 4, 4, 8, 7, 10]
+    async with running(path) as broker:
+        await settled(broker, [record("t", timestamp_ms=time) for time in times])
+        for asked in range(12):
+            first = next((n for n, time in enumerate(times) if time >= asked), 10)
+            assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
+        disk.asked.clear()
+        for asked, first in ((-(10**30), 0), (10**30, 10)):
+            assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
+        # Only the first and the last block.
+        assert disk.asked["search_time"] == 2
+        await settled(broker, [record("t", timestamp_ms=11), record("t", timestamp_ms=12)])
+        for deleted in (0, 1, 4, 9, 11, 12):
+            delete(path, f"offset < {deleted}")
+            for asked, first in ((0, deleted), (11, max(10, deleted)), (12, max(11, deleted)), (13, 12)):
+                assert (await within(read(broker, FromTime(asked), limit=0))).positions == {0: first}
+
+
+@pytest_twisted.ensureDeferred
+async def test_publishes_do_not_wait_for_reads_to_end(path, monkeypatch):
+    monkeypatch.setattr(reading, "_STEP_RECORDS", 2)
+    async with running(path) as broker:
+        await within(broker.publish_many([record("t", b"%d" % n) for n in range(60)]))
+        ended = []
+        reads = [read(broker).addCallback(lambda found: ended.append("read") or found) for _ in range(10)]
+        for _ in range(5):
+            await within(broker.publish(record("t")).addCallback(lambda _: ended.append("published")))
+        found = await outcomes(reads)
+        assert ended[:5] == ["published"] * 5
+        for each in found:
+            assert offsets(each) == list(range(each.positions[0]))
+            assert each.ends == each.positions
+
+
+@pytest_twisted.ensureDeferred
+async def test_only_the_waiting_is_cancelled_and_the_next_step_waits_for_the_one_before(path, monkeypatch):
+    async with running(path) as broker:
+        await settled(broker, [record("t") for _ in range(3)])
+        cancelled, other = read(broker), read(broker)
+        queued = read(broker)
+        cancelled.cancel()
+        queued.cancel()
+        ends = await outcomes([cancelled, other, queued])
+        assert [type(each) for each in ends[::2]] == [CancelledError] * 2
+        assert offsets(ends[1]) == [0, 1, 2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_disk_that_hangs_is_reported_and_the_broker_can_be_stopped(path, disk):
+    clock = Clock()
+    broker = new_broker(path, clock=clock)
+    (early,) = await outcomes([read(broker)])
+    assert isinstance(early, BrokerUnavailable)
+    broker.start()
+    disk.hang("section")
+    reads = [read(broker), read(broker)]
+    await eventually(lambda: disk.asked["section"])
+    clock.advance(15)
+    late, also_late = await outcomes(reads)
+    assert {type(late), type(also_late)} == {BrokerUnavailable}
+    assert "not responded" in str(late)
+    waiting = read(broker)
+    stopping = broker.stop(deadline_s=20)
+    assert [type(each) for each in await outcomes([waiting, read(broker)])] == [BrokerStopped] * 2
+    disk.answer()
+    await eventually(lambda: clock.advance(0.1) or stopping.called)
+    await within(stopping)
+    assert disk.asked["section"] == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_failure_that_nobody_expects_is_logged_and_told_as_an_error_of_reading(
+    path, monkeypatch, no_failure_is_lost
+):
+    def cancelled(*_, **__):
+        raise CancelledError
+
+    async with running(path) as broker:
+        await within(broker.publish(record("t")))
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "section", lambda *_, **__: 1 / 0)
+            (failed,) = await outcomes([read(broker)])
+        assert isinstance(failed, BrokerUnavailable)
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "section", cancelled)
+            (failed,) = await outcomes([read(broker)])
+        assert isinstance(failed, BrokerUnavailable)
+        with monkeypatch.context() as patched:
+            patched.setattr("sampleapp.brokers.sqlite.thread.PrivateThread.run", lambda *_: 1 / 0)
+            (failed,) = await outcomes([read(broker)])
+        assert isinstance(failed, BrokerUnavailable)
+        await turns()
+        assert offsets(await within(read(broker))) == [0]
+        assert isinstance(await within(broker.publish(record("t"))), RecordMetadata)
+    kinds = [ZeroDivisionError, CancelledError, ZeroDivisionError]
+    assert [failure.type for failure in no_failure_is_lost] == kinds
+    no_failure_is_lost.clear()

@@ -1,0 +1,74 @@
+"""``sampleapp consume --url``: the records of a topic through a live service."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.command import DEADLINE_S, Watched, publish, sampleapp
+from tests.support.live_service import LiveService
+
+
+@pytest.fixture(scope="module")
+def topic(service):
+    """A topic with a record of every kind."""
+    with closing(http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=DEADLINE_S)) as connection:
+
+        def send(method, path, body, content_type="application/octet-stream"):
+            connection.request(method, path, body, {"Content-Type": content_type})
+            response = connection.getresponse()
+            answer = response.read()
+            assert response.status == 200, answer
+
+        message = {"topic": "kinds", "content": "\u0085 \u2028 \x00 é", "headers": {"b": "1", "a": ""}}
+        send("POST", "/messages", json.dumps(message), "application/json")
+        send("POST", "/messages", json.dumps(message | {"key": "k", "timestamp": 1}), "application/json")
+        send("POST", "/topics/kinds?key=%FF%00", b"\x00\xff")
+        send("POST", "/topics/kinds?key=", b"")
+        send("DELETE", "/topics/kinds?key=k", b"")
+        send("POST", "/topics/kinds", b"x" * 100_000)
+    return "kinds"
+
+
+# All other options are in test_pages, without processes.
+@pytest.mark.parametrize("options", [[], ["--from", "-5", "--limit", "2", "--key", "k"]], ids=" ".join)
+def test_the_output_is_that_of_reading_the_broker_byte_for_byte(service, topic, options):
+    direct = sampleapp(service, "consume", topic, "--broker", service.broker, *options)
+    assert direct[0].count("\n") >= 2
+    assert sampleapp(service, "consume", topic, "--url", service.url, *options) == direct
+
+
+def test_it_says_what_to_do_when_it_cannot_read(service, topic):
+    arguments = ["--url", service.url]
+    _, stderr = sampleapp(service, "consume", "none", *arguments, code=1)
+    assert stderr == "Error: There is no topic 'none'. Is its name right?\n"
+    _, stderr = sampleapp(service, "consume", topic, "--partition", "7", *arguments, code=1)
+    assert stderr == "Error: There is no partition 7 of 'kinds'. Is its name right?\n"
+
+
+@pytest.mark.slow
+def test_follow_goes_on_after_a_crash_of_the_service_and_ends_with_sigterm(tmp_path):
+    with LiveService(directory=tmp_path) as service:
+        publish(service, "live", "first")
+        with Watched(service, "consume", "live", "--follow", "--url", service.url) as following:
+            following.wait_for('"value":"first"')
+            publish(service, "live", "second")
+            following.wait_for('"value":"second"')
+            service.kill()
+            following.wait_for("Asking again until there is an answer.")
+            port = urlsplit(service.url).port
+            with LiveService(directory=tmp_path, listen=f"tcp:{port}:interface=127.0.0.1") as again:
+                publish(again, "live", "third")
+                following.wait_for('"value":"third"')
+                publish(again, "live", "fourth")
+                following.wait_for('"value":"fourth"')
+                following.process.send_signal(signal.SIGTERM)
+                code, lines = following.end()
+    assert code == 0
+    assert [json.loads(line)["offset"] for line in lines if line.startswith("{")] == [0, 1, 2, 3]
+    assert [line for line in lines if not line.startswith("{")][1:] == ["The service answers again."]

@@ -1,0 +1,82 @@
+"""The search of the built documentation, in a browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.support.chromium import CHROMIUM, Chromium
+
+pytest.importorskip("furo")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="this machine has no Chromium")
+
+RESULTS = "[...document.querySelectorAll('#search-results li')]"
+FINISHED = "document.querySelector('.search-summary')?.innerText.startsWith('Search finished')"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The documentation as HTML."""
+    directory = tmp_path_factory.mktemp("html")
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-b", "html", Path(__file__).parents[2] / "docs", directory],
+        check=True,
+        timeout=300,
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(directory=tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module", params=["http", "file"])
+def address(request, built):
+    """The address of the pages: on a server, or as files that a reader opens."""
+    if request.param == "file":
+        yield built.as_uri()
+        return
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(built))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", ["200", "429", "503"])
+def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, address, status):
+    browser.open(f"{address}/search.html?q={status}")
+    browser.wait_for(FINISHED)
+    assert browser.evaluate(f"{RESULTS}[0].querySelector('a').href").startswith(
+        f"{address}/reference/http/index.html"
+    )
+
+
+def test_a_number_among_words_is_searched_for_and_shown_in_its_sentence(browser, address):
+    browser.open(f"{address}/search.html?q=reader+25000000000000")
+    browser.wait_for("document.querySelector('.search-summary')?.innerText.includes('did not match')")
+    browser.open(f"{address}/search.html?q=MurmurHash2+16,384")
+    browser.wait_for(FINISHED)
+    assert browser.evaluate(f"{RESULTS}[0].querySelector('a').innerText") == "Decisions"
+    browser.wait_for(f"{RESULTS}[0].querySelector('.context')?.innerText.includes('MurmurHash2')")
+
+
+@pytest.mark.parametrize("query", ["tombstone", "retry after"])
+def test_a_result_shows_the_words_on_its_page(browser, address, query):
+    browser.open(f"{address}/search.html?q={query}")
+    browser.wait_for(FINISHED)
+    browser.wait_for(f"{RESULTS}.some((each) => each.querySelector('.context')?.innerText.length > 100)")

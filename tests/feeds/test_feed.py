@@ -1,0 +1,39 @@
+"""The feed of one topic, with many listeners of different partitions."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.feeds.feed import Feed
+from sampleapp.feeds.views import Audience, Selection
+from tests.feeds.test_views import Stream
+from tests.support.brokers import record
+
+
+class CountingAudience(Audience):
+    def __init__(self):
+        super().__init__(make_event=bytes)
+        self.counts = []
+
+    def take(self, partition, records):
+        self.counts.append(len(records) * self.selections)
+        super().take(partition, records)
+
+
+def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_at_once():
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    broker.publish(record("t", b"first"))
+    audience = CountingAudience()
+    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    clock.pump([0] * 10)
+    streams = [Stream() for _ in range(100)]
+    for number, stream in enumerate(streams, 1):
+        feed.join(stream, {0: 1}, Selection("id", skipped=frozenset([number])))
+    for number in range(300):
+        broker.publish(record("t", b"%d" % number))
+    clock.pump([0] * 1000)
+    assert {tuple(stream.offsets) for stream in streams} == {tuple(range(1, 301))}
+    assert max(audience.counts) <= 800

@@ -1,0 +1,131 @@
+"""What is wrong with the command line of the service is said with what would be right."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.python.usage import UsageError
+
+from sampleapp.service.options import Options
+from sampleapp.web import Limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--port", "9090"],
+            (
+                "option --port not recognized; give the port with --listen, such as "
+                "--listen tcp:9090:interface=127.0.0.1"
+            ),
+        ),
+        (
+            ["-p", "9090"],
+            (
+                "option -p not recognized; give the port with --listen, such as "
+                "--listen tcp:9090:interface=127.0.0.1"
+            ),
+        ),
+        (["--reading-topic=r"], "option --reading-topic not recognized; did you mean --readings-topic?"),
+        (["--colour"], "option --colour not recognized"),
+        (["--broker"], "option --broker requires argument"),
+        (["extra"], "Unexpected argument 'extra': the service takes only options."),
+        (
+            ["--broker=memory:", "tcp:80", "--check"],
+            "Unexpected argument 'tcp:80': the service takes only options.",
+        ),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_one_that_was_meant(arguments, sentence):
+    with pytest.raises(UsageError) as caught:
+        Options().parseOptions(arguments)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "example", "zero_is_allowed"),
+    [
+        ("--max-body", "a whole number of bytes above zero", "1048576", False),
+        ("--max-body-memory", "a whole number of bytes above zero", "268435456", False),
+        ("--header-timeout", "a number of seconds above zero", "10 or 2.5", False),
+        ("--min-body-rate", "a whole number of bytes a second above zero", "1024", False),
+        ("--body-grace", "a number of seconds that is not negative", "10 or 2.5", True),
+        ("--body-idle-timeout", "a number of seconds above zero", "10 or 2.5", False),
+        ("--idle-timeout", "a number of seconds above zero", "10 or 2.5", False),
+        ("--send-timeout", "a number of seconds above zero", "10 or 2.5", False),
+        ("--max-connections", "a whole number above zero", "10000", False),
+        ("--max-waiting", "a whole number above zero", "10000", False),
+        ("--max-streams", "a whole number, 0 or more", "10000", True),
+        ("--max-streams-per-caller", "a whole number, 0 or more", "5000", True),
+        ("--max-followed-topics", "a whole number above zero", "100", False),
+        ("--drain-timeout", "a number of seconds that is not negative", "10 or 2.5", True),
+    ],
+)
+def test_a_limit_that_is_no_such_number_is_refused_with_what_would_be_right(
+    option, kind, example, zero_is_allowed
+):
+    for nonsense in (
+        "",
+        "many",
+        "-1",
+        "nan",
+        "inf",
+        "1 h",
+        "10s",
+        "1e400",
+        "1_0",
+        " 10",
+        "10\n",
+        "\N{ARABIC-INDIC DIGIT ONE}",
+        *([] if zero_is_allowed else ["0"]),
+    ):
+        with pytest.raises(UsageError) as caught:
+            Options().parseOptions([f"{option}={nonsense}"])
+        assert str(caught.value) == f"{option} takes {kind}, such as {example}, not {nonsense!r}."
+    if zero_is_allowed:
+        Options().parseOptions([f"{option}=0"])
+
+
+def test_seconds_may_be_written_in_each_usual_way():
+    for text, seconds in (("10", 10), ("2.5", 2.5), ("2.", 2), (".5", 0.5), ("1e3", 1000), ("25E-1", 2.5)):
+        options = Options()
+        options.parseOptions([f"--drain-timeout={text}"])
+        assert options.config.drain_timeout_s == seconds
+
+
+def test_each_limit_has_an_option():
+    options = Options()
+    options.parseOptions(
+        [
+            "--max-body=1",
+            "--header-timeout=2",
+            "--min-body-rate=3",
+            "--body-grace=4.5",
+            "--idle-timeout=5",
+            "--send-timeout=6",
+            "--max-connections=7",
+            "--max-waiting=8",
+            "--drain-timeout=9",
+            "--max-body-memory=10",
+            "--body-idle-timeout=11",
+            "--max-streams=12",
+            "--max-streams-per-caller=13",
+            "--max-followed-topics=14",
+        ]
+    )
+    assert options.config.drain_timeout_s == 9
+    assert options.config.limits == Limits(
+        max_body=1,
+        header_timeout_s=2,
+        body_rate=3,
+        body_grace_s=4.5,
+        idle_timeout_s=5,
+        send_timeout_s=6,
+        max_connections=7,
+        max_waiting=8,
+        max_body_memory=10,
+        body_idle_timeout_s=11,
+        max_streams=12,
+        max_streams_per_caller=13,
+        max_followed_topics=14,
+    )

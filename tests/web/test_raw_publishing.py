@@ -1,0 +1,249 @@
+"""``/topics/{topic}``: any body as a record, and tombstones."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from urllib.parse import quote_from_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.errors import PublishError
+from sampleapp.model import Record
+from sampleapp.web.problems import ROWS
+from tests.support import strategies
+from tests.support.brokers import Recorder
+from tests.support.callers import by, caller
+from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
+from tests.web.http import assert_problem, chunked
+
+EVENT = [
+    (b"Ce-Specversion", b"1.0"),
+    (b"Ce-Type", b"com.example.someevent"),
+    (b"Ce-Source", b"/mycontext"),
+    (b"Ce-Id", b"1234"),
+]
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def record_of(**members):
+    return Record(**{"topic": "t", "key": None, "timestamp_ms": 1_700_000_000_000, **members})
+
+
+def pointers_of(response):
+    assert_problem(response, 422)
+    problem = json.loads(response.body)
+    assert problem["type"] == "urn:sampleapp:problem:invalid-parameters"
+    return [fault["pointer"] for fault in problem["errors"]]
+
+
+content_types = st.none() | st.sampled_from(
+    [
+        *[b"application/json", b"text/plain", b"", b"application/octet-stream", b"application/x-ndjson"],
+        *[b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=x", b"no type", b"\xff"],
+    ]
+)
+
+
+@given(
+    strategies.topics,
+    st.none() | st.binary(),
+    st.binary(),
+    content_types,
+    st.tuples(st.none() | st.integers(1, 20), st.lists(st.floats(0, 1), max_size=5)),
+)
+def test_any_body_in_any_segments_becomes_one_record_byte_for_byte(topic, key, body, content_type, pieces):
+    chunk_size, cuts = pieces
+    service = InMemoryService(broker=PromptBroker())
+    target = f"/topics/{topic}" if key is None else f"/topics/{topic}?key={quote_from_bytes(key)}"
+    headers = [] if content_type is None else [(b"Content-Type", content_type)]
+    if chunk_size is None:
+        data = request_bytes("POST", target, headers, body)
+    else:
+        head = request_bytes("POST", target, [*headers, (b"Transfer-Encoding", b"chunked")])
+        data = head + chunked(body, chunk_size)
+    places = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
+    connection = service.connect()
+    connection.send(*(data[start:end] for start, end in pairwise(places)))
+    (response,) = connection.responses(["POST"])
+    assert (response.status, json.loads(response.body)) == (
+        200,
+        {"topic": topic, "partition": 0, "offset": 0},
+    )
+    assert service.broker.records == [record_of(topic=topic, key=key, value=body)]
+
+
+@given(strategies.topics, st.binary())
+def test_a_tombstone_has_its_key_and_no_value(topic, key):
+    service = InMemoryService(broker=PromptBroker())
+    response = service.request("DELETE", f"/topics/{topic}?key={quote_from_bytes(key)}")
+    assert (response.status, json.loads(response.body)) == (
+        200,
+        {"topic": topic, "partition": 0, "offset": 0},
+    )
+    assert service.broker.records == [record_of(topic=topic, key=key, value=None)]
+
+
+def test_a_tombstone_removes_a_reading_s_key_from_what_is_stored():
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    service = InMemoryService(broker=broker)
+    service.request("POST", "/topics/t?key=a+b", [], b"21.5")
+    service.request("DELETE", "/topics/t?key=a%20b")
+    observer = Recorder()
+    broker.follow(topic="t", observer=observer)
+    clock.pump([0.1] * 10)
+    assert [(record.key, record.value) for record in observer.records] == [(b"a b", b"21.5"), (b"a b", None)]
+    broker.stop(deadline_s=0)
+
+
+def test_a_post_without_any_body_is_an_empty_value(service):
+    assert service.request("POST", "/topics/t").status == 200
+    assert service.broker.records == [record_of(value=b"", timestamp_ms=1_700_000_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "pointers"),
+    [
+        ("POST", "/topics/..", ["/topic"]),
+        ("POST", "/topics/.?x", ["/topic", "/x"]),
+        ("POST", f"/topics/{'t' * 250}", ["/topic"]),
+        ("POST", "/topics/a%20b", ["/topic"]),
+        ("POST", "/topics/a%0A", ["/topic"]),
+        ("POST", "/topics/%C3%A4?key=1&key=2&Key=3", ["/topic", "/key", "/Key"]),
+        ("POST", "/topics/t?partition=1", ["/partition"]),
+        ("DELETE", "/topics/t", ["/key"]),
+        ("DELETE", "/topics/t?", ["/key"]),
+        ("DELETE", "/topics/a:b?k=1", ["/topic", "/k", "/key"]),
+        ("DELETE", "/topics/t?key=1&key=2", ["/key"]),
+    ],
+)
+def test_all_that_is_wrong_with_path_and_query_is_named_and_nothing_published(
+    service, method, target, pointers
+):
+    assert sorted(pointers_of(service.request(method, target))) == sorted(pointers)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/topics", 405),
+        ("/topics/", 404),
+        ("/topics/a/b", 404),
+        ("/topics/a%2Fb", 404),
+        ("/topics/%ff", 400),
+        ("/topics/%", 400),
+    ],
+)
+def test_what_is_no_segment_is_no_topic(service, target, status):
+    for method in ("POST", "DELETE"):
+        assert_problem(service.request(method, f"{target}?key=k"), status)
+    assert service.broker.records == []
+
+
+def test_a_tombstone_takes_no_body(service):
+    response = service.request("DELETE", "/topics/t?key=k", [], b"{}")
+    assert pointers_of(response) == [""]
+    assert service.request("DELETE", "/topics/t?key=k", [], b"").status == 200
+    assert len(service.broker.records) == 1
+
+
+def test_several_content_types_are_refused_since_it_cannot_be_told_what_the_body_is(service):
+    json_twice = [(b"Content-Type", b"application/json")] * 2
+    assert_problem(service.request("POST", "/topics/t", json_twice, b"{}"), 415)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("POST", "/topics/granted", b"HTTP/1.1 100 "),
+        ("DELETE", "/topics/granted?key=k", b"HTTP/1.1 100 "),
+        ("POST", "/topics/other", b"HTTP/1.1 403 "),
+        ("DELETE", "/topics/other?key=k", b"HTTP/1.1 403 "),
+        ("POST", "/topics/a:b", b"HTTP/1.1 422 "),
+        ("POST", "/topics/granted?x", b"HTTP/1.1 422 "),
+        ("DELETE", "/topics/granted", b"HTTP/1.1 422 "),
+    ],
+)
+def test_rights_path_and_query_are_looked_at_before_the_body_is_taken(method, target, status):
+    service = InMemoryService(broker=PromptBroker(), callers=caller("one", 'publish = ["granted"]'))
+    connection = service.connect()
+    headers = [by("one"), (b"Expect", b"100-continue"), (b"Content-Length", b"5")]
+    connection.send(request_bytes(method, target, headers))
+    assert connection.sent.startswith(status)
+    if status == b"HTTP/1.1 403 ":
+        assert b"may not publish to the topic other." in connection.sent
+
+
+publish_errors = [error for error in ROWS if issubclass(error, PublishError)]
+
+
+@pytest.mark.parametrize("error", publish_errors)
+@pytest.mark.parametrize(("method", "target"), [("POST", "/topics/t"), ("DELETE", "/topics/t?key=k")])
+def test_every_failure_has_the_status_that_it_has_for_a_message(error, method, target):
+    service = InMemoryService(broker=ManualBroker())
+    connection = service.connect()
+    connection.send(request_bytes(method, target))
+    service.broker.waiting[0].errback(error("Because."))
+    (response,) = connection.responses([method])
+    assert_problem(response, ROWS[error].status)
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_an_event_keeps_its_attributes_and_its_trace(service, mode):
+    content_type = {"binary": b"application/xml", "structured": b"application/cloudevents+json"}[mode]
+    headers = [*EVENT, (b"Content-Type", content_type), (b"traceparent", PARENT)]
+    assert service.request("POST", "/topics/t?key=k", headers, b"<a/>").status == 200
+    attributes = (
+        ("ce_specversion", b"1.0"),
+        ("ce_type", b"com.example.someevent"),
+        ("ce_source", b"/mycontext"),
+        ("ce_id", b"1234"),
+    )
+    assert service.broker.records == [
+        record_of(
+            key=b"k",
+            value=b"<a/>",
+            headers=(
+                ("content-type", content_type),
+                *(attributes if mode == "binary" else ()),
+                ("traceparent", PARENT),
+            ),
+        )
+    ]
+
+
+def test_what_an_event_lacks_is_named_with_all_else_that_is_wrong(service):
+    response = service.request("POST", "/topics/a:b?x", EVENT[:1], b"")
+    assert pointers_of(response) == ["/topic", "/x", "/ce-id", "/ce-source", "/ce-type"]
+    assert service.broker.records == []
+
+
+def test_a_trace_becomes_headers_of_tombstones_as_well(service):
+    service.request("DELETE", "/topics/t?key=k", [(b"traceparent", PARENT), (b"tracestate", b"a=b")])
+    assert service.broker.records[0].headers == (("traceparent", PARENT), ("tracestate", b"a=b"))
+
+
+def test_what_pages_of_other_sites_send_is_not_published(service):
+    for method in ("POST", "DELETE"):
+        response = service.request(method, "/topics/t?key=k", [(b"Origin", b"https://other.example")])
+        assert_problem(response, 403)
+    assert service.broker.records == []
+
+
+def test_routes_and_topics_are_counted_under_names_that_nobody_makes_up():
+    routes = []
+    service = InMemoryService(broker=PromptBroker())
+    service.site.on_answer = lambda exchange, answer: routes.append((exchange.route, answer.record.topic))
+    for n in range(3):
+        service.request("POST", f"/topics/t{n}")
+        service.request("DELETE", f"/topics/t{n}?key={n}")
+    assert {route for route, _ in routes} == {"/topics/{topic}"}
+    assert {topic for _, topic in routes} == {"t0", "t1", "t2"}

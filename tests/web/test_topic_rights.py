@@ -1,0 +1,107 @@
+"""A handler with a topic in its path is only ever called for a topic that the caller may use."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from twisted.internet.defer import succeed
+from twisted.web.server import Site
+
+from sampleapp.model import ConsumerRecord, PartitionDescription, ReadResult, TopicDescription
+from sampleapp.web.gate import TO_SEE
+from sampleapp.web.routing import Plan, Routes
+from tests.support.callers import by, caller
+from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
+
+GRANTED, OTHER = "granted", "other"
+QUERIES = ("", "?key=k")
+CONTENT_TYPES = (None, b"application/json", b"application/vnd.kafka.json.v2+json")
+BODIES = (b"", b'{"records":[{"value":1}]}', b"[]")
+
+
+class AskedBroker(PromptBroker):
+    """A broker that has every topic, and remembers for which it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.topics = set()
+
+    def publish(self, record):
+        self.topics.add(record.topic)
+        return super().publish(record)
+
+    def check_topics(self, topics, *, create=True):
+        self.topics.update(topics)
+        return succeed({})
+
+    def read(self, *, topic, **_):
+        self.topics.add(topic)
+        record = ConsumerRecord(topic=topic, partition=0, offset=0, timestamp_ms=0, key=b"k", value=b"v")
+        return succeed(
+            ReadResult(topic_id="x", records=[record], positions={0: 1}, ends={0: 1}, partitions=1)
+        )
+
+    def describe_topics(self, topics):
+        self.topics.update(topics)
+        partition = PartitionDescription(partition=0, leader=1, replicas=(1,), in_sync=(1,))
+        return succeed([TopicDescription(name=topic, partitions=(partition,)) for topic in topics])
+
+
+def topic_routes():
+    """Return the method and the path of every route of the service that has a topic in its path."""
+    found = set()
+    for part in InMemoryService().table.routes:
+        for rule in part.app.url_map.iter_rules():
+            if "topic" in rule.arguments:
+                assert rule.arguments <= {"topic", "partition"}, "give the new variable a value here"
+                found.update((method, rule.rule.replace("<partition>", "0")) for method in rule.methods)
+    return sorted(found)
+
+
+def answers(method, path, *, topic):
+    """Send every kind of request to a route in both ways, and return statuses and the topics in use."""
+    statuses, broker = set(), AskedBroker()
+    service = InMemoryService(
+        broker=broker, callers=caller("one", f'publish = ["{GRANTED}"]', f'consume = ["{GRANTED}"]')
+    )
+    servers = (service.site, Site(service.front_door.resource(), reactor=service.clock))
+    for server, query, content_type, body in product(servers, QUERIES, CONTENT_TYPES, BODIES):
+        headers = [by("one"), *([(b"Content-Type", content_type)] if content_type else [])]
+        connection = Connection(server)
+        connection.send(request_bytes(method, path.replace("<topic>", topic) + query, headers, body))
+        # Long work goes on in later turns of the reactor.
+        service.clock.pump([0, 0, 0])
+        (answer,) = connection.responses([method])
+        statuses.add(answer.status)
+        if answer.status == 403 and method != "HEAD":
+            assert f"topic {topic}." in json.loads(answer.body).get("detail", answer.body.decode())
+    return statuses, broker.topics
+
+
+def test_there_are_routes_with_topics():
+    assert {method for method, _ in topic_routes()} >= {"GET", "HEAD", "POST", "DELETE"}
+
+
+@pytest.mark.parametrize(("method", "path"), topic_routes())
+def test_no_route_is_served_for_a_topic_that_the_caller_may_not_use(method, path):
+    statuses, topics = answers(method, path, topic=OTHER)
+    assert 403 in statuses
+    assert all(400 <= status < 500 for status in statuses), statuses
+    assert topics == set()
+
+
+@pytest.mark.parametrize(("method", "path"), topic_routes())
+def test_every_route_is_served_for_a_topic_that_the_caller_may_use(method, path):
+    statuses, topics = answers(method, path, topic=GRANTED)
+    assert 200 in statuses
+    assert topics == {GRANTED}
+
+
+@pytest.mark.parametrize("declare", [Routes().route, Routes().planned_route])
+def test_a_route_with_a_topic_cannot_be_declared_without_its_use(declare):
+    with pytest.raises(ValueError, match="must have the variable <topic> and topic_use"):
+        declare("/things/<topic>", "GET")(Plan)
+    with pytest.raises(ValueError, match="must have the variable <topic> and topic_use"):
+        declare("/things/<name>", "GET", topic_use=TO_SEE)(Plan)
