@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import gzip
-import socket
 import tracemalloc
 from itertools import pairwise
 
@@ -36,6 +35,7 @@ from sampleapp.access.issuer_keys import (
 )
 from tests.support.client_servers import CannedResource, Listener, SilentResource, listening, talker
 from tests.support.files import written
+from tests.support.free_ports import refusing_port
 from tests.support.issuer import ISSUER, NOW_S, jwk, jwks, signed
 from tests.support.logs import logged, logged_lines
 
@@ -460,11 +460,8 @@ async def test_an_answer_that_is_none_is_a_failure(factory, reason):
 
 @pytest_twisted.ensureDeferred
 async def test_where_nothing_listens_nothing_can_be_reached():
-    with socket.socket() as unused:
-        # Bound, but not listening, so that no other program can use the port.
-        unused.bind(("127.0.0.1", 0))
-        with pytest.raises(FetchFailed, match="cannot be reached"):
-            await fetch_with(reactor)(f"http://127.0.0.1:{unused.getsockname()[1]}/")
+    with refusing_port() as port, pytest.raises(FetchFailed, match="cannot be reached"):
+        await fetch_with(reactor)(f"http://127.0.0.1:{port}/")
 
 
 class FastReactor:

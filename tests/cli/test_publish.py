@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 import termios
 import time
 from array import array
 
 from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal, stored
+from tests.support.free_ports import refusing_port
 from tests.support.process import records
 
 
@@ -72,10 +72,8 @@ def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):
 
 
 def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
-    with socket.socket() as unused:
-        # Bound, but not listening: nobody else can be there.
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}/"
         for arguments in (["publish", "t", "c"], ["readings"]):
             _, stderr = sampleapp(service, *arguments, url=url, code=1)
             assert stderr.endswith(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 import time
 from collections import Counter
@@ -12,16 +11,11 @@ import pytest
 
 from tests.support.command import DEADLINE_S, Watched, stored
 from tests.support.command import publish as publish_by_hand
+from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
 
 # More than can be on their way on all connections, when the service goes.
 PART = 10_000
-
-
-def free_port():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
 
 
 def numbers(told):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import time
 import pytest
 
 from tests.support.command import stored
+from tests.support.free_ports import refusing_port
 from tests.support.live_service import LiveService
 
 pytestmark = pytest.mark.page
@@ -91,9 +91,8 @@ def test_an_answer_that_is_a_problem_is_printed_as_it_is_and_fails(project, serv
 
 @pytest.mark.parametrize("name", [*PUBLISHING, "readings_v1.py", "readings_v2.py"])
 def test_an_example_says_in_one_line_that_nothing_answers(project, name):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}/"
         ended = run(project, name, url)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"Nothing answers at {url}: Connection was refused")

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import process
 from tests.support.event_source import SITE, EventSource
+from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
 from tests.support.waiting import wait_until
 
@@ -35,12 +36,6 @@ http {{
     include site.conf;
 }}
 """
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def replaced(text, **changes):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.free_ports import free_port
 from tests.support.live_service import TWISTD_SAMPLEAPP, LiveService
 from tests.support.process import connect, get, publish
 from tests.support.systemd import NotifySocket, with_sockets
@@ -197,9 +198,7 @@ ACTIVATE = shutil.which("systemd-socket-activate")
 
 @pytest.mark.skipif(ACTIVATE is None, reason="this machine has no systemd-socket-activate")
 def test_systemd_itself_hands_over_a_socket(tmp_path, installed):
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     listen = f"127.0.0.1:{port}"
     activate = [ACTIVATE, "--listen", listen, "--fdname", "http"]
     activate += [f"--setenv={name}={value}" for name, value in installed.items()]

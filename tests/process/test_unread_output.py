@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.metrics.service import samples_in
+from tests.support.free_ports import free_port
 from tests.support.live_service import TWISTD_SAMPLEAPP
 from tests.support.process import DEADLINE_S, get
 from tests.support.secrets import record_output
@@ -49,9 +49,7 @@ class Unread:
     """A service whose standard output and standard error are a pipe that is read when the test does so."""
 
     def __init__(self, directory, environment, command, *options):
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.process = subprocess.Popen(
             [*command, "--listen", f"tcp:{self.port}:interface=127.0.0.1", "--broker", "memory:", *options],
             cwd=directory,

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import random
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -40,14 +38,12 @@ from tests.real_kafka.node import Node
 from tests.real_kafka.process import java_command
 from tests.real_kafka.versions import KRAFT, SCRAM
 from tests.real_kafka.zookeeper import ZooKeeper
+from tests.support.free_ports import free_ports
 from tests.support.waiting import wait_until
 
 __all__ = ["Cluster"]
 
 CLUSTER_ID = "c2FtcGxlYXBwLXRlc3RzIQ"
-# Out of these the system gives no ports to connections, so that a node that is down keeps its own
-# (net.ipv4.ip_local_port_range begins with 32768).
-PORTS = range(20_000, 30_000)
 START_DEADLINE_S = 60
 # 2026-01-31T23:59:59.999, with which each line of a log begins.
 LENGTH_OF_TIME = 23
@@ -214,19 +210,6 @@ class Cluster:
         wait_until(
             knows_all, f"node {node.number} of Kafka {self.version} is ready", deadline_s=START_DEADLINE_S
         )
-
-
-def free_ports(count: int) -> Iterator[int]:
-    """Ports that nobody listens on now."""
-    found = []
-    # Another run of the tests takes others.
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            found.append(port)
-        if len(found) == count:
-            break
-    return iter(found)
 
 
 def _lines_with(path: Path, text: str) -> list[str]:
