@@ -9,12 +9,14 @@ from urllib.parse import urljoin
 from urllib.request import Request, urlopen
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
 from sampleapp.web import Documentation
+from sampleapp.web.documentation.files import read_files
 from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
-from tests.support.in_memory import InMemoryService
+from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.live_service import LiveService
 
 
@@ -170,6 +172,17 @@ def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     service.clock.advance(61)
     service.request("GET", targets[0])
     assert len(reads) == 2
+
+
+def test_many_requests_that_wait_for_the_same_files_are_all_answered():
+    service = InMemoryService()
+    reading = Deferred()
+    service.documentation._read = lambda _: reading  # noqa: SLF001 -- nothing else delays it
+    connections = [service.connect() for _ in range(1000)]
+    for connection in connections:
+        connection.send(request_bytes("GET", "/docs"))
+    reading.callback(read_files())
+    assert [connection.responses(["GET"])[0].status for connection in connections] == [200] * 1000
 
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

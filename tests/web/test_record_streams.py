@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, fail
 
-from sampleapp.errors import BrokerUnavailable, InvalidParameters, UnknownPartition
+from sampleapp.errors import BrokerStopped, BrokerUnavailable, InvalidParameters, UnknownPartition
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.web.open_streams import StreamKind
 from tests.support.event_streams import EventReader
@@ -329,6 +329,21 @@ def test_only_some_streams_read_by_themselves_at_one_time(service, topic):
     assert topic.reads <= 10
     service.run(1)
     assert all(each.called for each in asking)
+
+
+def test_thousands_of_streams_that_wait_to_read_are_all_refused_when_the_broker_stops(service, topic):
+    answers = []
+    for _ in range(3000):
+        service.ask("from=earliest").addErrback(answers.append)
+
+    def refuse(**_):
+        return fail(BrokerStopped("The service is stopping."))
+
+    topic.read = refuse
+    service.run(0.01)
+    # Those that were reading already go on.
+    assert [failure.type for failure in answers] == [BrokerStopped] * (3000 - topic.reads)
+    assert service.places.numbers[StreamKind.RECORDS].open == topic.reads
 
 
 # What cannot be read on

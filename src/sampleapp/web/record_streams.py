@@ -14,12 +14,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError, UnknownPartition
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
@@ -101,7 +102,7 @@ class RecordStreams:
         self.feeds: Final = feeds
         self.streams: Final = streams
         self.clock: Final = clock
-        self.turns: Final = DeferredSemaphore(_READS_AT_ONCE)
+        self.turns: Final = Semaphore(_READS_AT_ONCE)
         self.slices: Final = TimeSlices(clock)
         self._places: Final = places
 

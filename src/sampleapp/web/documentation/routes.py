@@ -8,11 +8,12 @@ from http import HTTPStatus
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp import __version__
 from sampleapp.access import Right
+from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.web.answers import Answer, Headers, json_line
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
@@ -165,7 +166,7 @@ class Documentation:
         self._clock = clock
         self._openapi: _Unchanging | None = None
         self._files: Mapping[str, _Unchanging] | None = None
-        self._reading = DeferredLock()
+        self._reading = Semaphore(1)
         self._forgetting: IDelayedCall | None = None
 
     def show(
