@@ -135,6 +135,35 @@ def test_a_frozen_leader_delays_only_the_first_read(new_reader):
     assert len(reading.read(dict.fromkeys(range(3), 0)).records) == 15
 
 
+@pytest.mark.parametrize("start", [0, EARLIEST])
+def test_many_reads_from_a_frozen_leader_do_not_delay_those_from_others(new_reader, start):
+    cluster = filled(partitions=3)
+    reading = new_reader(cluster)
+    reading.read()
+    cluster.silent = {2}
+    frozen = [reading.begin({1: start}, others=None) for _ in range(100)]
+    began_s = cluster.clock.seconds()
+    for number in range(40):
+        assert len(reading.read({(0, 2)[number % 2]: start}, others=None).records) == 5
+    assert cluster.clock.seconds() - began_s < 1
+    assert not any(each.called for each in frozen)
+    cluster.silent = set()
+    assert all(len(reading.result_of(each).records) == 5 for each in frozen)
+
+
+def test_many_large_reads_from_a_frozen_leader_do_not_delay_those_from_others(new_reader):
+    cluster = filled(partitions=2, brokers=(1, 2))
+    reading = new_reader(cluster)
+    reading.read()
+    cluster.silent = {2}
+    frozen = [reading.begin({1: 0}, others=None, limit=10_000, max_bytes=2**23) for _ in range(8)]
+    began_s = cluster.clock.seconds()
+    assert len(reading.read({0: 0}, others=None, limit=10_000, max_bytes=2**23).records) == 5
+    assert cluster.clock.seconds() - began_s < 1
+    cluster.silent = set()
+    assert all(len(reading.result_of(each).records) == 5 for each in frozen)
+
+
 def test_what_a_late_leader_answers_after_all_is_dropped(new_reader):
     cluster = filled(partitions=2, brokers=(1, 2))
     reading = new_reader(cluster)
@@ -440,7 +469,7 @@ def test_reads_wait_for_their_places_in_order_and_cancelled_ones_are_left_out(ne
 
 def test_no_more_are_asked_at_once_than_there_is_memory_for(new_reader):
     cluster = filled()
-    reading = new_reader(cluster, most_bytes=8 * 2**20)
+    reading = new_reader(cluster, most_bytes=16 * 2**20)
     reading.read()
     waiting = [reading.begin({0: 0}) for _ in range(20)]
     client = cluster.clients[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
-from twisted.internet.defer import Deferred, succeed
+from msgspec import Struct
+from twisted.internet.defer import Deferred
 from typing_extensions import Self
 
 __all__ = ["Place", "Places"]
@@ -17,7 +19,8 @@ class Places:
     A first-come, first-served limit for all reads together.
 
     A read takes a place for each of its rounds, and leaves it in between, so that reads of many rounds and
-    short ones take turns.
+    short ones take turns. Reads that ask the same leader, and no other, share half of the limit: if it is
+    frozen, they keep their places until their requests time out, and reads from other leaders go on.
     """
 
     def __init__(self, *, most_reads: int, most_bytes: int) -> None:
@@ -25,51 +28,52 @@ class Places:
         :param most_reads: maximum number of places.
         :param most_bytes: maximum sum of their bytes. A place that is larger is taken alone.
         """
-        self._most_reads: Final = most_reads
-        self._most_bytes: Final = most_bytes
-        self._reads = 0
-        self._bytes = 0
-        self._waiting: deque[tuple[int, Deferred[None]]] = deque()
+        self._all = _Room(most_reads, most_bytes)
+        self._share: Final = max(1, most_reads // 2), most_bytes // 2
+        self._shares: dict[int, _Room] = {}
+        """By leader, while a read of it has a place."""
+        self._lines: dict[int | None, deque[_Waiting]] = {}
+        """The reads that wait, by leader, in the order of arrival."""
+        self._arrivals = 0
         self._is_admitting = False
 
-    @property
-    def waiting(self) -> int:
-        """The number of reads that wait for a place."""
-        return len(self._waiting)
-
-    def place(self, size: int) -> Place:
+    def place(self, size: int, *, leader: int | None) -> Place:
         """
         Return a place to enter with ``async with``.
 
         :param size: the bytes that the read is expected to need.
+        :param leader: the node id of the leader, if only one is asked. Reads that ask several wait for a late
+            one only briefly, and count for none of them.
         """
-        return Place(self, size)
+        return Place(self, size, leader)
 
-    def enter(self, size: int) -> Deferred[None]:
+    def enter(self, size: int, leader: int | None) -> Deferred[None]:
         """:return: fires when there is room. Cancelling it gives up waiting."""
-        if not self._waiting and self._has_room(size):
-            self._take(size)
-            return succeed(None)
-        waiting: Deferred[None] = Deferred(self._give_up)
-        self._waiting.append((size, waiting))
-        return waiting
+        self._arrivals += 1
+        entered: Deferred[None] = Deferred(lambda _: self._give_up(waiting))
+        waiting = _Waiting(self._arrivals, leader, size, entered)
+        self._lines.setdefault(leader, deque()).append(waiting)
+        self._admit()
+        return entered
 
-    def grow(self, size: int) -> None:
+    def grow(self, size: int, leader: int | None) -> None:
         """Count more bytes than were expected; later reads wait for them."""
-        self._bytes += size
+        for room in self._rooms(leader):
+            room.bytes += size
 
-    def leave(self, size: int) -> None:
+    def leave(self, size: int, leader: int | None) -> None:
         """Let the next reads in."""
-        self._reads -= 1
-        self._bytes -= size
+        for room in self._rooms(leader):
+            room.reads -= 1
+            room.bytes -= size
+        if leader is not None and not self._shares[leader].reads:
+            del self._shares[leader]
         self._admit()
 
-    def _has_room(self, size: int) -> bool:
-        return not self._reads or (self._reads < self._most_reads and self._bytes + size <= self._most_bytes)
-
-    def _take(self, size: int) -> None:
-        self._reads += 1
-        self._bytes += size
+    def _rooms(self, leader: int | None) -> Sequence[_Room]:
+        if leader is None:
+            return (self._all,)
+        return self._all, self._shares.setdefault(leader, _Room(*self._share))
 
     def _admit(self) -> None:
         # A read that fails at once leaves its place inside `callback`.
@@ -77,38 +81,80 @@ class Places:
             return
         self._is_admitting = True
         try:
-            while self._waiting and self._has_room(self._waiting[0][0]):
-                size, waiting = self._waiting.popleft()
-                self._take(size)
-                waiting.callback(None)
+            while (next_one := self._next()) is not None and self._all.has(next_one.size):
+                self._remove(next_one)
+                for room in self._rooms(next_one.leader):
+                    room.reads += 1
+                    room.bytes += next_one.size
+                next_one.entered.callback(None)
         finally:
             self._is_admitting = False
 
-    def _give_up(self, waiting: Deferred[None]) -> None:
-        self._waiting = deque(each for each in self._waiting if each[1] is not waiting)
+    def _next(self) -> _Waiting | None:
+        """Return the read that has waited longest, of those whose leaders have room in their shares."""
+        firsts = (
+            line[0]
+            for leader, line in self._lines.items()
+            if leader not in self._shares or self._shares[leader].has(line[0].size)
+        )
+        return min(firsts, key=lambda each: each.number, default=None)
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        self._remove(waiting)
         # The next one may need less room.
         self._admit()
+
+    def _remove(self, waiting: _Waiting) -> None:
+        line = self._lines[waiting.leader]
+        line.remove(waiting)
+        if not line:
+            del self._lines[waiting.leader]
 
 
 class Place:
     """The place of one read, for one round."""
 
-    def __init__(self, places: Places, size: int) -> None:
-        """:param size: see `Places.place`."""
+    def __init__(self, places: Places, size: int, leader: int | None) -> None:
+        """Take the parameters of `Places.place`."""
         self._places = places
         self._size = size
+        self._leader = leader
 
     async def __aenter__(self) -> Self:
-        await self._places.enter(self._size)
+        await self._places.enter(self._size, self._leader)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._places.leave(self._size)
+        self._places.leave(self._size, self._leader)
 
     def grow_to(self, size: int) -> None:
         """Count this number of bytes, if it is larger than the expected one."""
         if size > self._size:
-            self._places.grow(size - self._size)
+            self._places.grow(size - self._size, self._leader)
             self._size = size
+
+
+class _Room:
+    """The places of some reads, up to a number and a sum of bytes."""
+
+    def __init__(self, most_reads: int, most_bytes: int) -> None:
+        self.reads = 0
+        self.bytes = 0
+        self._most_reads = most_reads
+        self._most_bytes = most_bytes
+
+    def has(self, size: int) -> bool:
+        """Return ``True`` if there is room for one more. There always is for the first."""
+        return not self.reads or (self.reads < self._most_reads and self.bytes + size <= self._most_bytes)
+
+
+class _Waiting(Struct, frozen=True, eq=False):
+    """A read that waits in line."""
+
+    number: int
+    """Grows with each arrival."""
+    leader: int | None
+    size: int
+    entered: Deferred[None]

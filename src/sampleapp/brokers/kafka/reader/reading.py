@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -239,7 +239,7 @@ class Reading:
             ]
             if times:
                 asked.append((node_id, self._list_request(times, view, read_committed=True)))
-        async with self._places.place(_WORKING_BYTES):
+        async with self._places.place(_WORKING_BYTES, leader=_only(for_leaders)):
             if self._clock.seconds() >= self._deadline_s:
                 return
             answers = await self._leaders.ask(asked)
@@ -305,7 +305,8 @@ class Reading:
             (node_id, self._fetch_request(led, view, size, is_tiered=is_tiered))
             for node_id, led in for_leaders.items()
         ]
-        async with self._places.place(len(asked) * size + page.room_bytes + _WORKING_BYTES) as place:
+        expected_bytes = len(asked) * size + page.room_bytes + _WORKING_BYTES
+        async with self._places.place(expected_bytes, leader=_only(for_leaders)) as place:
             if self._clock.seconds() >= self._deadline_s:
                 # It has waited for its turn all the time.
                 return
@@ -501,6 +502,10 @@ def _rotated(partitions: Sequence[Partition]) -> Sequence[Partition]:
     if any(each.short_answers for each in partitions):
         rotated.sort(key=lambda each: -each.short_answers)
     return rotated
+
+
+def _only(node_ids: Collection[int]) -> int | None:
+    return next(iter(node_ids)) if len(node_ids) == 1 else None
 
 
 def _by_number(answer: Sequence[ListedOffset], topic: str) -> dict[int, ListedOffset]:
