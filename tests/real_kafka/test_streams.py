@@ -249,10 +249,15 @@ class World:
         self.writer.partitions += 1
 
     def delete_records(self):
-        self.snapshot()
         generation = self.writer.generation
-        places = list(self.reference.records[generation])
-        partition, offset = self.random.choice(places)
+
+        def has_records():
+            self.snapshot()
+            return self.reference.records[generation]
+
+        # It may have been made just now.
+        wait_until(has_records, "the topic has records", deadline_s=90)
+        partition, offset = self.random.choice(list(self.reference.records[generation]))
         # Said before it is done: a client may be told in between.
         place = generation, partition
         self.reference.deleted_before[place] = max(offset, self.reference.deleted_before[place])
