@@ -312,6 +312,21 @@ def test_who_falls_behind_reads_by_himself_when_he_can_take_more(service, topic)
     assert (slow.read().values[-1], topic.reads) == ("live", reads)
 
 
+def test_who_reads_by_himself_when_following_stops_begins_no_other_following(service, topic):
+    client = joined(service)
+    client.stop_reading()
+    topic.publish(0, b"last")
+    service.run(1)
+    service.feeds.stop()
+    client.read_on()
+    service.run(40)
+    assert topic.followings == []
+    assert len(service.feeds) == 0
+    assert client.read().values == ["last"]
+    client.cut()
+    assert service.clock.getDelayedCalls() == []
+
+
 def test_history_is_read_only_as_fast_as_the_client_takes_it(service, topic):
     for _ in range(40):
         topic.publish(0, b"x" * 50_000)

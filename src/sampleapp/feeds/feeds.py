@@ -74,17 +74,24 @@ class Feeds:
             positions, or there may be, or the topic was made again. Fires with false when the service
             stops. Never fails; cancel it to stop waiting.
         """
-        if self._is_stopped:
+        feed = self.feed(topic)
+        if feed is None:
             return succeed(False)  # noqa: FBT003 -- see above
-        return self.feed(topic).wait(positions, key=key, others=others)
+        return feed.wait(positions, key=key, others=others)
 
     def epoch(self, topic: str) -> object:
         """Return `Feed.epoch` of a topic's feed; ``None`` if there is none at the moment."""
         feed = self._feeds.get(topic)
         return None if feed is None else feed.epoch
 
-    def feed(self, topic: str) -> Feed:
-        """Return the feed of a topic; create it if there is none, and keep it for half a minute."""
+    def feed(self, topic: str) -> Feed | None:
+        """
+        Return the feed of a topic; create it if there is none, and keep it for half a minute.
+
+        :return: ``None`` after `stop`.
+        """
+        if self._is_stopped:
+            return None
         feed = self._feeds.get(topic)
         if feed is None:
             if len(self._feeds) >= self._most:

@@ -310,7 +310,7 @@ class RecordStream(EventStream):
     def _join(self, place: Place) -> Joining:
         """Join the feed if it has all records from here on. Then the feed knows the place."""
         feed = self._feed = self._owner.feeds.feed(self._topic)
-        if place.topic_id is None or feed.epoch is not self._epoch:
+        if feed is None or place.topic_id is None or feed.epoch is not self._epoch:
             return Joining.BEHIND
         selection = self._selection(place, place.topic_id)
         found, missed = feed.join(self, place.offsets, selection)
