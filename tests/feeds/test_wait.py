@@ -8,6 +8,8 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.feeds import Feeds
+from sampleapp.feeds.waits import Wait, Waits
+from sampleapp.model import ConsumerRecord
 from tests.support.brokers import record
 from tests.support.clocks import ClockInTurns
 
@@ -124,6 +126,41 @@ def test_a_new_partition_counts_unless_only_some_are_read(service):
     service.feeds.wait("t", {}, others=True).addCallback(fired.append)
     service.clock.advance(0.1)
     assert fired == [True]
+
+
+def test_a_partition_that_is_left_out_does_not_count_and_those_after_it_do():
+    ended = []
+
+    def wait(number, positions, skipped):
+        wait = Wait(positions, key=None, others=True, skipped=frozenset(skipped), cancelled=None)
+        wait.deferred.addCallback(lambda _: ended.append(number))
+        waits.add(wait)
+        return wait
+
+    def publish(partition):
+        waits.found(
+            partition,
+            [ConsumerRecord(topic="t", partition=partition, offset=5, timestamp_ms=0, key=None, value=b"")],
+        )
+        while waits.is_busy:
+            waits.end_some(1)
+
+    waits = Waits()
+    wait(0, {1: 0}, {0})
+    wait(1, {0: 0}, {1, 2})
+    wait(2, {}, {0, 1})
+    publish(0)
+    assert ended == [1]
+    publish(1)
+    assert ended == [1, 0]
+    wait(3, {1: 0, 3: 0}, {0})
+    publish(2)
+    # Its position has no offset of this partition, so it is read from the first record.
+    assert ended == [1, 0, 2, 3]
+    waits.remove(wait(4, {1: 0}, {0}))
+    publish(1)
+    assert len(ended) == 4
+    assert not waits
 
 
 def test_a_cancelled_wait_is_forgotten_and_the_feed_ends_after_a_while(service):

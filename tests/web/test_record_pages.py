@@ -330,6 +330,21 @@ def test_a_page_waits_for_a_new_partition(service, topic):
     assert asked.page.places == [(2, 0)]
 
 
+def test_a_page_whose_position_skips_a_partition_waits_for_a_new_one_and_not_for_that(service, topic):
+    asked = service.ask("?from=id0~-.0&wait=30")
+    service.run(1, step=0.1)
+    reads = topic.reads
+    topic.publish(0)
+    service.run(2, step=0.01)
+    assert topic.reads == reads
+    assert not asked.is_answered
+    topic.add_partition()
+    topic.publish(2)
+    service.run(2, step=0.01)
+    assert asked.page.places == [(2, 0)]
+    assert asked.page.position == "id0~-.0.1"
+
+
 def test_a_wait_ends_when_the_topic_is_made_again(service, topic):
     asked = service.ask("?from=latest&wait=30")
     service.run(1, step=0.1)

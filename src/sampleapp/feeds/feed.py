@@ -100,9 +100,11 @@ class Feed:
         """See `IFollowing.obstacle`."""
         return self._following.obstacle()
 
-    def wait(self, positions: Mapping[int, int], *, key: bytes | None, others: bool) -> Deferred[bool]:
+    def wait(
+        self, positions: Mapping[int, int], *, key: bytes | None, others: bool, skipped: frozenset[int]
+    ) -> Deferred[bool]:
         """See `Feeds.wait`."""
-        wait = Wait(positions, key=key, others=others, cancelled=self._cancelled)
+        wait = Wait(positions, key=key, others=others, skipped=skipped, cancelled=self._cancelled)
         if self._may_concern(wait):
             late = self._clock.callLater(_LATE_S, self._fire_late, wait)
             wait.deferred = Deferred(lambda _: late.cancel())

@@ -61,6 +61,7 @@ class Feeds:
         topic_id: str = "_",  # noqa: ARG002 -- a topic that was made again ends all waits
         key: bytes | None = None,
         others: bool = True,
+        skipped: frozenset[int] = frozenset(),
     ) -> Deferred[bool]:
         """
         Wait for a record. While it waits, nothing is asked of the broker for it.
@@ -69,7 +70,8 @@ class Feeds:
         :param positions: the offset to read next of each partition.
         :param topic_id: the topic's id in the result that the positions are from.
         :param key: the only key to wait for; ``None`` for any record.
-        :param others: true to wait also for records of partitions that are not in ``positions``: new ones.
+        :param others: true to wait also for records of partitions that are not in ``positions``: new ones,
+        :param skipped: but for these.
         :return: fires with true when reading again is worth it: there is such a record at or after the
             positions, or there may be, or the topic was made again. Fires with false when the service
             stops. Never fails; cancel it to stop waiting.
@@ -77,7 +79,7 @@ class Feeds:
         feed = self.feed(topic)
         if feed is None:
             return succeed(False)  # noqa: FBT003 -- see above
-        return feed.wait(positions, key=key, others=others)
+        return feed.wait(positions, key=key, others=others, skipped=skipped)
 
     def epoch(self, topic: str) -> object:
         """Return `Feed.epoch` of a topic's feed; ``None`` if there is none at the moment."""

@@ -19,7 +19,7 @@ _ByKey: TypeAlias = "dict[bytes | None, dict[Wait, None]]"
 class Wait:
     """One caller that waits for a record at or after its positions."""
 
-    __slots__ = ("deferred", "key", "others", "positions")
+    __slots__ = ("deferred", "key", "others", "positions", "skipped")
 
     def __init__(
         self,
@@ -27,17 +27,20 @@ class Wait:
         *,
         key: bytes | None,
         others: bool,
+        skipped: frozenset[int] = frozenset(),
         cancelled: Callable[[Wait], None],
     ) -> None:
         """
         :param positions: the next offset of each partition.
         :param key: the only key to wait for; ``None`` for any record.
-        :param others: true to wait for records of all other partitions, too.
+        :param others: true to wait for records of all other partitions, too,
+        :param skipped: but for these.
         :param cancelled: called when the caller stops waiting.
         """
         self.positions: Final = positions
         self.key: Final = key
         self.others: Final = others
+        self.skipped: Final = skipped
         self.deferred: Deferred[bool] = Deferred(lambda _: cancelled(self))
 
     def end(self, *, is_worth_it: bool) -> None:
@@ -49,7 +52,7 @@ class Wait:
         position = self.positions.get(partition)
         if position is None:
             # A new partition, which is read from its first record.
-            return self.others and end > 0
+            return self.others and partition not in self.skipped and end > 0
         return position < end
 
 
@@ -62,8 +65,9 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._everywhere: _ByKey = {}
         self._in_partition: dict[int, _ByKey] = {}
+        self._from_partition: dict[int, _ByKey] = {}
+        """By the first of the partitions all of which the waits are for; 0 for the whole topic."""
         self._all: dict[Wait, None] = {}
         self._found: deque[tuple[Iterator[Wait], int | None, int]] = deque()
         """Waits that a change may end, with the partition, and the offset after the change."""
@@ -79,23 +83,22 @@ class Waits:
     def add(self, wait: Wait) -> None:
         """Add a wait, for records that come from now on."""
         self._all[wait] = None
-        for by_key in self._indexes(wait):
-            by_key.setdefault(wait.key, {})[wait] = None
+        for index, partition in self._entries(wait):
+            index.setdefault(partition, {}).setdefault(wait.key, {})[wait] = None
 
     def remove(self, wait: Wait) -> None:
         """Remove a wait. Does nothing if it is not there."""
         if wait not in self._all:
             return
         del self._all[wait]
-        for by_key in self._indexes(wait):
+        for index, partition in self._entries(wait):
+            by_key = index[partition]
             waits = by_key[wait.key]
             del waits[wait]
             if not waits:
                 del by_key[wait.key]
-        if not wait.others:
-            for partition in wait.positions:
-                if not self._in_partition[partition]:
-                    del self._in_partition[partition]
+                if not by_key:
+                    del index[partition]
 
     def found(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
         """Find the waits for one of these records of a partition."""
@@ -133,7 +136,9 @@ class Waits:
                 wait.end(is_worth_it=is_worth_it)
 
     def _of(self, partition: int) -> Iterator[_ByKey]:
-        yield self._everywhere
+        for first, by_key in self._from_partition.items():
+            if first <= partition:
+                yield by_key
         in_partition = self._in_partition.get(partition)
         if in_partition is not None:
             yield in_partition
@@ -141,9 +146,16 @@ class Waits:
     def _find(self, waits: Iterable[Wait], partition: int | None, end: int) -> None:
         self._found.append((iter(list(waits)), partition, end))
 
-    def _indexes(self, wait: Wait) -> Iterator[_ByKey]:
-        if wait.others:
-            yield self._everywhere
-            return
-        for partition in wait.positions:
-            yield self._in_partition.setdefault(partition, {})
+    def _entries(self, wait: Wait) -> Iterator[tuple[dict[int, _ByKey], int]]:
+        """Return the indexes that have a wait, with the partition: never one that it skips."""
+        if not wait.others:
+            partitions: Iterable[int] = wait.positions
+        elif not wait.skipped:
+            partitions = ()
+            yield self._from_partition, 0
+        else:
+            first = 1 + max(chain(wait.positions, wait.skipped))
+            partitions = (each for each in range(first) if each not in wait.skipped)
+            yield self._from_partition, first
+        for partition in partitions:
+            yield self._in_partition, partition

@@ -346,6 +346,7 @@ class RecordPages:
                 topic_id=reader.topic_id,
                 key=key,
                 others=reader.reads_new_partitions,
+                skipped=reader.skipped,
             )
         )
 

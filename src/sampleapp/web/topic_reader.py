@@ -66,8 +66,13 @@ class TopicReader:
 
     @property
     def reads_new_partitions(self) -> bool:
-        """True if all partitions are read, so those that the topic gets later are, too."""
-        return self._only is None and not self._skipped
+        """True if partitions that the topic gets later are read, too."""
+        return self._only is None
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """The partitions of the topic that are not read, of a position that has them."""
+        return self._skipped
 
     @property
     def position(self) -> Position:
