@@ -250,6 +250,18 @@ def test_more_requests_than_the_rate_are_refused_until_there_is_room(is_klein):
     assert len(service.broker.records) == 8
 
 
+@pytest.mark.parametrize(("method", "target"), [("GET", "/"), ("POST", "/messages")])
+def test_a_request_over_the_rate_is_told_that_nothing_was_done_whether_it_reads_or_publishes(method, target):
+    service = InMemoryService(broker=PromptBroker(), callers=LIMITED)
+    for _ in range(4):
+        answer = service.request(method, target, [*JSON, by("t")], MESSAGE if method == "POST" else b"")
+    assert_problem(answer, 429)
+    assert json.loads(answer.body)["detail"] == (
+        "This caller has sent more requests than its rate allows. Nothing was done; send the request again "
+        "after the seconds in Retry-After."
+    )
+
+
 def test_a_refused_request_is_not_waited_for_and_publishes_nothing():
     service = InMemoryService(
         broker=PromptBroker(), callers=caller("t", 'publish = ["*"]', "bytes_per_second = 50")

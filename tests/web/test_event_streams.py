@@ -8,10 +8,12 @@ from random import Random
 import pytest
 from twisted.internet.task import Clock
 
+from sampleapp.access import TooManyStreamsOfCaller
 from sampleapp.errors import ReadingsNotReady, UnknownTopic
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.web.answers import Event
 from sampleapp.web.event_streams import EventStream, EventStreams, answer_to_temporary_error
+from sampleapp.web.request_errors import TooManyStreams, TooManyTopics
 from sampleapp.web.server.fields import Fields
 from tests.support.event_streams import EventReader, RecordingSink
 
@@ -195,6 +197,20 @@ def test_a_browser_gets_an_event_instead_of_a_temporary_refusal():
     ((event, data, event_id),) = reader.events
     assert (event, event_id, len(data.splitlines())) == ("unavailable", "", 1)
     assert json.loads(data)["status"] == 503
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TooManyStreams(1, what="streams"),
+        TooManyTopics(1),
+        TooManyStreamsOfCaller(1, what="streams", retry_after_s=30),
+    ],
+)
+def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(error):
+    answer = answer_to_temporary_error(Fields([(b"Sec-Fetch-Mode", b"cors")]), error)
+    assert b"Retry-After" not in dict(answer.headers)
+    assert b"Retry-After" not in answer.body
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,17 @@ def test_pages_that_wait_have_places_of_their_own():
 
 
 def test_no_stream_at_all_may_be_permitted():
-    assert get(service_with(Opener(), callers=None, max_streams=0), "/records/t").status == 503
+    service = service_with(Opener(), callers=None, max_streams=0)
+    detail = said(get(service, "/records/t"), 503, "too-many-streams")
+    assert detail == "This service permits no streams: their maximum is 0."
+
+
+def test_a_caller_that_may_open_none_is_told_so_in_plain_words():
+    none = caller("none", 'consume = ["t.*"]', "max_streams = 0")
+    service = service_with(Opener(), callers=none)
+    for target, what in (("/records/t.1", "streams"), ("/pages/t.1", "waiting pages")):
+        detail = said(get(service, target, "none"), 429, "too-many-streams-of-caller")
+        assert detail == f"This caller may not have {what}: its maximum is 0."
 
 
 def test_one_caller_cannot_take_all_places():

@@ -46,8 +46,8 @@ class IssuerKeysNotKnown(AccessError):
     def __init__(self, *, retry_after_s: float) -> None:
         """:param retry_after_s: seconds after which the key may be known."""
         super().__init__(
-            "The key of the token is not known yet, and is being fetched from its issuer. Nothing was "
-            "published; send the request again after the seconds in Retry-After."
+            "The key of the token is not known yet, and is being fetched from its issuer. Nothing was done; "
+            "send the request again after the seconds in Retry-After."
         )
         self.retry_after_s = retry_after_s
 
@@ -65,7 +65,7 @@ class RateExceeded(AccessError):
         :param retry_after_s: seconds until the rate allows the request.
         """
         super().__init__(
-            f"This caller has sent more {what} than its rate allows. Nothing was published; send the request "
+            f"This caller has sent more {what} than its rate allows. Nothing was done; send the request "
             "again after the seconds in Retry-After."
         )
         self.retry_after_s = retry_after_s
@@ -82,6 +82,8 @@ class TooManyStreamsOfCaller(AccessError):
         """
         super().__init__(
             f"This caller has {limit} {what} open, its maximum. Close one of them, or send the request again "
-            "after the seconds in Retry-After."
+            "later."
+            if limit
+            else f"This caller may not have {what}: its maximum is 0."
         )
         self.retry_after_s = retry_after_s

@@ -113,7 +113,7 @@ class BodyMemoryFull(RequestError):
         """:param max_body_memory: the limit for all of them, in bytes."""
         super().__init__(
             f"The bodies of other requests leave too little of the {max_body_memory} bytes of memory for "
-            "bodies. Nothing was published. Send the request again."
+            "bodies. Nothing was done. Send the request again."
         )
 
 
@@ -187,8 +187,10 @@ class TooManyStreams(RequestError):
     def __init__(self, limit: int, *, what: str) -> None:
         """:param what: ``streams`` or ``waiting pages``."""
         super().__init__(
-            f"{limit} {what} are open, the maximum of this service. Send the request again after the seconds "
-            "in Retry-After, or to another instance."
+            f"{limit} {what} are open, the maximum of this service. Send the request again later, or to "
+            "another instance."
+            if limit
+            else f"This service permits no {what}: their maximum is 0."
         )
 
 
@@ -199,7 +201,7 @@ class TooManyTopics(RequestError):
         """:param limit: the number of topics."""
         super().__init__(
             f"Streams and waiting pages read {limit} other topics, the maximum of this service. Read pages "
-            "without wait, or send the request again after the seconds in Retry-After."
+            "without wait, or send the request again later."
         )
 
 
