@@ -38,7 +38,7 @@ def test_without_a_query_a_page_begins_at_the_first_record_and_a_stream_at_the_e
         start=EARLIEST, partitions=None, key=None, limit=500, wait_s=0
     )
     assert read_stream_parameters(b"") == StreamParameters(
-        start=FromEnd(0), partitions=None, key=None, resumes=False
+        start=FromEnd(0), partitions=None, key=None, source="from"
     )
 
 
@@ -155,10 +155,14 @@ def test_a_parameter_of_the_other_representation_is_refused_with_the_way_to_get_
 
 def test_the_id_of_the_last_event_wins_over_where_to_begin():
     query = b"from=earliest&last_event_id=x~1"
-    assert read_stream_parameters(query) == StreamParameters(start=Position("x", {0: 1}), resumes=True)
-    assert read_stream_parameters(query, [b"x~2"]) == StreamParameters(
-        start=Position("x", {0: 2}), resumes=True
+    assert read_stream_parameters(query) == StreamParameters(
+        start=Position("x", {0: 1}), source="last_event_id"
     )
+    assert read_stream_parameters(query, [b"x~2"]) == StreamParameters(
+        start=Position("x", {0: 2}), source="Last-Event-ID"
+    )
+    assert read_stream_parameters(query).resumes
+    assert not read_stream_parameters(b"from=x~1").resumes
     assert read_stream_parameters(b"from=x~3", [b"x~2"]).start == Position("x", {0: 2})
 
 

@@ -483,6 +483,20 @@ def test_a_position_in_the_url_that_cannot_be_continued_is_refused(service, topi
         assert refusal.resume == "id0~3.0"
 
 
+@pytest.mark.parametrize(
+    ("query", "fields", "pointer"),
+    [
+        ("from=id0~-.-", {}, "/from"),
+        ("last_event_id=id0~-.-", {}, "/last_event_id"),
+        ("last_event_id=id0~0.0", {"last_event_id": "id0~-.-"}, "/Last-Event-ID"),
+    ],
+)
+def test_a_position_that_reads_nothing_is_refused_where_it_is(service, query, fields, pointer):
+    refusal = service.open(query, **fields).value
+    assert isinstance(refusal, InvalidParameters)
+    assert [fault.pointer for fault in refusal.faults] == [pointer]
+
+
 def test_a_partition_that_the_topic_does_not_have_is_refused(service):
     assert isinstance(service.open("partition=2").value, UnknownPartition)
 

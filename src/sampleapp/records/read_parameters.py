@@ -79,8 +79,13 @@ class StreamParameters(Struct, frozen=True, kw_only=True):
     """The only partitions to read, ascending; ``None`` for all."""
     key: bytes | None = None
     """Send only records with this key; ``None`` for all records."""
-    resumes: bool = False
-    """True if `start` is the id of the last event that the client has seen."""
+    source: str = "from"
+    """The name of the parameter or of the header field that `start` is from."""
+
+    @property
+    def resumes(self) -> bool:
+        """True if `start` is the id of the last event that the client has seen."""
+        return self.source != "from"
 
 
 def read_page_parameters(query: bytes) -> PageParameters:
@@ -138,7 +143,7 @@ def read_stream_parameters(query: bytes, last_event_ids: Sequence[bytes] = ()) -
         start=start,
         partitions=_read(values, b"partition", _partitions, faults, None),
         key=_key(values, faults),
-        resumes=source != "from",
+        source=source,
     )
     _check_position(parameters.start, parameters.partitions, source, faults)
     if faults:

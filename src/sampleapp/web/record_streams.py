@@ -198,7 +198,7 @@ class RecordStream(EventStream):
         if not parameters.resumes:
             self._require_position(place, result)
         if place.skipped.issuperset(range(result.partitions)):
-            raise reads_nothing(self._topic, result.partitions)
+            raise reads_nothing(self._topic, result.partitions, source=parameters.source)
         await self._wait(self._owner.slices.next())
         if place.topic_id is None:
             first = View(place.before(result), self._selection(place, result.topic_id)).position

@@ -170,12 +170,16 @@ class TopicReader:
             )
 
 
-def reads_nothing(topic: str, partitions: int) -> InvalidParameters:
-    """Return the error for a position that skips all partitions of a topic."""
+def reads_nothing(topic: str, partitions: int, *, source: str = "from") -> InvalidParameters:
+    """
+    Return the error for a position that skips all partitions of a topic.
+
+    :param source: the name of the parameter or of the header field that has the position.
+    """
     return InvalidParameters(
         [
             Fault(
-                "/from",
+                f"/{source}",
                 f'The position reads none of the {partitions} partitions of {topic}: "-" is a partition '
                 "that is not read. Give an offset of one, or nothing for its first record.",
             )
