@@ -453,6 +453,29 @@ def test_who_comes_back_to_a_topic_that_was_made_again_is_told(service, topic, p
     client.require_everything()
 
 
+@pytest.mark.parametrize(
+    ("count", "told", "values"),
+    [
+        (2, [("reset", {"reason": "position-unknown"})], ["old", "old", "old", "0", "1"]),
+        (5, [], ["old", "old", "old", "3", "4"]),
+    ],
+)
+def test_without_ids_who_comes_back_is_told_only_if_the_topic_made_again_is_shorter(count, told, values):
+    service = StreamService(partitions=1, has_ids=False)
+    client = joined(service)
+    for _ in range(3):
+        service.topic.publish(0, b"old")
+    service.run(1)
+    client.cut()
+    service.topic.make(1)
+    for number in range(count):
+        service.topic.publish(0, b"%d" % number)
+    client.connect()
+    service.run(1)
+    assert client.read().values == values
+    assert client.told == told
+
+
 def test_a_position_beyond_the_end_begins_again(service, topic):
     topic.publish(0, b"a")
     client = Client(service)

@@ -268,6 +268,30 @@ def test_without_ids_in_fetch_it_is_noticed_by_the_metadata(new_reader):
     assert result.partitions == 1
 
 
+@pytest.mark.parametrize(
+    ("count", "beyond", "found"),
+    [
+        pytest.param(3, {0: 3}, [], id="a shorter one is noticed"),
+        pytest.param(5, {}, [], id="one as long is not"),
+        pytest.param(8, {}, values(8)[5:], id="a longer one is read on in"),
+    ],
+)
+def test_without_ids_a_topic_made_again_shows_only_if_a_position_is_beyond_its_end(
+    new_reader, count, beyond, found
+):
+    cluster = filled()
+    cluster.topic_id = None
+    reading = new_reader(cluster)
+    positions = reading.read().positions
+    assert positions == {0: 5}
+    cluster.make_again()[0].append(*values(count))
+    cluster.run(5)
+    result = reading.read(positions)
+    assert result.beyond == beyond
+    assert values_of(result) == found
+    assert result.topic_id == "_"
+
+
 def test_a_deleted_topic_is_unknown_after_a_second(new_reader):
     cluster = filled()
     reading = new_reader(cluster)
