@@ -534,6 +534,9 @@ def test_a_stream_ends_when_its_partition_is_gone_for_good(service, topic):
     service.run(30)
     assert client.sink.ended_by == "error"
     assert isinstance(service.open("partition=1").value, UnknownPartition)
+    # No event could continue its id: the partition that the request names has no first record.
+    client.connect()
+    assert isinstance(client.refusal.value, UnknownPartition)
 
 
 def test_while_the_broker_cannot_be_reached_a_stream_stays_and_goes_on(service, topic):
