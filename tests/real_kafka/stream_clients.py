@@ -169,6 +169,8 @@ class _Check:
         self._by_partition = _by_partition(reference, wanted)
         self._generation = 0
         self._next: defaultdict[int, int] = defaultdict(int)
+        self._position: Mapping[int, int] = {}
+        """The offsets in the last id: records that are gone after one of them are told."""
         self._where = "the beginning"
 
     def run(self) -> Mapping[str, int]:
@@ -176,8 +178,12 @@ class _Check:
         kinds = {"message": self._record, "gap": self._gap, "reset": self._reset}
         for index, item in enumerate(self._items):
             counts[item.event] += 1
-            self._where = f"item {index}: {item}"
+            self._where = f"item {index}: {item}, after {self._position}"
             kinds[item.event](index, item.data)
+            position = _offsets_in(item.event_id)
+            for partition in position.keys() - self._position.keys():
+                self._begin(partition, position[partition])
+            self._position = position
         self._where = "the end"
         self._demand(
             self._generation == max(self._reference.records), "has not noticed that the topic was made again"
@@ -196,8 +202,15 @@ class _Check:
         self._demand(value == expected, f"got what is not in the topic, but {expected!r}")
         self._demand(self._wanted(partition, key), "got what it has not asked for")
         self._demand(offset >= self._next[partition], "got a record again, or too late")
+        if partition not in self._position:
+            self._begin(partition, offset)
         self._expect_nothing_before(partition, offset)
         self._next[partition] = offset + 1
+
+    def _begin(self, partition: int, offset: int) -> None:
+        """Begin at the first record that a partition still has when the client first reads it."""
+        if not self._next[partition]:
+            self._next[partition] = min(offset, self._reference.deleted_before[self._generation, partition])
 
     def _gap(self, _: int, data: dict) -> None:
         for gone in data["gone"]:
@@ -222,10 +235,19 @@ class _Check:
     def _expect_nothing_before(self, partition: int, end: float) -> None:
         offsets = self._by_partition[self._generation][partition]
         lost = [offset for offset in offsets if self._next[partition] <= offset < end]
-        self._demand(not lost, f"never got {len(lost)} records of partition {partition}: {lost[:5]}")
+        self._demand(
+            not lost,
+            f"never got {len(lost)} records of partition {partition}: {lost[:5]}, and those before "
+            f"{self._reference.deleted_before[self._generation, partition]} were deleted",
+        )
 
     def _demand(self, condition: bool, what: str) -> None:  # noqa: FBT001 -- as an assert
         assert condition, f"{self._name}, generation {self._generation}: {what}; at {self._where}"
+
+
+def _offsets_in(event_id: str) -> Mapping[int, int]:
+    places = event_id.partition("~")[2].split(".")
+    return {partition: int(place) for partition, place in enumerate(places) if place.isdigit()}
 
 
 def _by_partition(reference: Reference, wanted: Callable[[int, bytes | None], bool]) -> dict:
