@@ -29,6 +29,8 @@ class SimulatedTopic:
         """For each topic that had the name, for each partition: all records by their offsets; ``None`` for a
         control record. Nothing of it is ever removed."""
         self.is_reachable = True
+        self.frozen = set()
+        """The partitions whose leader is frozen: reads of them fail after some seconds."""
         self.deliver_at_once = 1
         """How much is delivered in one turn."""
         self.is_following_held = False
@@ -103,7 +105,11 @@ class SimulatedTopic:
         assert topic == TOPIC
         self.reads += 1
         answer = Deferred(lambda _: call.cancel())
-        call = self.clock.callLater(0.001, self._answer, answer, starts, others, limit, max_bytes)
+        if self.frozen & starts.keys():
+            frozen = BrokerUnavailable("A broker does not answer.")
+            call = self.clock.callLater(5, answer.errback, frozen)
+        else:
+            call = self.clock.callLater(0.001, self._answer, answer, starts, others, limit, max_bytes)
         return answer
 
     def follow(self, *, topic, observer, start=EARLIEST, partition=None):

@@ -346,6 +346,20 @@ def test_only_some_streams_read_by_themselves_at_one_time(service, topic):
     assert all(each.called for each in asking)
 
 
+def test_streams_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service, topic):
+    topic.publish(0, b"a")
+    topic.frozen = {1}
+    refused, opened = [], []
+    for _ in range(16):
+        service.ask("partition=1").addErrback(refused.append)
+    service.ask("from=earliest&partition=0").addCallback(opened.append)
+    service.run(2)
+    assert len(opened) == 1
+    assert not refused
+    service.run(10)
+    assert [failure.type for failure in refused] == [BrokerUnavailable] * 16
+
+
 def test_thousands_of_streams_that_wait_to_read_are_all_refused_when_the_broker_stops(service, topic):
     answers = []
     for _ in range(3000):

@@ -51,6 +51,8 @@ __all__ = ["RecordStreams"]
 _HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
 _READS_AT_ONCE: Final = 8
 """The most streams that read by themselves at one time; the others wait for their turn."""
+_LONG_READ_S: Final = 0.5
+"""A read ends its turn after this time: it probably waits for a broker that is frozen, which others do not."""
 _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024
 _MOST_PAGE_BYTES: Final = 256 * 1024
@@ -356,6 +358,7 @@ class RecordStream(EventStream):
         starts, others = place.starts()
         epoch = owner.feeds.epoch(self._topic)
         await self._wait(owner.turns.acquire())
+        turn = owner.clock.callLater(_LONG_READ_S, owner.turns.release)
         try:
             result: ReadResult = await self._wait(
                 owner.reads.read(
@@ -363,7 +366,9 @@ class RecordStream(EventStream):
                 )
             )
         finally:
-            owner.turns.release()
+            if turn.active():
+                turn.cancel()
+                owner.turns.release()
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch
         return result
