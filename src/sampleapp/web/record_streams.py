@@ -52,7 +52,7 @@ _HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
 _READS_AT_ONCE: Final = 8
 """The most streams that read by themselves at one time; the others wait for their turn."""
 _LONG_READ_S: Final = 0.5
-"""A read ends its turn after this time: it probably waits for a broker that is frozen, which others do not."""
+"""A read gives its turn to others after this time: it probably waits for a broker that is frozen."""
 _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024
 _MOST_PAGE_BYTES: Final = 256 * 1024
