@@ -35,6 +35,9 @@ INTERRUPTED = 130
 .DELETE_ON_ERROR:
 .PHONY: run test test-kafka test-container test-all fuzz check docs lock bench clean
 
+# Processes of the tests, and later runs, load compiled modules instead of compiling them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 RUN = .venv-run
 DEV = .venv
 DOCS = .venv-docs

@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def modules(project):
     root = project / "src" / "sampleapp"
     return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in root.rglob("*.py")}
