@@ -83,6 +83,8 @@ def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
 
 
 def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
+    # So that there are tables to look into.
+    sampleapp(service, "publish", "made-before", "0")
     with Watched(service, "publish", "typed", "--lines", "-") as publish:
         publish.process.stdin.write("a\nb\n")
         publish.process.stdin.flush()
