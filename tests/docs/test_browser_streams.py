@@ -1,4 +1,4 @@
-"""The EventSource of a real browser, through a stop, a kill and starts of the service."""
+"""The EventSource of a real browser, directly and through proxies; the service is stopped and killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.chromium import CHROMIUM, Chromium
+from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
+from tests.support.stream_proxies import haproxy, nginx, running, through
 
 pytestmark = [
     pytest.mark.page,
@@ -19,7 +21,7 @@ pytestmark = [
 FOLLOW = """
 window.records = [];
 window.errors = 0;
-const stream = new EventSource("/topics/readings/records?from=earliest");
+const stream = new EventSource(`${records_of}/topics/readings/records?from=earliest`);
 stream.onmessage = (event) => {
   const { partition, offset, key, content } = JSON.parse(event.data);
   records.push([partition, offset, key, content]);
@@ -61,16 +63,38 @@ class Published:
             self.publish(service, f"k{number % 7}", str(len(self.records)))
 
 
-def test_a_browser_loses_nothing_and_gets_nothing_twice_whatever_ends_the_service(tmp_path, project):
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        pytest.param(None, id="directly"),
+        through(nginx, pytest.mark.slow),
+        through(haproxy, pytest.mark.slow),
+    ],
+)
+def test_a_browser_loses_nothing_and_gets_nothing_twice_whatever_ends_the_service(tmp_path, project, proxy):
     published = Published()
+    service_port = free_port()
+    port = service_port if proxy is None else free_port()
+    # One address, but two sites: the page reads the records of the other one.
+    site, other_site = f"http://localhost:{port}", f"http://127.0.0.1:{port}"
+
+    def start():
+        return LiveService(
+            directory=tmp_path,
+            listen=f"tcp:{service_port}:interface=127.0.0.1",
+            options=["--allow-origin", site],
+        )
+
     with ExitStack() as stack:
-        service = stack.enter_context(LiveService(directory=tmp_path))
-        at_this_port = f"tcp:{service.url.split(':')[-1].strip('/')}:interface=127.0.0.1"
+        service = stack.enter_context(start())
+        if proxy is not None:
+            proxied = running(proxy, project, tmp_path, port=port, service_port=service_port, site=site)
+            stack.enter_context(proxied)
         browser = stack.enter_context(Chromium(directory=tmp_path))
-        browser.open(f"{service.url}live")
+        browser.open(f"{site}/live")
         browser.wait_for("location.pathname == '/live'")
         published.publish_some(service)
-        browser.evaluate(FOLLOW)
+        browser.evaluate(f"const records_of = {json.dumps(other_site)}; {FOLLOW}")
         # The page of the documentation keeps a copy of the readings, and shows it.
         script = (project / "docs/reference/http/changes.mjs").read_text(encoding="utf-8")
         browser.evaluate(f"{{ {script} }} 0")
@@ -80,7 +104,7 @@ def test_a_browser_loses_nothing_and_gets_nothing_twice_whatever_ends_the_servic
             # Some of these have not reached the browser when the service ends.
             published.publish_some(service)
             getattr(service, end)()
-            service = stack.enter_context(LiveService(directory=tmp_path, listen=at_this_port))
+            service = stack.enter_context(start())
             published.publish_some(service)
             browser.wait_for(f"records.length >= {len(published.records)}")
         assert browser.evaluate("records") == published.records

@@ -5,11 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import re
-import shutil
-import socket
-import subprocess
 import time
 
 import pytest
@@ -18,88 +13,10 @@ from tests.support import process
 from tests.support.event_source import SITE, EventSource
 from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
+from tests.support.stream_proxies import haproxy, nginx, running, through
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.page
-
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-
-# The configuration around that of the site, with all files in the directory of the test.
-NGINX_CONF = """
-daemon off; {user} worker_processes 1; pid {directory}/nginx.pid; error_log {directory}/error.log;
-events {{ worker_connections 64; }}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/b; proxy_temp_path {directory}/p; fastcgi_temp_path {directory}/f;
-    uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
-    include site.conf;
-}}
-"""
-
-
-def replaced(text, **changes):
-    """Replace each text that the page shows, which must be there, by that of the test."""
-    for shown, here in changes.items():
-        assert shown in text, shown
-        text = text.replace(shown, here)
-    return text
-
-
-def nginx(project, directory, port, service_port):
-    site = (project / "docs/howto/nginx-streams.conf").read_text()
-    site = replaced(
-        site,
-        **{
-            "listen 80;": f"listen 127.0.0.1:{port};",
-            "127.0.0.1:8080": f"127.0.0.1:{service_port}",
-            "retry: 3000": "retry: 200",
-        },
-    )
-    (directory / "site.conf").write_text(site)
-    # Its workers have another user, who may not enter the directory of the test.
-    user = "user root;" if os.geteuid() == 0 else ""
-    (directory / "nginx.conf").write_text(NGINX_CONF.format(directory=directory, user=user))
-    return [NGINX, "-p", str(directory), "-c", "nginx.conf"]
-
-
-def haproxy(project, directory, port, service_port):
-    page = (project / "docs/howto/stream_proxies.rst").read_text()
-    (block,) = re.findall(r"^   (printf '%s\\r\\n'.*?^   echo [^\n]*)", page, re.MULTILINE | re.DOTALL)
-    away = directory / "away.http"
-    script = replaced(
-        block,
-        **{"/etc/haproxy/away.http": str(away), "retry: 3000": "retry: 200", "Length: 14": "Length: 13"},
-    )
-    subprocess.run(["sh", "-e", "-c", script], check=True)
-    configuration = replaced(
-        (project / "docs/howto/haproxy-streams.cfg").read_text(),
-        **{
-            "bind :80": f"bind 127.0.0.1:{port}",
-            "127.0.0.1:8080": f"127.0.0.1:{service_port}",
-            "/etc/haproxy/away.http": str(away),
-        },
-    )
-    (directory / "haproxy.cfg").write_text(configuration)
-    return [HAPROXY, "-db", "-f", "haproxy.cfg"]
-
-
-@contextlib.contextmanager
-def running(command, directory, port):
-    with (directory / "proxy.log").open("wb") as log:
-        proxy = subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: not is_free(port), "the proxy listens")
-        yield
-        assert proxy.poll() is None, (directory / "proxy.log").read_text()
-    finally:
-        proxy.terminate()
-        proxy.wait(10)
-
-
-def is_free(port):
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) != 0
 
 
 def publish(port, content):
@@ -114,13 +31,7 @@ def status_of_post(port):
         return connection.getresponse().status
 
 
-@pytest.mark.parametrize(
-    "proxy",
-    [
-        pytest.param(nginx, marks=pytest.mark.skipif(NGINX is None, reason="needs nginx")),
-        pytest.param(haproxy, marks=pytest.mark.skipif(HAPROXY is None, reason="needs haproxy")),
-    ],
-)
+@pytest.mark.parametrize("proxy", [through(nginx), through(haproxy)])
 def test_a_browser_of_another_site_reads_on_through_the_proxy_when_the_service_comes_back(
     project, tmp_path, proxy
 ):
@@ -133,7 +44,7 @@ def test_a_browser_of_another_site_reads_on_through_the_proxy_when_the_service_c
     url = f"http://127.0.0.1:{port}/topics/orders/records?from=earliest"
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(LiveService(**service))
-        stack.enter_context(running(proxy(project, tmp_path, port, service_port), tmp_path, port))
+        stack.enter_context(running(proxy, project, tmp_path, port=port, service_port=service_port))
         wait_until(lambda: publish(port, "0") == 200, "the proxy has found the service")
         reader = stack.enter_context(EventSource(url))
 
