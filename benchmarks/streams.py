@@ -1,5 +1,5 @@
 """
-Measure what streams of events cost, on this machine, now, next to nchan where that is installed.
+Measure what streams of events cost, on this machine, now, next to nchan and KafkaSSE if they are installed.
 
     python benchmarks/streams.py                  everything, about ten minutes
     python benchmarks/streams.py --quick          to see that it works
@@ -12,8 +12,12 @@ Measure what streams of events cost, on this machine, now, next to nchan where t
   messages a second are published over 64 connections. nchan keeps messages in memory only, so it is not
   compared. ``TMPDIR=/dev/shm`` takes the noise of the disk out.
 
-nchan is a module of nginx; on Debian, ``apt-get install libnginx-mod-nchan`` installs it. KafkaSSE is not
-compared: it needs a native build of node-rdkafka, and a consumer for each client.
+nchan is a module of nginx; on Debian, ``apt-get install libnginx-mod-nchan`` installs it.
+
+KafkaSSE, on Node.js, has a consumer for each client: more than 100 of them at 40 events a second are too many
+for it. It is compared on the same Kafka (``--broker kafka://…?auto_create=true``), where Node.js finds it by
+``NODE_PATH``. ``BUILD_LIBRDKAFKA=0 npm install kafka-sse`` installs it, with a compiler and librdkafka-dev;
+``npm_config_nodedir=/usr`` takes the headers of Node.js that are installed.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import http.client
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,7 +38,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
+import confluent_kafka
 from typing_extensions import Self
 
 from servers import HERE, Server, free_port, sampleapp
@@ -74,6 +81,8 @@ class Peer(NamedTuple):
     serve: Callable[[], Iterator[Server]]
     stream: str
     publish: Callable[[http.client.HTTPConnection, str], None]
+    most: int = 10_000
+    """The most clients that it is measured with."""
 
 
 @contextmanager
@@ -123,6 +132,38 @@ def publish_to_nchan(connection: http.client.HTTPConnection, content: str) -> No
     answer.read()
 
 
+@contextmanager
+def serve_kafka_sse(bootstrap: str) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as directory:
+        port = free_port()
+        # Each of its consumers waits for a record in a thread of this pool.
+        environment = ["env", "UV_THREADPOOL_SIZE=1024"]
+        command = [*environment, "node", str(HERE / "kafka_sse.js"), str(port), bootstrap, TOPIC]
+        server = Server(command, port=port, directory=directory, path="ready")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _has_kafka_sse() -> bool:
+    if shutil.which("node") is None:
+        return False
+    command = ["node", "-e", "require('kafka-sse')"]
+    return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def kafka_sse(bootstrap: str) -> Peer:
+    # It says so for each message that is left at the end, which nobody needs.
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 2})
+
+    def publish(_: http.client.HTTPConnection, content: str) -> None:
+        producer.produce(TOPIC, json.dumps({"content": content}))
+        producer.poll(0)
+
+    return Peer("KafkaSSE", lambda: serve_kafka_sse(bootstrap), "/stream", publish, most=100)
+
+
 def peers(broker: str | None) -> list[Peer]:
     found = [
         Peer(
@@ -136,6 +177,12 @@ def peers(broker: str | None) -> list[Peer]:
         found.append(Peer("nchan", serve_nchan, "/stream", publish_to_nchan))
     else:
         print("nchan is not installed, so nothing is compared with it.")
+    if broker is None or not broker.startswith("kafka://"):
+        print("KafkaSSE is compared on Kafka only, so not here.")
+    elif not _has_kafka_sse():
+        print("KafkaSSE is not installed, so nothing is compared with it: see the beginning of this file.")
+    else:
+        found.append(kafka_sse(urlsplit(broker).netloc))
     return found
 
 
@@ -192,8 +239,9 @@ class Load:
 
 def measure_rate(*, scale: int, broker: str | None) -> None:
     print(f"\n{'clients x events a second':36}{'µs CPU':>9}{'events/s':>12}{'p50 ms':>9}{'p99 ms':>9}")
-    for clients, per_s in ((1000 // scale, 40), (100, 50)):
+    for all_clients, per_s in ((1000 // scale, 40), (100, 50)):
         for peer in peers(broker):
+            clients = min(all_clients, peer.most)
             with peer.serve() as server, Publisher(peer, server, per_s=per_s):
                 seconds = 20.0 / scale
                 load = Load(server, peer.stream, clients=clients, seconds=seconds + _WARM_UP_S)
@@ -209,9 +257,10 @@ def measure_rate(*, scale: int, broker: str | None) -> None:
 
 
 def measure_idle(*, scale: int, broker: str | None) -> None:
-    clients, seconds = 10_000 // scale, 45.0 / scale
-    print(f"\n{f'{clients} idle streams':36}{'KiB each':>9}{'MiB in all':>12}{'% of a core':>13}")
+    seconds = 45.0 / scale
+    print(f"\n{'idle streams':36}{'KiB each':>9}{'MiB in all':>12}{'% of a core':>13}")
     for peer in peers(broker):
+        clients = min(10_000 // scale, peer.most)
         with peer.serve() as server:
             before_mib = server.resident_mib()
             load = Load(server, peer.stream, clients=clients, seconds=seconds)
@@ -222,7 +271,7 @@ def measure_idle(*, scale: int, broker: str | None) -> None:
             mib = server.resident_mib()
             load.figures()
         kib = 1024 * (mib - before_mib) / clients
-        print(f"{peer.name:36}{kib:9.1f}{mib:12.0f}{100 * cpu_s / took_s:13.1f}", flush=True)
+        print(f"{f'{peer.name}, {clients}':36}{kib:9.1f}{mib:12.0f}{100 * cpu_s / took_s:13.1f}", flush=True)
 
 
 def measure_history(*, scale: int, broker: str | None) -> None:
