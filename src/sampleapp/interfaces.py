@@ -18,8 +18,8 @@ from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
     Health,
+    ReadRequest,
     ReadResult,
-    ReadStart,
     Record,
     RecordMetadata,
     Start,
@@ -235,14 +235,7 @@ class IBroker(Interface):
             stops the waiting only.
         """
 
-    def read(
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None = EARLIEST,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(request: ReadRequest) -> Deferred[ReadResult]:
         """
         Read the next committed records of some partitions of a topic, without waiting for new ones.
 
@@ -251,16 +244,11 @@ class IBroker(Interface):
         read; the others are read. All records between the position that was passed and the one that is
         returned are in the result, unless the records were never committed or were compacted away.
 
-        With a ``limit`` above 0, either a record is returned, or a position moves, or there was nothing
+        With a limit above 0, either a record is returned, or a position moves, or there was nothing
         more to read. No partition is left out call after call because others have many records.
 
-        :param topic: its name; it is not created.
-        :param starts: where to read the partitions that are named here. An offset is at least 0.
-        :param others: where to read all other partitions of the topic; ``None``: they are not read. If no
-            partition is read, the result still has the topic's id and its number of partitions.
-        :param limit: the most records; with 0, only positions and ends are looked up.
-        :param max_bytes: the most bytes of keys, values and headers, at least 1. One record may exceed it,
-            since at least one is returned if there is one.
+        :param request: the partitions to read, and the limits. If no partition is read, the result still has
+            the topic's id and its number of partitions.
         :return: fires with the records, and the position of each partition that was asked for. Fails with
             `sampleapp.errors.UnknownTopic`, `sampleapp.errors.UnknownPartition` if ``starts`` names a
             partition that the topic does not have, `sampleapp.errors.TopicNotAuthorized`,

@@ -28,6 +28,7 @@ __all__ = [
     "Health",
     "Message",
     "PartitionDescription",
+    "ReadRequest",
     "ReadResult",
     "ReadStart",
     "Reading",
@@ -212,6 +213,25 @@ Where to read a partition.
 A number is the exact offset to continue at: a read reports if it is gone, or beyond the end. A `Start` is
 resolved to the nearest offset there is.
 """
+
+
+class ReadRequest(Struct, frozen=True, kw_only=True):
+    """A read of some partitions of a topic; see `sampleapp.interfaces.IBroker.read`."""
+
+    topic: str
+    """Its name; it is not created."""
+    starts: Mapping[int, ReadStart] = {}
+    """Where to read the partitions that are named here. An offset is at least 0. Must not be changed."""
+    others: ReadStart | None = EARLIEST
+    """Where to read all other partitions of the topic; ``None``: they are not read."""
+    limit: int
+    """The most records; with 0, only positions and ends are looked up."""
+    max_bytes: int
+    """
+    The most bytes of keys, values and headers, at least 1.
+
+    One record may exceed it, since at least one is returned if there is one.
+    """
 
 
 class GoneRecords(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from sampleapp.model import ReadRequest
 from sampleapp.web.open_streams import StreamKind
 from tests.metrics.service import MeasuredService, of
 
@@ -32,11 +33,9 @@ def test_reads_are_counted_while_and_after_the_broker_answers_also_if_it_fails_o
     service = MeasuredService()
     answers = [Deferred() for _ in range(3)]
     waiting = iter(answers)
-    service.broker.read = lambda **_: next(waiting)
-    reads = [
-        service.front_door.reads.read(topic="t", starts={}, limit=1, max_bytes=1).addErrback(lambda _: None)
-        for _ in answers
-    ]
+    service.broker.read = lambda _: next(waiting)
+    request = ReadRequest(topic="t", limit=1, max_bytes=1)
+    reads = [service.front_door.reads.read(request).addErrback(lambda _: None) for _ in answers]
 
     def numbers():
         found = service.counted()

@@ -6,7 +6,7 @@ import pytest
 import pytest_twisted
 
 from sampleapp.errors import BrokerUnavailable, TopicNotAuthorized, UnknownTopic
-from sampleapp.model import EARLIEST, FromEnd, FromTime, GoneRecords
+from sampleapp.model import EARLIEST, FromEnd, FromTime, GoneRecords, ReadRequest
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.listeners import USER, write_credentials
 from tests.real_kafka.reading import read_all
@@ -19,9 +19,8 @@ LATEST = FromEnd(0)
 
 
 async def read(broker, topic, starts=(), *, others=EARLIEST, limit=500, max_bytes=2**20):
-    return await within(
-        broker.read(topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes)
-    )
+    request = ReadRequest(topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes)
+    return await within(broker.read(request))
 
 
 async def read_to_the_end(broker, topic, **options):

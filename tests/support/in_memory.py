@@ -72,7 +72,7 @@ class ManualBroker:
     def describe_topics(self, topics):
         return succeed([])
 
-    def read(self, *, topic, starts, others=None, limit, max_bytes):
+    def read(self, request):
         return succeed(ReadResult(topic_id="_", records=(), positions={0: 0}, ends={0: 0}, partitions=1))
 
     def follow(self, *, topic, observer):

@@ -101,15 +101,15 @@ class SimulatedTopic:
 
     # IBroker
 
-    def read(self, *, topic, starts, others=EARLIEST, limit, max_bytes):
-        assert topic == TOPIC
+    def read(self, request):
+        assert request.topic == TOPIC
         self.reads += 1
         answer = Deferred(lambda _: call.cancel())
-        if self.frozen & starts.keys():
+        if self.frozen & request.starts.keys():
             frozen = BrokerUnavailable("A broker does not answer.")
             call = self.clock.callLater(5, answer.errback, frozen)
         else:
-            call = self.clock.callLater(0.001, self._answer, answer, starts, others, limit, max_bytes)
+            call = self.clock.callLater(0.001, self._answer, answer, request)
         return answer
 
     def follow(self, *, topic, observer, start=EARLIEST, partition=None):
@@ -124,20 +124,20 @@ class SimulatedTopic:
         for following in self.followings:
             following.wake()
 
-    def _answer(self, answer, starts, others, limit, max_bytes):
+    def _answer(self, answer, request):
         if not self.is_reachable:
             answer.errback(BrokerUnavailable("Kafka cannot be reached."))
         elif not self.logs:
             answer.errback(UnknownTopic("There is no such topic."))
-        elif any(partition >= len(self.logs) for partition in starts):
+        elif any(partition >= len(self.logs) for partition in request.starts):
             answer.errback(UnknownPartition("There is no such partition."))
         else:
-            answer.callback(self._result(starts, others, limit, max_bytes))
+            answer.callback(self._result(request))
 
-    def _result(self, starts, others, limit, max_bytes):
-        asked = dict(starts)
-        if others is not None:
-            asked = dict.fromkeys(range(len(self.logs)), others) | asked
+    def _result(self, request):
+        asked, limit, max_bytes = dict(request.starts), request.limit, request.max_bytes
+        if request.others is not None:
+            asked = dict.fromkeys(range(len(self.logs)), request.others) | asked
         positions, ends, gone, beyond, records = {}, {}, [], {}, []
         for partition, start in asked.items():
             log, begin = self.logs[partition], self.begins[partition]

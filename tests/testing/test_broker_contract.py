@@ -147,13 +147,13 @@ class LeavesTheRest(MemoryBroker):
 
 
 class Reads(MemoryBroker):
-    """Changes the results, or the arguments, of reads."""
+    """Changes the results, or the requests, of reads."""
 
-    def read(self, **asked):
-        return super().read(**self.change_asked(**asked)).addCallback(self.change)
+    def read(self, request):
+        return super().read(self.change_request(request)).addCallback(self.change)
 
-    def change_asked(self, **asked):
-        return asked
+    def change_request(self, request):
+        return request
 
     def change(self, result):
         return result
@@ -171,30 +171,31 @@ class SkipsOne(Reads):
 
 
 class ReadsMoreThanTheLimit(Reads):
-    def change_asked(self, *, limit, **asked):
-        return {"limit": limit and limit + 1, **asked}
+    def change_request(self, request):
+        return replace(request, limit=request.limit and request.limit + 1)
 
 
 class ReadsAnyNumberOfBytes(Reads):
-    def change_asked(self, *, max_bytes, **asked):
-        return {"max_bytes": 10**9, **asked}
+    def change_request(self, request):
+        return replace(request, max_bytes=10**9)
 
 
 class BeginsAtOffsetsOnly(Reads):
-    def change_asked(self, *, starts, others, **asked):
-        starts = {n: EARLIEST if isinstance(each, FromTime) else each for n, each in starts.items()}
-        return {"starts": starts, "others": others, **asked}
+    def change_request(self, request):
+        starts = {n: EARLIEST if isinstance(each, FromTime) else each for n, each in request.starts.items()}
+        return replace(request, starts=starts)
 
 
 class ReadsOneMoreBeforeTheEnd(Reads):
-    def change_asked(self, *, starts, **asked):
+    def change_request(self, request):
+        starts = request.starts
         ends = {n: FromEnd(at.count + 1) for n, at in starts.items() if isinstance(at, FromEnd)}
-        return {"starts": {**starts, **ends}, **asked}
+        return replace(request, starts={**starts, **ends})
 
 
 class ReadsEveryPartition(Reads):
-    def change_asked(self, *, others=EARLIEST, **asked):
-        return {"others": EARLIEST if others is None else others, **asked}
+    def change_request(self, request):
+        return replace(request, others=EARLIEST if request.others is None else request.others)
 
 
 class GoesBackToTheEnd(Reads):
@@ -203,9 +204,9 @@ class GoesBackToTheEnd(Reads):
 
 
 class CreatesWhatIsRead(Reads):
-    def change_asked(self, *, topic, **asked):
-        self._topics.setdefault(topic, [])
-        return {"topic": topic, **asked}
+    def change_request(self, request):
+        self._topics.setdefault(request.topic, [])
+        return request
 
 
 class GivesEveryTopicOneId(Reads):
@@ -214,9 +215,9 @@ class GivesEveryTopicOneId(Reads):
 
 
 class MissesWhatComesMeanwhile(Reads):
-    def change_asked(self, *, topic, **asked):
-        self.topic = topic
-        return {"topic": topic, **asked}
+    def change_request(self, request):
+        self.topic = request.topic
+        return request
 
     def change(self, result):
         end = len(self.records(self.topic))
@@ -226,16 +227,16 @@ class MissesWhatComesMeanwhile(Reads):
 class HasTwoPartitions(Reads):
     """Every second offset is in partition 1, for reads only."""
 
-    def read(self, *, topic, starts, others=EARLIEST, limit, max_bytes):
-        found = []
+    def read(self, request):
+        starts, found = request.starts, []
         for number in (0, 1):
             records = [
                 replace(each, partition=number, offset=n)
-                for n, each in enumerate(self.records(topic)[number::2])
+                for n, each in enumerate(self.records(request.topic)[number::2])
             ]
             start = starts.get(number, 0)
             found.append(records[start:])
-        page = (found[0] + found[1])[:limit]
+        page = (found[0] + found[1])[:request.limit]
         positions = {n: starts.get(n, 0) + sum(each.partition == n for each in page) for n in (0, 1)}
         return succeed(
             ReadResult(
@@ -258,8 +259,8 @@ class HasTwoPartitions(Reads):
 
 
 class EndsReadsThatAreCancelled(Reads):
-    def read(self, **asked):
-        reading = super().read(**asked)
+    def read(self, request):
+        reading = super().read(request)
         if self._stopped or hasattr(self, "was_cancelled"):
             return reading
         later = Deferred(lambda _: later.errback(BrokerUnavailable("cancelled")))
@@ -268,18 +269,18 @@ class EndsReadsThatAreCancelled(Reads):
 
 
 class GoesOnAfterTheEnd(Reads):
-    def read(self, **asked):
+    def read(self, request):
         if self._stopped:
             return fail(BrokerUnavailable("closed"))
-        return super().read(**asked)
+        return super().read(request)
 
 
 class Trims(Reads):
     """Deletes records, and does not say so."""
 
-    def change_asked(self, *, topic, **asked):
-        self.first = self.trimmed.get(topic, 0)
-        return {"topic": topic, **asked}
+    def change_request(self, request):
+        self.first = self.trimmed.get(request.topic, 0)
+        return request
 
     def change(self, result):
         return replace(result, records=[each for each in result.records if each.offset >= self.first])

@@ -346,10 +346,12 @@ class ReadBroker(ManualBroker):
     def follow(self, *, topic, observer, start):
         return SimpleNamespace(stop=lambda: succeed(None), obstacle=lambda: None)
 
-    def read(self, *, topic, **_):
+    def read(self, request):
         if self.error is not None:
             return fail(self.error)
-        record = ConsumerRecord(topic=topic, partition=0, offset=0, timestamp_ms=0, key=None, value=b"v")
+        record = ConsumerRecord(
+            topic=request.topic, partition=0, offset=0, timestamp_ms=0, key=None, value=b"v"
+        )
         fields = {"topic_id": "x", "records": [record], "positions": {0: 1}, "ends": {0: 1}, "partitions": 1}
         return succeed(ReadResult(**{**fields, **self.fields}))
 

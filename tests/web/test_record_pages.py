@@ -425,8 +425,8 @@ def test_a_right_that_is_lost_while_a_waiting_page_reads_is_not_forgotten():
     service.run(1, step=0.1)
     read = topic.read
 
-    def slow(**arguments):
-        return deferLater(service.clock, 5, read, **arguments)
+    def slow(request):
+        return deferLater(service.clock, 5, read, request)
 
     topic.read = slow
     topic.publish(0)
@@ -481,10 +481,10 @@ def test_records_that_go_while_a_key_is_looked_for_are_said_by_the_next_page(ser
     ]
     read = topic.read
 
-    def expiring(**arguments):
+    def expiring(request):
         if topic.reads == 1:
             topic.expire(0, 8_000)
-        return read(**arguments)
+        return read(request)
 
     topic.read = expiring
     page = service.page("?key=k")

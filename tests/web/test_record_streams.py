@@ -365,7 +365,7 @@ def test_thousands_of_streams_that_wait_to_read_are_all_refused_when_the_broker_
     for _ in range(3000):
         service.ask("from=earliest").addErrback(answers.append)
 
-    def refuse(**_):
+    def refuse(_):
         return fail(BrokerStopped("The service is stopping."))
 
     topic.read = refuse

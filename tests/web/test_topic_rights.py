@@ -36,7 +36,8 @@ class AskedBroker(PromptBroker):
         self.topics.update(topics)
         return succeed({})
 
-    def read(self, *, topic, **_):
+    def read(self, request):
+        topic = request.topic
         self.topics.add(topic)
         record = ConsumerRecord(topic=topic, partition=0, offset=0, timestamp_ms=0, key=b"k", value=b"v")
         return succeed(

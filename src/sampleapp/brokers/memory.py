@@ -47,6 +47,7 @@ from sampleapp.model import (
     FromEnd,
     FromOffset,
     Health,
+    ReadRequest,
     ReadResult,
     ReadStart,
     Record,
@@ -131,27 +132,19 @@ class MemoryBroker:
             return fail(BrokerUnavailable("The service is stopping."))
         return succeed([single_partition(each) for each in sorted(self._topics.keys() & set(topics))])
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None = EARLIEST,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """See `IBroker.read`."""
         if self._stopped:
             return fail(BrokerStopped("The service is stopping."))
-        records = self._topics.get(topic)
+        records = self._topics.get(request.topic)
         if records is None:
             return fail(UnknownTopic(NO_SUCH_TOPIC))
         try:
-            start = start_of(starts, others)
+            start = start_of(request)
         except UnknownPartition as error:
             return fail(error)
-        topic_id = self._topic_ids.setdefault(topic, secrets.token_urlsafe(8))
-        return succeed(_read(topic_id, records, start, limit, max_bytes))
+        topic_id = self._topic_ids.setdefault(request.topic, secrets.token_urlsafe(8))
+        return succeed(_read(topic_id, records, start, request))
 
     def follow(
         self,
@@ -352,7 +345,7 @@ def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:
 
 
 def _read(
-    topic_id: str, records: Sequence[ConsumerRecord], start: ReadStart | None, limit: int, max_bytes: int
+    topic_id: str, records: Sequence[ConsumerRecord], start: ReadStart | None, request: ReadRequest
 ) -> ReadResult:
     if start is None:
         return ReadResult(topic_id=topic_id, records=(), positions={}, ends={}, partitions=1)
@@ -360,9 +353,9 @@ def _read(
     position = start if isinstance(start, int) else _first_offset(records, start)
     found: list[ConsumerRecord] = []
     size = 0
-    for each in records[position : position + limit]:
+    for each in records[position : position + request.limit]:
         size += _size(each)
-        if found and size > max_bytes:
+        if found and size > request.max_bytes:
             break
         found.append(each)
     return ReadResult(

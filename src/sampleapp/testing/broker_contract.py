@@ -43,6 +43,7 @@ from sampleapp.model import (
     FromTime,
     GoneRecords,
     Health,
+    ReadRequest,
     ReadResult,
     ReadStart,
     RecordMetadata,
@@ -507,7 +508,9 @@ class BrokerContract:
             for start, recorder in recorders.items():
                 broker.follow(topic=topic, observer=recorder, start=start)
                 await recorder.until(0)
-                found = await within(broker.read(topic=topic, starts={}, others=start, limit=0, max_bytes=1))
+                found = await within(
+                    broker.read(ReadRequest(topic=topic, others=start, limit=0, max_bytes=1))
+                )
                 assert recorder.begun == found.positions
             created = PositionRecorder()
             broker.follow(topic=later, observer=created, start=FromEnd(0))
@@ -714,7 +717,11 @@ class BrokerContract:
                     others = FromOffset(others)
                 limit, max_bytes = choice.randrange(30), choice.choice([1, 100, 10_000])
                 result = await within(
-                    broker.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+                    broker.read(
+                        ReadRequest(
+                            topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes
+                        )
+                    )
                 )
                 self.assert_consistent(result, topic)
                 assert not result.beyond
@@ -801,9 +808,15 @@ class BrokerContract:
             await within(broker.publish(record(topic)))
             ends = await outcomes(
                 [
-                    broker.read(topic=missing, starts={}, limit=1, max_bytes=1),
-                    broker.read(topic=missing, starts={NO_PARTITION: 0}, others=None, limit=1, max_bytes=1),
-                    broker.read(topic=topic, starts={0: 0, NO_PARTITION: 0}, limit=1, max_bytes=1),
+                    broker.read(ReadRequest(topic=missing, limit=1, max_bytes=1)),
+                    broker.read(
+                        ReadRequest(
+                            topic=missing, starts={NO_PARTITION: 0}, others=None, limit=1, max_bytes=1
+                        )
+                    ),
+                    broker.read(
+                        ReadRequest(topic=topic, starts={0: 0, NO_PARTITION: 0}, limit=1, max_bytes=1)
+                    ),
                 ]
             )
             assert [type(end) for end in ends] == [UnknownTopic, UnknownTopic, UnknownPartition]
@@ -866,7 +879,7 @@ class BrokerContract:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
-            cancelled = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            cancelled = broker.read(ReadRequest(topic=topic, limit=1, max_bytes=1))
             already_there = cancelled.called
             cancelled.cancel()
             [end] = await outcomes([cancelled])
@@ -877,11 +890,11 @@ class BrokerContract:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
-            before = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            before = broker.read(ReadRequest(topic=topic, limit=1, max_bytes=1))
             stopping = broker.stop(deadline_s=20)
-            during = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            during = broker.read(ReadRequest(topic=topic, limit=1, max_bytes=1))
             await within(stopping)
-            after = broker.read(topic=topic, starts={}, limit=1, max_bytes=1)
+            after = broker.read(ReadRequest(topic=topic, limit=1, max_bytes=1))
             ends = await outcomes([before, during, after])
         assert isinstance(ends[0], ReadResult | BrokerStopped)
         assert [type(end) for end in ends[1:]] == [BrokerStopped] * 2
@@ -1189,7 +1202,9 @@ class BrokerContract:
     ) -> ReadResult:
         """Read a page; by default everything, up to 100 records."""
         return await within(
-            broker.read(topic=topic, starts=starts or {}, others=others, limit=limit, max_bytes=1_000_000)
+            broker.read(
+                ReadRequest(topic=topic, starts=starts or {}, others=others, limit=limit, max_bytes=1_000_000)
+            )
         )
 
     def assert_consistent(self, result: ReadResult, topic: str) -> None:

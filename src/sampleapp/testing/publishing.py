@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sampleapp.interfaces import IBroker
-from sampleapp.model import EARLIEST, ConsumerRecord, ReadResult, ReadStart, Record
+from sampleapp.model import EARLIEST, ConsumerRecord, ReadRequest, ReadResult, ReadStart, Record
 from sampleapp.testing.recorder import Recorder
 from sampleapp.testing.waiting import eventually, outcomes, within
 
@@ -75,7 +75,9 @@ async def pages(
     found: list[ReadResult] = []
     while not found or not found[-1].is_up_to_date:
         page = await within(
-            broker.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+            broker.read(
+                ReadRequest(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+            )
         )
         assert not page.gone
         assert not page.beyond

@@ -25,7 +25,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError, UnknownPartition
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
 from sampleapp.feeds.events import id_line, record_events
-from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadResult, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadRequest, ReadResult, Start
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.records.place import Place
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
@@ -362,7 +362,13 @@ class RecordStream(EventStream):
         try:
             result: ReadResult = await self._wait(
                 owner.reads.read(
-                    topic=self._topic, starts=starts, others=others, limit=limit, max_bytes=self._page_bytes
+                    ReadRequest(
+                        topic=self._topic,
+                        starts=starts,
+                        others=others,
+                        limit=limit,
+                        max_bytes=self._page_bytes,
+                    )
                 )
             )
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sampleapp.errors import Fault, InvalidParameters, UnknownPartition
-from sampleapp.model import EARLIEST, ReadResult, ReadStart, Start
+from sampleapp.model import EARLIEST, ReadRequest, ReadResult, ReadStart, Start
 from sampleapp.records.place import offsets_before
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import Position, PositionTooLong, format_position, position_after
@@ -103,7 +103,7 @@ class TopicReader:
         starts, others = await self._starts()
         try:
             result = await self._broker.read(
-                topic=self.topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes
+                ReadRequest(topic=self.topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
             )
         except UnknownPartition:
             if self._only is None:
@@ -122,7 +122,7 @@ class TopicReader:
         if self._only is not None:
             return {each: self._offsets.get(each, self._others) for each in self._only}, None
         if not self._skipped:
-            return self._offsets, self._others
+            return dict(self._offsets), self._others
         look = await self._look()
         self._check_partitions(look)
         starts: dict[int, ReadStart] = {
@@ -136,7 +136,7 @@ class TopicReader:
 
     async def _look(self) -> ReadResult:
         """Ask for the topic's id and its number of partitions."""
-        return await self._broker.read(topic=self.topic, starts={}, others=None, limit=0, max_bytes=1)
+        return await self._broker.read(ReadRequest(topic=self.topic, others=None, limit=0, max_bytes=1))
 
     def _check_partitions(self, look: ReadResult) -> None:
         """Check that the topic has the partitions that the position names."""

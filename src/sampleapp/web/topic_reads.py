@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
 from sampleapp.interfaces import IBroker
-from sampleapp.model import EARLIEST, ReadResult, ReadStart
+from sampleapp.model import ReadRequest, ReadResult
 
 __all__ = ["TopicReads"]
 
@@ -27,20 +26,10 @@ class TopicReads:
         self.records = 0
         """Records that were read since the start, those with other keys than the wanted one included."""
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None = EARLIEST,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """Read a topic; see `IBroker.read`."""
         self.in_progress += 1
-        reading: Deferred[ReadResult] = self._broker.read(
-            topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes
-        )
+        reading: Deferred[ReadResult] = self._broker.read(request)
         return reading.addCallback(self._count).addBoth(self._end)
 
     def _count(self, result: ReadResult) -> ReadResult:

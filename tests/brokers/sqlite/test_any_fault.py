@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.shared.condition import Condition
 from sampleapp.brokers.sqlite import following, publishes, store, thread, wal, writer
 from sampleapp.errors import PublishError
-from sampleapp.model import ReadResult, RecordMetadata
+from sampleapp.model import ReadRequest, ReadResult, RecordMetadata
 from tests.support.brokers import Recorder, eventually, everything, outcomes, record, within
 from tests.support.faster_time import FasterReactor
 from tests.support.sqlite import new_broker
@@ -244,7 +244,7 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
         broker.start()
         callers = Callers(broker, calls)
         stopping = broker.stop(deadline_s=20) if is_stopped_with_it else None
-        reads = [broker.read(topic="t", starts={}, limit=9, max_bytes=99) for _ in range(2)]
+        reads = [broker.read(ReadRequest(topic="t", limit=9, max_bytes=99)) for _ in range(2)]
         await callers.all_answered()
         assert all(isinstance(each, ReadResult | PublishError) for each in await outcomes(reads))
         if stopping is None:

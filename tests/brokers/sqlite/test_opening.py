@@ -21,6 +21,7 @@ from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
 from sampleapp.errors import (
     StartUpError,
 )
+from sampleapp.model import ReadRequest
 from tests.support import sqlite_process
 from tests.support.brokers import outcomes, record, within
 from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
@@ -225,7 +226,8 @@ async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well
     brokers = [new_broker(path, patience_s=20) for _ in range(4)]
     for each in brokers:
         each.start()
-    found = await outcomes([each.read(topic="t", starts={}, limit=5, max_bytes=99) for each in brokers])
+    request = ReadRequest(topic="t", limit=5, max_bytes=99)
+    found = await outcomes([each.read(request) for each in brokers])
     assert len({each.topic_id for each in found}) == 1
     assert {each.positions[0] for each in found} == {2}
     await outcomes([each.stop(deadline_s=20) for each in brokers])

@@ -10,13 +10,13 @@ from twisted.internet.task import Clock
 from sampleapp.brokers.sqlite import reading
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, UnknownTopic
-from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, RecordMetadata
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, GoneRecords, ReadRequest, RecordMetadata
 from tests.support.brokers import eventually, outcomes, record, settled, turns, within
 from tests.support.sqlite import new_broker, other_connection, running
 
 
 def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000):
-    return broker.read(topic=topic, starts={}, others=start, limit=limit, max_bytes=max_bytes)
+    return broker.read(ReadRequest(topic=topic, others=start, limit=limit, max_bytes=max_bytes))
 
 
 def offsets(result):

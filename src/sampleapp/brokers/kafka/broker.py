@@ -34,8 +34,8 @@ from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasu
 from sampleapp.model import (
     EARLIEST,
     Health,
+    ReadRequest,
     ReadResult,
-    ReadStart,
     Record,
     RecordMetadata,
     Start,
@@ -161,19 +161,11 @@ class KafkaBroker:
             return fail(BrokerUnavailable("The service has not started."))
         return self._descriptions.describe_topics(topics)
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None = EARLIEST,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """See `IBroker.read`. Uncommitted and aborted records of transactions are not returned."""
         if self._client is None and not self._stopping.is_requested:
             return fail(BrokerUnavailable("The service has not started."))
-        return self._reader.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+        return self._reader.read(request)
 
     def follow(
         self,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from sampleapp.errors import UnknownPartition
-from sampleapp.model import PartitionDescription, ReadStart, TopicDescription
+from sampleapp.model import PartitionDescription, ReadRequest, ReadStart, TopicDescription
 
 __all__ = ["NO_SUCH_PARTITION", "NO_SUCH_TOPIC", "single_partition", "start_of"]
 
@@ -24,13 +23,13 @@ def single_partition(topic: str) -> TopicDescription:
     return TopicDescription(name=topic, partitions=(_PARTITION,))
 
 
-def start_of(starts: Mapping[int, ReadStart], others: ReadStart | None) -> ReadStart | None:
+def start_of(request: ReadRequest) -> ReadStart | None:
     """
-    Return where to read the only partition, from the arguments of `sampleapp.interfaces.IBroker.read`.
+    Return where to read the only partition.
 
     :return: ``None`` if it is not asked for.
     :raise UnknownPartition: another partition is asked for by its number.
     """
-    if starts.keys() - {0}:
+    if request.starts.keys() - {0}:
         raise UnknownPartition(NO_SUCH_PARTITION)
-    return starts.get(0, others)
+    return request.starts.get(0, request.others)

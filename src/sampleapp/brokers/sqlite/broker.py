@@ -27,8 +27,8 @@ from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import (
     EARLIEST,
     Health,
+    ReadRequest,
     ReadResult,
-    ReadStart,
     Record,
     RecordMetadata,
     Start,
@@ -149,21 +149,13 @@ class SQLiteBroker:
         """See `IBroker.describe_topics`."""
         return Deferred.fromCoroutine(self._describe(sorted(set(topics))))
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None = EARLIEST,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """
         See `IBroker.read`. A start at a time looks at all records before it.
 
         It takes the private thread in steps of about 2 ms, between which records are stored.
         """
-        return self._reader.read(topic=topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+        return self._reader.read(request)
 
     def follow(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -19,7 +19,7 @@ from sampleapp.brokers.sqlite.rows import Section
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
-from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadResult, ReadStart
+from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadRequest, ReadResult, ReadStart
 
 __all__ = ["Reader"]
 
@@ -104,46 +104,25 @@ class Reader:
             if step is not None and not step.waiting.called:
                 step.waiting.errback(BrokerStopped(_STOPPED))
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """See `sampleapp.interfaces.IBroker.read`."""
-        return Deferred.fromCoroutine(self._guarded(topic, dict(starts), others, limit, max_bytes))
+        return Deferred.fromCoroutine(self._guarded(request))
 
-    async def _guarded(
-        self,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None,
-        limit: int,
-        max_bytes: int,
-    ) -> ReadResult:
+    async def _guarded(self, request: ReadRequest) -> ReadResult:
         try:
-            return await self._read(topic, starts, others, limit, max_bytes)
+            return await self._read(request)
         except (PublishError, CancelledError):
             raise
         except StoreError as error:
             raise BrokerUnavailable(error.obstacle) from error
         except Exception as error:
-            self._log.failure("Reading the topic {topic} failed unexpectedly", topic=topic)
+            self._log.failure("Reading the topic {topic} failed unexpectedly", topic=request.topic)
             raise BrokerUnavailable(CANNOT_BE_READ) from error
 
-    async def _read(
-        self,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None,
-        limit: int,
-        max_bytes: int,
-    ) -> ReadResult:
+    async def _read(self, request: ReadRequest) -> ReadResult:
+        topic = request.topic
         try:
-            start = start_of(starts, others)
+            start = start_of(request)
         except UnknownPartition:
             # Unless there is no such topic, which is reported first.
             await self._section(topic, EARLIEST, 0, 1)
@@ -156,10 +135,10 @@ class Reader:
             start = FromOffset(
                 await self._search(topic, section.topic_id, start.timestamp_ms, section.earliest)
             )
-        section = await self._section(topic, start, limit, max_bytes)
-        return await self._collect(topic, section, limit, max_bytes)
+        section = await self._section(topic, start, request.limit, request.max_bytes)
+        return await self._collect(request, section)
 
-    async def _collect(self, topic: str, section: Section, limit: int, max_bytes: int) -> ReadResult:
+    async def _collect(self, request: ReadRequest, section: Section) -> ReadResult:
         """Read on after a first section until the limits or the end are reached."""
         asked, end = section.position, section.page.end
         if not section.earliest <= asked <= end:
@@ -176,8 +155,9 @@ class Reader:
         position = section.page.next_offset
         records = list(section.page.records)
         size = section.page.size
+        limit, max_bytes = request.limit, request.max_bytes
         while position < end and len(records) < limit and size < max_bytes:
-            section = await self._section(topic, position, limit - len(records), max_bytes - size)
+            section = await self._section(request.topic, position, limit - len(records), max_bytes - size)
             if section.topic_id != topic_id or not section.earliest <= position <= section.page.end:
                 # An operator has deleted the rest, or the topic. The next read reports it.
                 break

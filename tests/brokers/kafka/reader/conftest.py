@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.reader import Reader
-from sampleapp.model import EARLIEST
+from sampleapp.model import EARLIEST, ReadRequest
 from tests.support.kafka_simulator import TOPIC, Cluster
 
 
@@ -20,9 +20,10 @@ class Reading:
         self.reader = Reader(new_client=cluster.new_client, clock=cluster.clock, **options)
 
     def begin(self, starts=(), *, others=EARLIEST, limit=500, max_bytes=2**20, topic=TOPIC):
-        return self.reader.read(
+        request = ReadRequest(
             topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes
         )
+        return self.reader.read(request)
 
     def read(self, starts=(), **options):
         return self.result_of(self.begin(starts, **options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
@@ -14,11 +14,11 @@ from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.reader.leaders import Leaders
 from sampleapp.brokers.kafka.reader.places import Places
-from sampleapp.brokers.kafka.reader.reading import Reading, ReadRequest
+from sampleapp.brokers.kafka.reader.reading import Reading
 from sampleapp.brokers.kafka.reader.topics import Topics
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
-from sampleapp.model import ReadResult, ReadStart
+from sampleapp.model import ReadRequest, ReadResult
 
 __all__ = ["Reader"]
 
@@ -82,22 +82,14 @@ class Reader:
         self._idle: IDelayedCall | None = None
         self._is_stopped = False
 
-    def read(
-        self,
-        *,
-        topic: str,
-        starts: Mapping[int, ReadStart],
-        others: ReadStart | None,
-        limit: int,
-        max_bytes: int,
-    ) -> Deferred[ReadResult]:
+    def read(self, request: ReadRequest) -> Deferred[ReadResult]:
         """See `sampleapp.interfaces.IBroker.read`."""
         if self._is_stopped:
             return fail(BrokerStopped(_STOPPED))
         if self._connected is None:
             self._connected = _Connected(self._new_client(), clock=self._clock)
         reading = Reading(
-            ReadRequest(topic=topic, starts=dict(starts), others=others, limit=limit, max_bytes=max_bytes),
+            request,
             topics=self._connected.topics,
             leaders=self._connected.leaders,
             places=self._places,

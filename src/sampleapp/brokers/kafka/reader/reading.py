@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from msgspec import Struct
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
@@ -31,9 +30,9 @@ from sampleapp.brokers.kafka.reader.places import Places
 from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
-from sampleapp.model import ConsumerRecord, FromTime, ReadResult, ReadStart
+from sampleapp.model import ConsumerRecord, FromTime, ReadRequest, ReadResult
 
-__all__ = ["ReadRequest", "Reading"]
+__all__ = ["Reading"]
 
 _METADATA_AGE_S: Final = 5.0
 """Partitions that were added, and a topic that was made again, are noticed after this time at most."""
@@ -57,16 +56,6 @@ _MOST_EMPTY: Final = 2
 _MOST_SHORT: Final = 3
 _TOPIC_ID_LENGTH: Final = 16
 _NO_TOPIC_ID: Final = "_"
-
-
-class ReadRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of `sampleapp.interfaces.IBroker.read`."""
-
-    topic: str
-    starts: Mapping[int, ReadStart]
-    others: ReadStart | None
-    limit: int
-    max_bytes: int
 
 
 class _MadeAgain(Exception):
