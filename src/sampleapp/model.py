@@ -220,8 +220,12 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
 
     topic: str
     """Its name; it is not created."""
-    starts: Mapping[int, ReadStart] = {}
-    """Where to read the partitions that are named here. An offset is at least 0. Must not be changed."""
+    starts: Mapping[int, ReadStart | None] = {}
+    """
+    Where to read the partitions that are named here; ``None``: it is not read, but must exist.
+
+    An offset is at least 0. Must not be changed.
+    """
     others: ReadStart | None = EARLIEST
     """Where to read all other partitions of the topic; ``None``: they are not read."""
     limit: int

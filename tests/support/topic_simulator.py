@@ -105,7 +105,7 @@ class SimulatedTopic:
         assert request.topic == TOPIC
         self.reads += 1
         answer = Deferred(lambda _: call.cancel())
-        if self.frozen & request.starts.keys():
+        if any(request.starts.get(each) is not None for each in self.frozen):
             frozen = BrokerUnavailable("A broker does not answer.")
             call = self.clock.callLater(5, answer.errback, frozen)
         else:
@@ -140,6 +140,8 @@ class SimulatedTopic:
             asked = dict.fromkeys(range(len(self.logs)), request.others) | asked
         positions, ends, gone, beyond, records = {}, {}, [], {}, []
         for partition, start in asked.items():
+            if start is None:
+                continue
             log, begin = self.logs[partition], self.begins[partition]
             ends[partition] = len(log)
             if isinstance(start, int):

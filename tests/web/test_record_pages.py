@@ -212,6 +212,7 @@ def test_a_partition_that_a_position_skips_stays_skipped_and_new_ones_are_read(s
     topic.publish(1)
     page = service.page("?from=id0~-")
     assert (page.places, page.position) == ([(1, 0)], "id0~-.1")
+    assert topic.reads == 1
     topic.add_partition()
     topic.publish(2)
     page = service.page(page.next)

@@ -452,6 +452,20 @@ def test_without_ids_of_topics_the_feed_tells_that_it_was_made_again(service):
     assert client.told == [("reset", {"reason": "topic-replaced"})]
 
 
+def test_without_ids_a_stream_that_skips_a_partition_goes_on_with_fewer_in_a_topic_that_was_made_again():
+    service = StreamService(partitions=3, has_ids=False)
+    client = service.client("from=_~0.0.-")
+    service.run(1)
+    service.topic.publish(0, b"old")
+    service.run(1)
+    service.topic.make(1)
+    service.topic.publish(0, b"new")
+    service.run(2)
+    assert client.read().values == ["old", "new"]
+    assert client.told[0] == ("reset", {"reason": "topic-replaced"})
+    assert client.is_connected
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_who_comes_back_to_a_topic_that_was_made_again_is_told(service, topic, partitions):
     client = joined(service)

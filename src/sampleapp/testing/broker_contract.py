@@ -764,6 +764,12 @@ class BrokerContract:
                 assert {place(each) for each in result.records} == {
                     place_of(each) for each in found if each.partition == number
                 }
+                rest = await self.read(broker, topic, {number: None})
+                self.assert_consistent(rest, topic)
+                assert set(rest.positions) == set(rest.ends) == set(range(rest.partitions)) - {number}
+                assert {place(each) for each in rest.records} == {
+                    place_of(each) for each in found if each.partition != number
+                }
             nothing = await self.read(broker, topic, {}, None)
             assert (list(nothing.records), dict(nothing.positions)) == ([], {})
             assert (nothing.topic_id, nothing.partitions) == (result.topic_id, result.partitions)
@@ -817,9 +823,15 @@ class BrokerContract:
                     broker.read(
                         ReadRequest(topic=topic, starts={0: 0, NO_PARTITION: 0}, limit=1, max_bytes=1)
                     ),
+                    broker.read(ReadRequest(topic=topic, starts={NO_PARTITION: None}, limit=1, max_bytes=1)),
                 ]
             )
-            assert [type(end) for end in ends] == [UnknownTopic, UnknownTopic, UnknownPartition]
+            assert [type(end) for end in ends] == [
+                UnknownTopic,
+                UnknownTopic,
+                UnknownPartition,
+                UnknownPartition,
+            ]
             assert missing not in await within(broker.list_topics())
 
     async def test_a_topic_keeps_its_id(self) -> None:
@@ -1195,7 +1207,7 @@ class BrokerContract:
         self,
         broker: IBroker,
         topic: str,
-        starts: Mapping[int, ReadStart] | None = None,
+        starts: Mapping[int, ReadStart | None] | None = None,
         others: ReadStart | None = EARLIEST,
         *,
         limit: int = 100,

@@ -19,6 +19,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import SampleAppError
 from sampleapp.feeds import Feeds
 from sampleapp.model import ConsumerRecord, ReadResult
+from sampleapp.records.place import Place
 from sampleapp.records.read_parameters import (
     DEFAULT_LIMIT,
     PageParameters,
@@ -28,7 +29,6 @@ from sampleapp.web.answers import Answer, Headers
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.server import Request
-from sampleapp.web.topic_reader import TopicReader, position_text
 from sampleapp.web.topic_reads import TopicReads
 
 __all__ = ["RecordPages"]
@@ -198,7 +198,7 @@ class RecordPages:
 
     def __init__(
         self,
-        broker: TopicReads,
+        reads: TopicReads,
         feeds: Feeds,
         *,
         clock: IReactorTime,
@@ -211,7 +211,7 @@ class RecordPages:
         :param slices: for encoding many records.
         :param streams: limits the number of pages that wait.
         """
-        self._broker = broker
+        self._reads = reads
         self._feeds = feeds
         self._clock = clock
         self._slices = slices
@@ -250,40 +250,48 @@ class RecordPages:
         :raise TooManyStreams: too many pages wait.
         :raise AccessError: the caller has too many pages that wait, or has lost its right.
         """
-        reader = TopicReader(self._broker, topic, parameters.start, parameters.partitions)
+        place = Place(topic, parameters.start, parameters.partitions)
         memory = _PAGE_BYTES + _RECORD_BYTES * parameters.limit
         share = request.share
         if share is not None:
             share.resize(memory)
-        found = await self._find(reader, parameters)
+        found = await self._find(place, parameters)
         if parameters.wait_s and found.may_wait and not self._is_stopping:
             if share is not None:
                 share.release()
-            found = await self._wait(request, reader, parameters, found)
+            found = await self._wait(request, place, parameters, found)
             if share is not None:
                 share.resize(memory)
-        return await self._encode(request, reader, parameters, found)
+        return await self._encode(request, place, parameters, found)
 
-    async def _find(self, reader: TopicReader, parameters: PageParameters) -> _Found:
+    async def _find(self, place: Place, parameters: PageParameters) -> _Found:
         """Read up to a page of records; with a key, search for them."""
         if parameters.key is not None:
-            return await self._search(reader, parameters.key, parameters.limit)
+            return await self._search(place, parameters.key, parameters.limit)
         for _ in range(_MOST_READS):
-            before = dict(reader.offsets)
-            result = await reader.read(limit=parameters.limit, max_bytes=_PAGE_BYTES)
-            has_moved = before != reader.offsets
+            before = place.offsets
+            result = await self._read(place, parameters.limit)
+            has_moved = before != place.offsets
             if result.records or result.is_up_to_date or not has_moved:
                 return _Found(list(result.records), result.is_up_to_date, has_moved)
         # Only records that were aborted, or control records, were there so far.
         return _Found([], is_up_to_date=False)
 
-    async def _search(self, reader: TopicReader, key: bytes, limit: int) -> _Found:
+    async def _read(self, place: Place, limit: int) -> ReadResult:
+        """Read the next records, and move behind them."""
+        result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
+        place.require_all(result)
+        place.require_partition(result)
+        place.advance(result)
+        return result
+
+    async def _search(self, place: Place, key: bytes, limit: int) -> _Found:
         """Read until there is a page of records with a key, or enough was looked at."""
         search = _Search(key, limit)
         for _ in range(_MOST_READS):
-            before = dict(reader.offsets)
+            before = place.offsets
             try:
-                result = await reader.read(limit=_SEARCHED_AT_ONCE, max_bytes=_PAGE_BYTES)
+                result = await self._read(place, _SEARCHED_AT_ONCE)
             except SampleAppError:
                 if search.found:
                     # The next request gets the error.
@@ -293,9 +301,9 @@ class RecordPages:
                 await self._slices.next()
             left = search.look_at(result)
             if left:
-                reader.move_to(left)
+                place.move_to(left)
                 break
-            has_moved = before != reader.offsets
+            has_moved = before != place.offsets
             if result.is_up_to_date or not has_moved:
                 return _Found(search.found, result.is_up_to_date, has_moved)
             if search.is_over:
@@ -303,7 +311,7 @@ class RecordPages:
         return _Found(search.found, is_up_to_date=False)
 
     async def _wait(
-        self, request: Request, reader: TopicReader, parameters: PageParameters, found: _Found
+        self, request: Request, place: Place, parameters: PageParameters, found: _Found
     ) -> _Found:
         """
         Wait for a first record, and read it.
@@ -314,12 +322,12 @@ class RecordPages:
             # It may have gone, and nothing else would show it until a record comes.
             return found
         wait = _Wait(self._clock, parameters.wait_s)
-        place = self._streams.open_page(request, reader.topic, wait.lose_right)
+        waiting = self._streams.open_page(request, place.topic, wait.lose_right)
         self._waits.add(wait)
         request.end_wait = partial(wait.end, "client")
         try:
-            while not found.records and await self._wait_once(wait, reader, parameters.key):
-                found = await self._find(reader, parameters)
+            while not found.records and await self._wait_once(wait, place, parameters.key):
+                found = await self._find(place, parameters)
                 wait.check()
                 if not found.may_wait:
                     break
@@ -332,28 +340,28 @@ class RecordPages:
         finally:
             request.end_wait = None
             self._waits.discard(wait)
-            place.close(wait.ended_by)
+            waiting.close(wait.ended_by)
         return found
 
-    async def _wait_once(self, wait: _Wait, reader: TopicReader, key: bytes | None) -> bool:
+    async def _wait_once(self, wait: _Wait, place: Place, key: bytes | None) -> bool:
         """Wait until reading again is worth it; return false to answer without a record."""
         await wait.pause()
         wait.check()
         return not wait.is_over and await wait.until(
             self._feeds.wait(
-                reader.topic,
-                dict(reader.offsets),
-                topic_id=reader.topic_id,
+                place.topic,
+                place.offsets,
+                topic_id=place.topic_id,
                 key=key,
-                others=reader.reads_new_partitions,
-                skipped=reader.skipped,
+                others=place.partitions is None,
+                skipped=place.skipped,
             )
         )
 
     async def _encode(
-        self, request: Request, reader: TopicReader, parameters: PageParameters, found: _Found
+        self, request: Request, place: Place, parameters: PageParameters, found: _Found
     ) -> Answer:
-        position = position_text(reader.position).encode("ascii")
+        position = place.position_text().encode("ascii")
         headers: Headers = (
             _VARY,
             _NO_STORE,

@@ -8,7 +8,7 @@ leaves the feed, and its stream reads by itself when the client can take more. S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -22,13 +22,13 @@ from twisted.python.failure import Failure
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
-from sampleapp.errors import Fault, InvalidParameters, SampleAppError, UnknownPartition
+from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
 from sampleapp.feeds.events import id_line, record_events
-from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadRequest, ReadResult, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadResult, Start
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.records.place import Place
-from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
+from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
 from sampleapp.web.answers import Answer, Event
@@ -43,7 +43,6 @@ from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.problems import is_temporary
 from sampleapp.web.server import Request
-from sampleapp.web.topic_reader import reads_nothing
 from sampleapp.web.topic_reads import TopicReads
 
 __all__ = ["RecordStreams"]
@@ -173,7 +172,7 @@ class RecordStream(EventStream):
         self._topic: Final = topic
         self._key: Final = parameters.key
         self._partitions: Final = parameters.partitions
-        self._at: Place | None = Place(parameters.start, parameters.partitions)
+        self._at: Place | None = Place(topic, parameters.start, parameters.partitions)
         """Where it reads by itself; ``None`` while the feed does it."""
         self._begins_with = b""
         self._begins_with_count = 0
@@ -196,17 +195,16 @@ class RecordStream(EventStream):
         """
         place = self._at
         assert place is not None  # noqa: S101 -- for mypy: it has just been made
-        result = await self._read_anything(0 if parameters.start == FromEnd(0) else _PAGE_RECORDS)
+        result = await self._read(place, 0 if parameters.start == FromEnd(0) else _PAGE_RECORDS)
         if not parameters.resumes:
-            self._require_position(place, result)
-        if place.skipped.issuperset(range(result.partitions)):
-            raise reads_nothing(self._topic, result.partitions, source=parameters.source)
+            place.require_all(result)
+        place.require_partition(result, source=parameters.source)
         await self._wait(self._owner.slices.next())
-        if place.topic_id is None:
+        if not place.topic_id:
             first = View(place.before(result), self._selection(place, result.topic_id)).position
         else:
             first = self._view(place).position
-        events, self._begins_with_count = self._take(result)
+        events, self._begins_with_count = self._take(place, result)
         if max(len(first), len(self._view(place).position)) > LONGEST_POSITION:
             raise InvalidParameters([Fault("/partition", f"A position of this topic {PositionTooLong()}.")])
         self._begins_with = id_line(first) + b"\n" + events
@@ -254,7 +252,7 @@ class RecordStream(EventStream):
         place = self._leave()
         if is_reset and place.topic_id == "_":
             # Nothing but the feed tells the new topic from the former one.
-            place.offsets = {}
+            place.begin_again()
             if not self.write(Event(self._reset_event(place, "topic-replaced"))):
                 return
         self._read_on()
@@ -272,7 +270,7 @@ class RecordStream(EventStream):
             # Partitions were added. The client gets the reason when it comes back.
             position = EARLIEST
             self.finish("position")
-        place = self._at = Place(position, self._partitions)
+        place = self._at = Place(self._topic, position, self._partitions)
         self._set_behind(is_behind=True)
         return place
 
@@ -285,7 +283,8 @@ class RecordStream(EventStream):
         try:
             failures = looks = 0
             while self.can_write and self._at is not None:
-                found = self._join(self._at)
+                place = self._at
+                found = self._join(place)
                 if found is Joining.JOINED:
                     continue
                 if found is Joining.AHEAD and looks < _LOOKS_AHEAD:
@@ -293,7 +292,7 @@ class RecordStream(EventStream):
                     await self._pause(_LITTLE_PAUSES.delay_s(looks))
                     continue
                 try:
-                    result = await self._read_anything(_PAGE_RECORDS)
+                    result = await self._read(place, _PAGE_RECORDS)
                 except SampleAppError as error:
                     failures += 1
                     if failures > _MOST_REFUSALS and not is_temporary(error):
@@ -304,7 +303,7 @@ class RecordStream(EventStream):
                     continue
                 failures = 0
                 await self._wait(self._owner.slices.next())
-                await self._send(result)
+                await self._send(place, result)
                 looks = 0
         finally:
             self._is_reading = False
@@ -312,7 +311,7 @@ class RecordStream(EventStream):
     def _join(self, place: Place) -> Joining:
         """Join the feed if it has all records from here on. Then the feed knows the place."""
         feed = self._feed = self._owner.feeds.feed(self._topic)
-        if feed is None or place.topic_id is None or feed.epoch is not self._epoch:
+        if feed is None or not place.topic_id or feed.epoch is not self._epoch:
             return Joining.BEHIND
         selection = self._selection(place, place.topic_id)
         found, missed = feed.join(self, place.offsets, selection)
@@ -325,12 +324,11 @@ class RecordStream(EventStream):
                 feed.leave(self)
         return found
 
-    async def _send(self, result: ReadResult) -> None:
-        place = self._at
-        if place is None or not self.can_write:
+    async def _send(self, place: Place, result: ReadResult) -> None:
+        if not self.can_write:
             return
-        before = dict(place.offsets)
-        events, count = self._take(result)
+        before = place.offsets
+        events, count = self._take(place, result)
         if events:
             if self.write(Event(events), count):
                 await self._wait_for_client()
@@ -352,24 +350,14 @@ class RecordStream(EventStream):
         else:
             self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
 
-    async def _read(self, limit: int) -> ReadResult:
-        owner, place = self._owner, self._at
-        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
-        starts, others = place.starts()
+    async def _read(self, place: Place, limit: int) -> ReadResult:
+        owner = self._owner
         epoch = owner.feeds.epoch(self._topic)
         await self._wait(owner.turns.acquire())
         turn = owner.clock.callLater(_LONG_READ_S, owner.turns.release)
         try:
             result: ReadResult = await self._wait(
-                owner.reads.read(
-                    ReadRequest(
-                        topic=self._topic,
-                        starts=starts,
-                        others=others,
-                        limit=limit,
-                        max_bytes=self._page_bytes,
-                    )
-                )
+                owner.reads.read_on(place, limit=limit, max_bytes=self._page_bytes)
             )
         finally:
             if turn.active():
@@ -379,55 +367,13 @@ class RecordStream(EventStream):
         self._epoch = epoch
         return result
 
-    async def _read_anything(self, limit: int) -> ReadResult:
-        """
-        Read from the place on, also if the topic has not all of its partitions any more.
-
-        :raise SampleAppError: nothing can be read.
-        """
-        place = self._at
-        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
-        try:
-            return await self._read(limit)
-        except UnknownPartition:
-            if place.partitions is not None or not place.offsets:
-                raise
-        # The topic was made again, with fewer partitions.
-        self._at = Place(EARLIEST, None)
-        try:
-            result = await self._read(0)
-        finally:
-            self._at = place
-        return msgspec.structs.replace(result, beyond=result.ends)
-
-    def _require_position(self, place: Place, result: ReadResult) -> None:
-        """
-        Check the position that the client has given in the URL.
-
-        :raise PositionError: it cannot be continued.
-        """
-        if place.topic_id is not None and place.topic_id != result.topic_id:
-            raise TopicReplaced(self._topic, expected=place.topic_id, topic_id=result.topic_id)
-        if place.known > result.partitions:
-            why = f"it names {place.known} partitions, and the topic has {result.partitions}"
-            raise PositionUnknown(self._topic, why)
-        if result.beyond:
-            raise PositionUnknown(self._topic, _where(place.offsets, result.beyond))
-        if result.gone:
-            after = {**place.before(result), **{each.partition: each.earliest for each in result.gone}}
-            resume = View(after, self._selection(place, result.topic_id)).position.decode("ascii")
-            raise PositionExpired(result.gone, resume=resume)
-
-    def _take(self, result: ReadResult) -> tuple[bytes, int]:
+    def _take(self, place: Place, result: ReadResult) -> tuple[bytes, int]:
         """Go on after a result; return its events, and their number."""
-        place = self._at
-        assert place is not None  # noqa: S101 -- for mypy: it only reads where it is
-        if place.topic_id is not None and place.topic_id != result.topic_id:
+        problem = place.problem(result)
+        if problem is not None:
             place.begin_again(result)
-            return self._reset_event(place, "topic-replaced"), 1
-        if result.beyond:
-            place.begin_again(result)
-            return self._reset_event(place, "position-unknown"), 1
+            reason = "topic-replaced" if isinstance(problem, TopicReplaced) else "position-unknown"
+            return self._reset_event(place, reason), 1
         view = View(place.before(result), self._selection(place, result.topic_id))
         events, count = b"", 0
         if result.gone:
@@ -498,8 +444,3 @@ def _events(view: View, records: Iterable[ConsumerRecord], position: bytes) -> b
         parts += events[:-1]
         parts += id_line(position), events[-1]
     return b"".join(parts)
-
-
-def _where(offsets: Mapping[int, int], beyond: Mapping[int, int]) -> str:
-    partition, end = min(beyond.items())
-    return f"partition {partition} ends at {end}, and the position is {offsets.get(partition, 0)}"

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
+from sampleapp.errors import UnknownPartition
 from sampleapp.interfaces import IBroker
 from sampleapp.model import ReadRequest, ReadResult
+from sampleapp.records.place import Place
 
 __all__ = ["TopicReads"]
 
@@ -31,6 +33,27 @@ class TopicReads:
         self.in_progress += 1
         reading: Deferred[ReadResult] = self._broker.read(request)
         return reading.addCallback(self._count).addBoth(self._end)
+
+    def read_on(self, place: Place, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
+        """
+        Read a topic from a place on, which does not move; see `ReadRequest`.
+
+        :return: fires with the result. If a position names partitions that the topic does not have, it has no
+            records, and is a problem of the place. Fails as `IBroker.read` does.
+        """
+        return Deferred.fromCoroutine(self._read_on(place, limit, max_bytes))
+
+    async def _read_on(self, place: Place, limit: int, max_bytes: int) -> ReadResult:
+        try:
+            return await self.read(place.request(limit=limit, max_bytes=max_bytes))
+        except UnknownPartition:
+            if place.partitions is not None:
+                raise
+            look = await self.read(place.look())
+            if place.problem(look) is None:
+                # They have been added since the first read.
+                raise
+            return look
 
     def _count(self, result: ReadResult) -> ReadResult:
         self.records += len(result.records)

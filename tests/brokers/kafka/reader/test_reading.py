@@ -60,6 +60,20 @@ def test_a_page_at_known_positions_takes_one_fetch_to_each_leader(new_reader):
     assert len(cluster.loads) == 1
 
 
+def test_a_page_without_some_partitions_takes_one_fetch_as_well(new_reader):
+    cluster = Cluster(partitions=4, brokers=(1,))
+    for log in cluster.logs.values():
+        log.append(b"a")
+    reading = new_reader(cluster)
+    for _ in range(2):
+        cluster.asked.clear()
+        result = reading.read({0: 0, 1: None, 2: 0, 3: None})
+        assert result.positions == {0: 1, 2: 1}
+        assert [type(request) for _, request in cluster.asked] == [FetchRequest]
+        assert len(cluster.loads) == 1
+        cluster.run(2)
+
+
 @pytest.mark.parametrize(
     ("start", "position"),
     [

@@ -129,7 +129,7 @@ class Reading:
         request = self._request
         return (
             request.limit <= 0
-            or any(not isinstance(start, int) for start in request.starts.values())
+            or any(not isinstance(start, int | None) for start in request.starts.values())
             or (request.others is not None and not view.leaders.keys() <= request.starts.keys())
         )
 
