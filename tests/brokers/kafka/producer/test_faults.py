@@ -517,6 +517,15 @@ def test_several_faults_together_leave_nothing_behind(rules, nonsense, scenario,
     end(world, no_failure_is_lost)
 
 
+def test_callers_are_answered_although_their_topic_cannot_be_forgotten(patched, no_failure_is_lost):
+    faults = Faults()
+    faults.add("forget_topic", "KeyError", after=1, times=5)
+    faults.add("forget_topic", "KeyError", after=1, times=1)
+    world = begin(faults, patched)
+    run(world, [("one", b"a", 1)] * 4)
+    end(world, no_failure_is_lost)
+
+
 def is_possible(seam, kind):
     return seam != "request fails when it was handled" or kind != "RequestFailed, not sent"
 

@@ -231,13 +231,16 @@ class TopicMetadata:
         checks = self._accumulator.take_checks(topic)
         for queue in topic.queues:
             unsent += queue.give_up_unsent()
-        # A batch that is in flight, or may be stored, is settled by its answer or its deadline.
-        if topic.is_empty():
-            self._close_queues(topic)
-            self._forget(topic.name)
-        self._accumulator.fail(unsent, error)
-        for check in checks:
-            check.set_result(topic.name, error)
+        try:
+            # A batch that is in flight, or may be stored, is settled by its answer or its deadline.
+            if topic.is_empty():
+                self._close_queues(topic)
+                self._forget(topic.name)
+        finally:
+            # Afterwards, since the callers may publish at once; and also after a fault of the client.
+            self._accumulator.fail(unsent, error)
+            for check in checks:
+                check.set_result(topic.name, error)
 
     def _close_queues(self, topic: Topic, *, then_partitions: int = 0) -> None:
         producer_ids, possibly_stored = self._accumulator.close_queues(topic)
