@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.observers import (
     batch_observer,
     deliver,
@@ -69,9 +70,18 @@ class MemoryBroker:
 
     _log = Logger()
 
-    def __init__(self, *, clock: IReactorTime) -> None:
-        """:param clock: for calls of observers, which never happen inside ``publish`` or ``follow``."""
+    def __init__(
+        self,
+        *,
+        clock: IReactorTime,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+    ) -> None:
+        """
+        :param clock: for calls of observers, which never happen inside ``publish`` or ``follow``.
+        :param idempotency: for records that are sent again.
+        """
         self._clock = clock
+        self._idempotency = idempotency
         self._topics: dict[str, list[ConsumerRecord]] = {}
         self._topic_ids: dict[str, str] = {}
         self._followings: Followings[_Following] = Followings()

@@ -27,6 +27,7 @@ from sampleapp.brokers.kafka.reader import Reader
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownTopic
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
@@ -68,13 +69,16 @@ class KafkaBroker:
         reactor: Any,
         environment: Mapping[str, str] = environ,
         metadata_interval_s: float = METADATA_INTERVAL_S,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
     ) -> None:
         """
         :param reactor: provides `IReactorTime`, and what TCP and TLS endpoints ask for.
         :param environment: may hold the credentials.
         :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
+        :param idempotency: for records that are sent again.
         """
         self._config = config
+        self._idempotency = idempotency
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.faults import StoreError
@@ -71,6 +72,7 @@ class SQLiteBroker:
         buffer_bytes: int = BUFFER_BYTES,
         patience_s: float = PATIENCE_S,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
     ) -> None:
         """
         :param path: of the file, which is created if it is missing; its directory must exist.
@@ -79,10 +81,12 @@ class SQLiteBroker:
         :param buffer_bytes: the maximum bytes of records that are accepted and not yet stored.
         :param patience_s: seconds to wait for another process that has the file locked.
         :param answer_timeout_s: seconds to wait for the disk; well above ``patience_s``.
+        :param idempotency: for records that are sent again.
         """
         # Absolute, since a daemon changes its directory after its options were read.
         self._store = Store(path=Path(path).absolute(), patience_s=patience_s)
         self._thread = PrivateThread(threads=threads)
+        self._idempotency = idempotency
         self._condition = Condition()
         self._followings = Followings(
             store=self._store, thread=self._thread, clock=clock, condition=self._condition
