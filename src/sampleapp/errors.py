@@ -173,7 +173,7 @@ class TooManyIdempotencyKeys(PublishError):
     retriable = True
     possibly_published = False
 
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         """:param retry_after_s: the time after which the same records are accepted, in seconds."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
