@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from sampleapp.errors import MalformedIdempotencyKey
-from sampleapp.messages.records import RecordHeaders
-from sampleapp.model import RecordIdentity
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from sampleapp.errors import Fault, InvalidMessage, MalformedIdempotencyKey
+from sampleapp.messages.records import RecordHeaders, record_of
+from sampleapp.model import Message, Record, RecordIdentity
 
 __all__ = ["FINGERPRINT_HEADER", "IdempotencyScope", "parse_idempotency_key"]
 
@@ -31,7 +34,7 @@ _BARE: Final = re.compile(rb"[!#-~][!-~]*")
 _STRING: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"((?: *;.*)?)', re.DOTALL)
 _PARAMETERS: Final = re.compile(
     rb"(?: *; *[a-z*][a-z0-9_.*-]*"
-    rb'(?:=(?:"(?:[ !#-\[\]-~]|\\["\\])*"|[!#$%&\'*+.^_`|~0-9A-Za-z:/?@-]+|:[A-Za-z0-9+/=]*:))?)*'
+    rb'(?:=(?:%?"(?:[ !#-\[\]-~]|\\["\\])*"|[!#$%&\'*+.^_`|~0-9A-Za-z:/?@-]+|:[A-Za-z0-9+/=]*:))?)*'
 )
 _ESCAPED: Final = re.compile(rb"\\(.)")
 
@@ -60,6 +63,18 @@ def _unquoted(value: bytes) -> bytes | None:
     if match is None or not _PARAMETERS.fullmatch(match[2]):
         return None
     return _ESCAPED.sub(rb"\1", match[1])
+
+
+def _own_fingerprint() -> InvalidMessage:
+    return InvalidMessage(
+        [
+            Fault(
+                f"/headers/{FINGERPRINT_HEADER}",
+                f'The header "{FINGERPRINT_HEADER}" is reserved in a request with an Idempotency-Key: the '
+                "service adds it to the record. Omit the header, or the key.",
+            )
+        ]
+    )
 
 
 class IdempotencyScope:
@@ -100,6 +115,32 @@ class IdempotencyScope:
         for name, content in headers:
             _add(fingerprint, name.encode("utf-8", "surrogatepass"), content)
         return RecordIdentity(id=id_digest.digest(), fingerprint=fingerprint.digest())
+
+    def record_of(self, message: Message, number: int, *, now_ms: int, trace: RecordHeaders = ()) -> Record:
+        """
+        Convert a message into a record with an identity.
+
+        :param number: of the message in its request, from 0.
+        :param now_ms: see `sampleapp.messages.records.record_of`, as for ``trace``.
+        :raise InvalidMessage: the message brings the header that the identity needs.
+        """
+        headers = message.headers
+        own = 0
+        if headers is not UNSET:
+            if FINGERPRINT_HEADER in headers:
+                raise _own_fingerprint()
+            own = len(headers)
+        record = record_of(message, now_ms=now_ms, trace=trace)
+        identity = self.identity(
+            number,
+            topic=record.topic,
+            key=record.key,
+            value=record.value,
+            # The message's own come first.
+            headers=record.headers[:own],
+            timestamp_ms=None if message.timestamp is UNSET else record.timestamp_ms,
+        )
+        return replace(record, identity=identity)
 
 
 def _add(digest: Any, *parts: bytes | None) -> None:

@@ -123,6 +123,7 @@ def build(
             follower=follower,
             streams=front_door.streams,
             reads=front_door.reads,
+            idempotent_records=front_door.idempotent_records,
             rate_refusals={} if callers is None else callers.refusals,
             lost_lines=lost_lines,
         )
