@@ -189,6 +189,10 @@ IDEMPOTENCY_KEY: Final = Parameter(
         "record's partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 "
         "string. It belongs to the caller and the topic."
     ),
+    kind={
+        "type": "string",
+        "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$',
+    },
 )
 IDEMPOTENT_REPLAYED: Final = Field(
     name="Idempotent-Replayed",

@@ -13,7 +13,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
-from sampleapp.model import Record
+from sampleapp.model import Record, RecordMetadata
 from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.idempotency import IdempotentRecords
@@ -59,7 +59,10 @@ class Publisher:
         :raise NotGranted: the caller may not publish to the topic of the record.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
-        return self._publish(record)
+        publishing = self.broker.publish(record)
+        if record.identity is None:
+            return publishing.addCallback(published_answer, length_of(record))
+        return self._publish_once(publishing, record)
 
     def publish_to(
         self,
@@ -89,12 +92,12 @@ class Publisher:
             if scope is None
             else scope.identity(0, topic=topic, key=key, value=value, headers=headers),
         )
-        return self._publish(record)
-
-    def _publish(self, record: Record) -> Deferred[Answer]:
         publishing = self.broker.publish(record)
-        if record.identity is None:
+        if scope is None:
             return publishing.addCallback(published_answer, length_of(record))
+        return self._publish_once(publishing, record)
+
+    def _publish_once(self, publishing: Deferred[RecordMetadata], record: Record) -> Deferred[Answer]:
         return Deferred.fromCoroutine(self.idempotent_records.answer(publishing, length_of(record)))
 
 

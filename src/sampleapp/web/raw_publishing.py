@@ -17,7 +17,7 @@ from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
-from sampleapp.web.idempotency import scope_of
+from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
 from sampleapp.web.publishing import Publisher, trace_of
 from sampleapp.web.request_errors import SeveralContentTypes
@@ -73,7 +73,7 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
         headers = read_event_headers(fields, content_type, faults)
     if faults:
         raise InvalidParameters(faults)
-    return _Head(key, headers, scope_of(request))
+    return _Head(key, headers, scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None)
 
 
 class RawPublishing:
