@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
+    "FINGERPRINT_HEADER",
     "MEDIA_TYPES",
     "MOST_HEADERS",
     "TOPIC_PATTERN",
@@ -117,6 +118,10 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         ),
     ] = UNSET
     """When the record was made: milliseconds, or before validation any of the forms. Unset: now."""
+
+
+FINGERPRINT_HEADER: Final = "idempotency-fingerprint"
+"""The header of a record on Kafka that has its fingerprint; a message may not bring it."""
 
 
 class RecordIdentity(Struct, frozen=True, kw_only=True, gc=False):

@@ -11,10 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedIdempotencyKey
-from sampleapp.messages.idempotency import FINGERPRINT_HEADER, IdempotencyScope, parse_idempotency_key
+from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
 from sampleapp.messages.lines import MessageLines
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
+from sampleapp.model import FINGERPRINT_HEADER
 from tests.support import strategies
 
 NOW_MS = 1_700_000_000_000

@@ -11,8 +11,7 @@ from twisted.internet.defer import CancelledError
 from twisted.web.server import Site
 
 from sampleapp import errors
-from sampleapp.messages.idempotency import FINGERPRINT_HEADER
-from sampleapp.model import RecordMetadata, ReplayedRecord
+from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from sampleapp.web.problems import IDEMPOTENCY_REFUSALS, ROWS
 from tests.metrics.service import MeasuredService, of
 from tests.support import strategies

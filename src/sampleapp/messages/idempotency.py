@@ -17,12 +17,9 @@ from msgspec.structs import replace
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedIdempotencyKey
 from sampleapp.messages.records import RecordHeaders, record_of
-from sampleapp.model import Message, Record, RecordIdentity
+from sampleapp.model import FINGERPRINT_HEADER, Message, Record, RecordIdentity
 
-__all__ = ["FINGERPRINT_HEADER", "IdempotencyScope", "parse_idempotency_key"]
-
-FINGERPRINT_HEADER: Final = "idempotency-fingerprint"
-"""The header of a record on Kafka that has its fingerprint; a message may not bring it."""
+__all__ = ["IdempotencyScope", "parse_idempotency_key"]
 
 _MOST: Final = 255
 _RULE: Final = (
