@@ -171,12 +171,11 @@ class ReplayDetection:
             self._places.release()
         if found == fingerprint:
             return place
-        replayed = ReplayedRecord(topic=place.topic, partition=place.partition, offset=place.offset)
-        if found is None or found[_NONCE_BYTES:] == fingerprint[_NONCE_BYTES:]:
-            return replayed
-        if not found:
+        if found == b"":
             # For example of a topic that was deleted and made again since.
             raise OutcomeUnknown("Another record is at the place where the broker has stored this one.")
+        if found is None or found[_NONCE_BYTES:] == fingerprint[_NONCE_BYTES:]:
+            return ReplayedRecord(topic=place.topic, partition=place.partition, offset=place.offset)
         raise IdempotencyKeyReused("Another record was published with this idempotency key.")
 
     async def _fetch(self, client: _Client, place: RecordMetadata) -> bytes | None:
