@@ -473,6 +473,19 @@ def test_a_record_with_an_identity_parts_the_batches_around_it_and_takes_no_sequ
     assert found == [(7, 3, 0, 2), (own_producer_id(made[2].identity), 0, 0, 1), (7, 3, 2, 2)]
 
 
+def test_a_record_with_an_identity_that_is_taken_back_still_takes_no_sequence_number():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    queue.append(Pending(replace(record("t"), identity=identity(b"")), 40, 1.0, Deferred()))
+    queue.assign_producer_id(producer_id=7, epoch=3)
+    queue.begin_attempt(Codec.NONE)
+    queue.try_again_after(0.0, reason=WHY)
+    queue.retry()
+    queue.begin_attempt(Codec.NONE)
+    queue.stored()
+    queue.append(Pending(record("t"), 40, 1.0, Deferred()))
+    assert struct.unpack_from(">qhi", queue.begin_attempt(Codec.NONE).data, 43) == (7, 3, 0)
+
+
 @pytest.mark.parametrize("give_up", ["lost", "abandon"])
 def test_a_record_with_an_identity_that_is_given_up_fences_nothing(give_up):
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
-from sampleapp.brokers.kafka.protocol import FetchRequest, ListOffsetsRequest, ProduceRequest
+from sampleapp.brokers.kafka.protocol import Fetched, FetchRequest, ListOffsetsRequest, ProduceRequest
 from sampleapp.errors import (
     BrokerStopped,
     IdempotencyKeyReused,
@@ -299,6 +299,38 @@ def test_a_repeat_whose_first_was_compacted_away_is_answered_with_its_place(late
     assert world.now(world.two, identified("k", b"not compared")) == ReplayedRecord(
         topic="t", partition=0, offset=0
     )
+
+
+def test_a_leader_that_has_not_got_so_far_says_nothing_of_the_record():
+    """As one that was a leader until now, which asks for nothing any longer."""
+    world = Instances(partitions=1)
+    found = world.one.publish(identified("k"))
+    world.decide([Fate.LOST_ON_THE_WAY], FetchRequest)
+    world.advance(0.05)
+    log = world.cluster.logs[0]
+    batches, log.batches, log.end = log.batches, [], 0
+    log.errors.append(ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.advance(0.5)
+    assert found == []
+    log.batches, log.end = batches, 1
+    world.advance(1)
+    assert [type(each) for each in found] == [RecordMetadata]
+
+
+def test_a_leader_that_does_not_know_yet_that_all_have_the_record_is_asked_again(monkeypatch):
+    world = Instances(partitions=1)
+    log = world.cluster.logs[0]
+    fetched, empty = log.fetched, 5
+
+    def behind(number, offset, *args, **options):
+        nonlocal empty
+        empty -= 1
+        return fetched(number, offset, *args, **options) if empty < 0 else Fetched("t", number, 0, offset)
+
+    monkeypatch.setattr(log, "fetched", behind)
+    found = world.one.publish(identified("k"))
+    world.advance(1.5)
+    assert [type(each) for each in found] == [RecordMetadata]
 
 
 def test_a_repeat_behind_an_open_transaction_is_answered():

@@ -23,7 +23,7 @@ from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
-from sampleapp.brokers.kafka.producer.partitioner import hash_keys, number_of
+from sampleapp.brokers.kafka.producer.partitioner import hash_keys
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable
 from sampleapp.brokers.kafka.producer.topic import Group, Topic
@@ -167,7 +167,8 @@ class Intake:
         records = self._records
         step = _STEP_WITH_HEADERS if self._has_many_headers else _STEP
         for start in range(0, len(records), step):
-            self._group(records[start : start + step], start)
+            some = records[start : start + step]
+            self._group([with_fingerprint(each) for each in some] if self._have_identities else some, start)
             yield 0
         error = self._accumulator.reserve(self._groups)
         if error is not None:
@@ -196,9 +197,9 @@ class Intake:
     def _group(self, records: Sequence[Record], start: int) -> None:
         """Group records by their queues. One that cannot be published gets its outcome here."""
         outcomes, by_topic, have_identities = self._outcomes, self._by_topic, self._have_identities
-        records, hashes = self._prepare(records)
         deadline_s = self._now_s + self._accumulator.delivery_timeout_s
         name, groups = None, None
+        hashes = hash_keys([record.key for record in records])
         for index, record, hashed, size in zip(
             range(start, start + len(records)), records, hashes, _sizes(records), strict=True
         ):
@@ -225,17 +226,6 @@ class Intake:
             if have_identities:
                 self._resolve_later(pending)
             group.records.append(pending)
-
-    def _prepare(self, records: Sequence[Record]) -> tuple[Sequence[Record], Sequence[int | None]]:
-        """Return the records as they are sent, and the number that chooses the partition of each."""
-        hashes = hash_keys([record.key for record in records])
-        if not self._have_identities:
-            return records, hashes
-        numbers = [
-            number_of(record.identity) if hashed is None and record.identity is not None else hashed
-            for record, hashed in zip(records, hashes, strict=True)
-        ]
-        return [with_fingerprint(record) for record in records], numbers
 
     def _resolve_later(self, pending: Pending) -> None:
         """Delay the outcome of a record with an identity until it is known whether the record is new."""
