@@ -1,4 +1,4 @@
-"""The operator's settings for records that are sent again."""
+"""Records that are sent again: the operator's settings, and the outcome."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-__all__ = ["IdempotencySettings"]
+from sampleapp.errors import IdempotencyKeyReused
+from sampleapp.model import Record, ReplayedRecord
+
+__all__ = ["IdempotencySettings", "replayed"]
 
 
 def _no_topic(_topic: str) -> bool:
@@ -24,3 +27,17 @@ class IdempotencySettings(Struct, frozen=True, kw_only=True):
     """The average rate of records with an identity for a shared broker, which has to remember them."""
     burst: int = 5_000
     """The most of these records at once."""
+
+
+def replayed(record: Record, *, fingerprint: bytes | None, partition: int, offset: int) -> ReplayedRecord:
+    """
+    Return the outcome of a record whose id was used before.
+
+    :param fingerprint: that of the first record with this id.
+    :param partition: of the first record.
+    :param offset: of the first record.
+    :raise IdempotencyKeyReused: the first was another record.
+    """
+    if record.identity is None or record.identity.fingerprint != fingerprint:
+        raise IdempotencyKeyReused("Another record was published with this idempotency key; use a new one.")
+    return ReplayedRecord(topic=record.topic, partition=partition, offset=offset)
