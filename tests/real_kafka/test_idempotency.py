@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager
 
 import pytest
 import pytest_twisted
-from msgspec.structs import replace
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
@@ -40,8 +38,7 @@ async def running(cluster, *, addresses=None, **options):
 
 def identified(topic, name, value=b"value", *, key=b"k"):
     identity = IdempotencyScope(caller="", key=f"{name}").identity(0, topic=topic, key=key, value=value)
-    made = record(topic, value, key=key, timestamp_ms=int(time.time() * 1000))
-    return replace(made, identity=identity)
+    return record(topic, value, key=key, identity=identity)
 
 
 def replayed(metadata):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -34,6 +35,7 @@ __all__ = [
     "size",
 ]
 
+_ANY_TIME_MS = 1_700_000_000_000
 NO_PARTITION = 999_999
 """A partition that no topic has."""
 
@@ -74,12 +76,19 @@ def record(
     value: bytes | None = b"v",
     *,
     key: bytes | None = None,
-    timestamp_ms: int = 1_700_000_000_000,
+    timestamp_ms: int | None = None,
     headers: tuple[tuple[str, bytes], ...] = (),
     partition: int | None = None,
     identity: RecordIdentity | None = None,
 ) -> Record:
-    """Create a record with default values."""
+    """
+    Create a record with default values.
+
+    :param timestamp_ms: by default any time; of a record with an identity, now, since a shared broker may
+        forget an identity by the time of its record.
+    """
+    if timestamp_ms is None:
+        timestamp_ms = _ANY_TIME_MS if identity is None else int(time.time() * 1000)
     return Record(
         topic=topic,
         key=key,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from operator import attrgetter
 from os import environ
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +60,6 @@ _NOT_REACHED: Final = "Kafka has not been reached yet."
 _STOPPED: Final = "The broker was stopped."
 
 CONNECT_TIMEOUT_S: Final = 5.0
-_identity_of: Final = attrgetter("identity")
 _MOST_AGE_MS: Final = 12 * 3600 * 1000
 """
 Maximum distance from now of the time of a record with an identity, in milliseconds.
@@ -98,8 +96,8 @@ class KafkaBroker:
         """
         self._config = config
         self._idempotency = idempotency
-        self._identities = Bucket(Rate(idempotency.records_per_s, idempotency.burst), now_s=reactor.seconds())
-        """The records with an identity that may be published now."""
+        self._identities: Bucket | None = None
+        """The records with an identity that may be published now, since the first one."""
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None
@@ -166,8 +164,9 @@ class KafkaBroker:
             return fail(BrokerStopped("The service is stopping; none of the records was published."))
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; none of the records was published."))
-        if any(map(_identity_of, records)):
-            error = self._admit([record for record in records if record.identity is not None])
+        identified = [record for record in records if record.identity is not None]
+        if identified:
+            error = self._admit(identified)
             if error is not None:
                 return fail(error)
         return self._producer.publish_many(records)
@@ -289,6 +288,9 @@ class KafkaBroker:
                 f"A request with an idempotency key may have up to {most} messages; this one has {total}. "
                 "Nothing was published."
             )
+        if self._identities is None:
+            rate = Rate(self._idempotency.records_per_s, self._idempotency.burst)
+            self._identities = Bucket(rate, now_s=now_s)
         wait_s = self._identities.wait_s(total, now_s=now_s)
         if wait_s > 0:
             return TooManyIdempotencyKeys(
