@@ -15,7 +15,6 @@ class TestSQLiteBroker(BrokerContract):
     first_offset = 0
     deletes = True
     durable = True
-    idempotent = False
 
     @contextmanager
     def new_broker(self):
