@@ -7,7 +7,6 @@ enabled overrides `IdempotencyContract.new_idempotent_topic` and `IdempotencyCon
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -37,11 +36,6 @@ from sampleapp.testing.waiting import outcomes, within
 __all__ = ["IdempotencyContract"]
 
 
-def recent(topic: str, value: bytes, **options: Any) -> Record:
-    """Create a record of now: brokers may refuse an identity with another time."""
-    return record(topic, value, timestamp_ms=int(1000 * time.time()), **options)
-
-
 def is_new(outcome: Outcome) -> bool:
     """Return whether a record was published now; fail if it was refused."""
     assert isinstance(outcome, RecordMetadata), repr(outcome)
@@ -68,11 +62,11 @@ class IdempotencyContract(ContractBase):
         topic = self.new_idempotent_topic()
         async with self.running() as broker:
             for number, key in enumerate((b"k", None, b"")):
-                sent = recent(topic, b"%d" % number, key=key, identity=identity(topic, f"{number}"))
+                sent = record(topic, b"%d" % number, key=key, identity=identity(topic, f"{number}"))
                 found: list[Outcome] = []
                 for _ in range(3):
                     alone = await within(broker.publish(sent))
-                    other = await within(broker.publish(recent(topic, b"other")))
+                    other = await within(broker.publish(record(topic, b"other")))
                     found.append(alone)
                     assert is_new(other)
                 (many,) = await within(broker.publish_many([sent]))
@@ -88,7 +82,7 @@ class IdempotencyContract(ContractBase):
             return
         topic = self.new_idempotent_topic()
         sent = [
-            recent(topic, b"%d" % n, key=b"%d" % (n % 7), identity=identity(topic, f"{n}"))
+            record(topic, b"%d" % n, key=b"%d" % (n % 7), identity=identity(topic, f"{n}"))
             for n in range(450)
         ]
         async with self.running() as broker:
@@ -111,7 +105,7 @@ class IdempotencyContract(ContractBase):
             return
         topic = self.new_idempotent_topic()
         sent = [
-            recent(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}"))
+            record(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}"))
             for n in (*range(150), 0, 149, 5, 5)
         ]
         async with self.running() as broker:
@@ -127,7 +121,7 @@ class IdempotencyContract(ContractBase):
             return
         topic = self.new_idempotent_topic()
         sent = [
-            recent(topic, b"%d" % n, key=None if n % 3 else b"k", identity=identity(topic, f"{n}"))
+            record(topic, b"%d" % n, key=None if n % 3 else b"k", identity=identity(topic, f"{n}"))
             for n in range(20)
         ]
         async with self.running() as broker:
@@ -149,9 +143,9 @@ class IdempotencyContract(ContractBase):
         if not self.idempotent:
             return
         topic = self.new_idempotent_topic()
-        first = recent(topic, b"first", key=b"k", identity=identity(topic, sent="first"))
-        other = recent(topic, b"other", key=b"k", identity=identity(topic, sent="other"))
-        plain = recent(topic, b"plain", key=b"k")
+        first = record(topic, b"first", key=b"k", identity=identity(topic, sent="first"))
+        other = record(topic, b"other", key=b"k", identity=identity(topic, sent="other"))
+        plain = record(topic, b"plain", key=b"k")
         async with self.running() as broker:
             found = [*await settled(broker, [first, other, first]), *await settled(broker, [other])]
             many = await within(broker.publish_many([first, plain, other, plain, first]))
@@ -170,7 +164,7 @@ class IdempotencyContract(ContractBase):
             return
         topic = self.new_idempotent_topic()
         sent = [
-            recent(topic, value.encode(), key=b"k", identity=identity(topic, sent=value))
+            record(topic, value.encode(), key=b"k", identity=identity(topic, sent=value))
             for value in ("first", "other", "first")
         ]
         async with self.running() as broker:
@@ -187,12 +181,12 @@ class IdempotencyContract(ContractBase):
             return
         topics = [self.new_idempotent_topic() for _ in range(2)]
         sent = [
-            recent(topic, b"v", key=b"k", identity=identity(topic, name))
+            record(topic, b"v", key=b"k", identity=identity(topic, name))
             for topic in topics
             for name in "abc"
         ]
         async with self.running() as broker:
-            found = await settled(broker, [*sent, recent(topics[0], b"v", key=b"k")])
+            found = await settled(broker, [*sent, record(topics[0], b"v", key=b"k")])
             counts = [len(await everything(broker, topic)) for topic in topics]
         assert all(map(is_new, found))
         assert counts == [4, 3]
@@ -204,10 +198,10 @@ class IdempotencyContract(ContractBase):
 
         def sent(name: str, content: str, partition: int | None = None) -> list[Record]:
             of_record = identity(topic, name, sent=content)
-            return [recent(topic, content.encode(), key=b"k", partition=partition, identity=of_record)]
+            return [record(topic, content.encode(), key=b"k", partition=partition, identity=of_record)]
 
         async with self.running() as broker:
-            await within(broker.publish(recent(topic, b"before", key=b"k")))
+            await within(broker.publish(record(topic, b"before", key=b"k")))
             refused = await settled(broker, sent("alone", "refused", NO_PARTITION))
             many = await within(broker.publish_many(sent("many", "refused", NO_PARTITION)))
             refused.extend(many)
@@ -227,7 +221,7 @@ class IdempotencyContract(ContractBase):
             return
         topic = self.new_idempotent_topic()
         sent = [
-            recent(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}") if n % 3 == 1 else None)
+            record(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}") if n % 3 == 1 else None)
             for n in range(90)
         ]
         async with self.running() as broker:
@@ -252,7 +246,7 @@ class IdempotencyContract(ContractBase):
         if not self.idempotent:
             return
         topic = self.new_idempotent_topic()
-        sent = [recent(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}")) for n in range(3)]
+        sent = [record(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}")) for n in range(3)]
         async with self.running() as broker:
             cancelled: list[Deferred[Any]] = [broker.publish(sent[0]), broker.publish_many(sent)]
             for each in cancelled:
@@ -269,8 +263,8 @@ class IdempotencyContract(ContractBase):
         if not (self.idempotent and self.durable):
             return
         topic = self.new_idempotent_topic()
-        sent = [recent(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}")) for n in range(20)]
-        other = recent(topic, b"other", key=b"k", identity=identity(topic, "3", sent="other"))
+        sent = [record(topic, b"%d" % n, key=b"k", identity=identity(topic, f"{n}")) for n in range(20)]
+        other = record(topic, b"other", key=b"k", identity=identity(topic, "3", sent="other"))
         with self.new_broker() as broker:
             broker.start()
             first = await within(broker.publish_many(sent[:10]))
@@ -290,8 +284,8 @@ class IdempotencyContract(ContractBase):
         topic = self.new_plain_topic()
         if topic is None:
             return
-        plain = recent(topic, b"plain", key=b"k")
-        refused = recent(topic, b"refused", key=b"k", identity=identity(topic))
+        plain = record(topic, b"plain", key=b"k")
+        refused = record(topic, b"refused", key=b"k", identity=identity(topic))
         async with self.running() as broker:
             await within(broker.publish(plain))
             ends = await outcomes([broker.publish(refused), broker.publish_many([plain, refused, plain])])
