@@ -4,7 +4,9 @@ Keeps a number of HTTP connections busy, and says how that went as one line of J
 Each connection sends its next request when it has the answer to the last one. It is a process of its
 own, so that what is measured of the service is the service's alone.
 
-    python benchmarks/load.py PORT CONNECTIONS REQUESTS get|post|post-elsewhere|post-keys|post-traced
+    python benchmarks/load.py PORT CONNECTIONS REQUESTS KIND
+
+KIND is one of `REQUESTS`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import secrets
 import selectors
 import socket
 import sys
@@ -22,14 +25,16 @@ __all__ = ["REQUESTS", "Connection", "keep_busy"]
 
 TRACE_ID = b"4bf92f3577b34da6a3ce929d0e0e4736"
 """Stands for one that is new in each request."""
+NEW_KEY = b"an-idempotency-key-that-is-new"
+"""Stands for one that is new in each request."""
 
 
-def post(key: bytes, trace: bytes = b"", topic: bytes = b"bench") -> bytes:
+def post(key: bytes, field: bytes = b"", topic: bytes = b"bench") -> bytes:
     message = b'{"topic":"%b","key":"%b","content":"a value of about one hundred bytes in all, as sent"}'
     message %= (topic, key)
     return (
         b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"%bContent-Length: %d\r\n\r\n%b" % (trace, len(message), message)
+        b"%bContent-Length: %d\r\n\r\n%b" % (field, len(message), message)
     )
 
 
@@ -41,6 +46,9 @@ REQUESTS = {
     "post-keys": [post(b"room-%02d" % n) for n in range(100)],
     # As they come through a proxy that traces: no head is like another.
     "post-traced": [post(b"room-00", b"traceparent: 00-%b-00f067aa0ba902b7-01\r\n" % TRACE_ID)],
+    "post-numbered": [post(b"kitchen", b"X-Number: %b\r\n" % NEW_KEY)],
+    "post-identified": [post(b"kitchen", b"Idempotency-Key: %b\r\n" % NEW_KEY)],
+    "post-again": [post(b"kitchen", b"Idempotency-Key: sent-by-connection-%d\r\n" % n) for n in range(64)],
 }
 LENGTH = re.compile(rb"\r\nContent-Length: ([0-9]+)\r\n", re.IGNORECASE)
 
@@ -123,7 +131,9 @@ def keep_busy(connections: Sequence[Connection], requests: int) -> dict[str, flo
 
 def main(port: int, connections: int, requests: int, kind: str) -> None:
     choices = REQUESTS[kind]
-    made = [Connection(port, choices[n % len(choices)], {TRACE_ID: b"%032x"}) for n in range(connections)]
+    # Not the keys of another run.
+    new = {TRACE_ID: b"%032x", NEW_KEY: secrets.token_hex(8).encode() + b"-%d"}
+    made = [Connection(port, choices[n % len(choices)], new) for n in range(connections)]
     print(json.dumps(keep_busy(made, requests)))
 
 

@@ -19,9 +19,13 @@ __all__ = [
     "BrokerUnavailable",
     "BufferFull",
     "Fault",
+    "IdempotencyKeyReused",
+    "IdempotencyNotEnabled",
+    "IdempotencyNotSupported",
     "IllegalTopic",
     "InvalidMessage",
     "InvalidParameters",
+    "MalformedIdempotencyKey",
     "MalformedMessage",
     "MessageError",
     "OutcomeUnknown",
@@ -34,6 +38,7 @@ __all__ = [
     "RecordTooLarge",
     "SampleAppError",
     "StartUpError",
+    "TooManyIdempotencyKeys",
     "TopicNotAuthorized",
     "UnknownPartition",
     "UnknownTopic",
@@ -97,6 +102,10 @@ class InvalidParameters(InvalidMessage):
     """
 
 
+class MalformedIdempotencyKey(SampleAppError):
+    """The header field ``Idempotency-Key`` has no key, or more than one."""
+
+
 class PublishError(SampleAppError):
     """A record was not acknowledged by the broker."""
 
@@ -125,6 +134,18 @@ class TopicNotAuthorized(RecordRefused):
     """This service, or its caller, may not publish to the topic."""
 
 
+class IdempotencyKeyReused(RecordRefused):
+    """Another record was published with the same idempotency key."""
+
+
+class IdempotencyNotEnabled(RecordRefused):
+    """The topic takes no idempotency keys: the operator has not enabled them for it."""
+
+
+class IdempotencyNotSupported(RecordRefused):
+    """The broker does not recognise a record that is sent again."""
+
+
 class UnknownTopic(PublishError):
     """The topic does not exist, and the broker does not create it by itself."""
 
@@ -144,6 +165,18 @@ class BufferFull(PublishError):
 
     retriable = True
     possibly_published = False
+
+
+class TooManyIdempotencyKeys(PublishError):
+    """More records with an idempotency key than the operator's rate allows; none was accepted."""
+
+    retriable = True
+    possibly_published = False
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        """:param retry_after_s: the time after which the same records are accepted, in seconds."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class BrokerUnavailable(PublishError):

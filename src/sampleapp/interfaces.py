@@ -179,6 +179,11 @@ class IBroker(Interface):
 
         Records with the same topic and key are appended in the order of the calls.
 
+        A record with an identity is appended unless one with the same id was, within the time that the
+        broker remembers ids. Then the result is a `sampleapp.model.ReplayedRecord` with the position of the
+        first; or `sampleapp.errors.IdempotencyKeyReused` if the fingerprints differ. A record that was
+        refused does not use its id. After any other failure, the same record may be published again.
+
         :return: fires once the record is as safe as the broker can make it: on disk, or with all in-sync
             replicas. Fails with a `sampleapp.errors.PublishError`, and with nothing else. Cancelling it
             stops the waiting only: the record may still be published.
@@ -196,7 +201,8 @@ class IBroker(Interface):
         :return: fires when the outcome of every record is known, with a list of them in order. The list is
             the caller's: nothing else refers to it. Fails with a `sampleapp.errors.PublishError`, and with
             nothing else, if all records are refused together, for example because they exceed the broker's
-            buffer: then none of them was published. Cancelling it stops the waiting only.
+            buffer, or one of them has an identity that its topic does not allow: then none of them was
+            published. Cancelling it stops the waiting only.
         """
 
     def check_topics(topics: Collection[str], *, create: bool = True) -> Deferred[Mapping[str, PublishError]]:

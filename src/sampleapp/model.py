@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
+    "FINGERPRINT_HEADER",
     "MEDIA_TYPES",
     "MOST_HEADERS",
     "TOPIC_PATTERN",
@@ -33,7 +34,9 @@ __all__ = [
     "ReadStart",
     "Reading",
     "Record",
+    "RecordIdentity",
     "RecordMetadata",
+    "ReplayedRecord",
     "Start",
     "TopicDescription",
     "Version",
@@ -118,6 +121,23 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     """When the record was made: milliseconds, or before validation any of the forms. Unset: now."""
 
 
+FINGERPRINT_HEADER: Final = "idempotency-fingerprint"
+"""The header of a record on Kafka that has its fingerprint; a message may not bring it."""
+
+
+class RecordIdentity(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    Names a record, so that a broker publishes it once however often it is sent.
+
+    Both are SHA-256 digests, of 32 bytes; see `sampleapp.messages.idempotency`.
+    """
+
+    id: bytes
+    """Of the caller, the topic, the idempotency key, and the record's number in its request."""
+    fingerprint: bytes
+    """Of what the caller sent: the same again, or another record with the same key."""
+
+
 class Record(Struct, frozen=True, kw_only=True, gc=False):
     """A record to publish. The broker chooses the offset and, unless it is given, the partition."""
 
@@ -129,6 +149,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
     """The partition; ``None``, as nearly always, leaves the choice to the broker."""
+    identity: RecordIdentity | None = None
+    """Publish it unless a record with this id was published; ``None``, as nearly always: publish it."""
 
 
 class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
@@ -144,6 +166,10 @@ class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
             extra_json_schema={"format": "int64"},
         ),
     ]
+
+
+class ReplayedRecord(RecordMetadata, frozen=True, kw_only=True, gc=False):
+    """The position of a record that was published when it was sent before. Now nothing was published."""
 
 
 class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers, toml_lines
 from sampleapp.access.patterns import TopicPatterns
-from sampleapp.access.rates import Rate
 from sampleapp.access.tokens import digest_of, new_token
 from sampleapp.access.toml_lines import TOMLDocument
+from sampleapp.concurrency.token_bucket import Rate
 from tests.support.callers import caller
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

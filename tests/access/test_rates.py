@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampleapp.access.errors import RateExceeded
-from sampleapp.access.rates import Rate, RateLimiter
+from sampleapp.access.rates import RateLimiter
+from sampleapp.concurrency.token_bucket import Rate
 
 START_S = 1_700_000_000.0
 

@@ -38,10 +38,13 @@ class Publisher:
 
     def __init__(self):
         self.waiting = []
+        self.keys = []
+        """The idempotency key of each batch."""
         self.batches = []
         """The contents of each batch."""
 
-    def publish_many(self, messages):
+    def publish_many(self, messages, *, idempotency_key):
+        self.keys.append(idempotency_key)
         return self._sent([message.content for message in messages])
 
     def _sent(self, batch):
@@ -57,19 +60,30 @@ class Publisher:
         self.waiting.pop(0).callback(PLACE)
 
 
-def publishing(publisher, *chunks, in_flight=2, clock=None, progress=lambda _: None):
+def publishing(
+    publisher,
+    *chunks,
+    in_flight=2,
+    clock=None,
+    progress=lambda _: None,
+    is_idempotent=False,
+    template=Template(topic="t"),  # noqa: B008 -- it is immutable
+):
     """Begin to publish the lines of a file; the end of the file is where the chunks end."""
     unread = [*chunks, b""]
     return Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            template=Template(topic="t"),
+            template=template,
             source=LineSource(
-                lambda: succeed(unread.pop(0)), splitter=LineSplitter(max_bytes=1024 * 1024 + 9)
+                lambda: succeed(unread.pop(0)),
+                splitter=LineSplitter(max_bytes=1024 * 1024 + 9),
+                waits_for_all=is_idempotent,
             ),
             in_flight=in_flight,
             clock=clock or Clock(),
             progress=progress,
+            is_idempotent=is_idempotent,
         )
     )
 
@@ -136,7 +150,7 @@ def test_one_at_a_time_keeps_the_order_of_the_lines():
 
 def test_what_all_lines_have_in_common_is_in_each_message():
     class Taking(Publisher):
-        def publish_many(self, messages):
+        def publish_many(self, messages, *, idempotency_key=None):
             self.messages = messages
             return succeed(None)
 
@@ -346,7 +360,7 @@ def test_when_the_caller_is_not_let_in_the_rest_of_the_file_is_not_sent(error):
 
 def test_a_mistake_of_the_program_is_not_taken_for_a_failed_line():
     class Broken:
-        def publish_many(self, _messages):
+        def publish_many(self, _messages, **_):
             raise ZeroDivisionError
 
     results = []
@@ -496,7 +510,7 @@ class Log:
         self.fates = iter(fates)
         self.records = []
 
-    def publish_many(self, messages):
+    def publish_many(self, messages, *, idempotency_key=None):
         outcome = self._outcomes([message.content for message in messages])
         if isinstance(outcome, Exception):
             return fail(outcome)
@@ -564,3 +578,76 @@ def told(sentences):
             lines = range(int(first), int(last or first) + 1)
             (in_doubt if found[2].endswith(" May have been published.") else refused).update(lines)
     return in_doubt, refused
+
+
+def keys_of(*chunks, **options):
+    publisher = Publisher()
+    publishing(publisher, *chunks, in_flight=1, is_idempotent=True, **options)
+    while publisher.waiting:
+        publisher.acknowledge()
+    return publisher.keys
+
+
+@given(data=st.binary(max_size=200), cuts=st.lists(st.integers(1, 40), max_size=20))
+def test_the_keys_of_a_file_do_not_depend_on_how_it_arrives(data, cuts):
+    data = data.replace(b"\xff", b"\n") * 30
+    chunks, rest = [], data
+    for cut in cuts:
+        chunks.append(rest[:cut])
+        rest = rest[cut:]
+    assert keys_of(*filter(None, [*chunks, rest])) == keys_of(*filter(None, [data]))
+
+
+def test_each_batch_of_a_file_has_a_key_of_its_own():
+    keys = keys_of(b"same\n" * 3000)
+    assert len(set(keys)) == len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"template": Template(topic="other")},
+        {"template": Template(topic="t", key="k")},
+        {"template": Template(topic="t", headers={"a": "b"})},
+        {"template": Template(topic="t", timestamp_ms=1)},
+    ],
+)
+def test_other_options_make_other_keys(other):
+    assert keys_of(b"line\n", **other) != keys_of(b"line\n")
+
+
+def test_without_the_option_no_key_is_sent():
+    publisher = Publisher()
+    publishing(publisher, b"1\n")
+    assert publisher.keys == [None]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AnswerLost("Cut."),
+        RequestTimedOut("Late."),
+        refusal(504),
+        refusal(503),
+        PartlyPublished(problem(504), results=[PLACE, refusal(504), refusal(503)]),
+    ],
+)
+def test_a_batch_with_a_key_is_sent_again_as_it_was(error):
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n3\n", clock=clock, in_flight=1, is_idempotent=True)
+    publisher.refuse(error)
+    clock.advance(1)
+    assert publisher.batches == [["1", "2", "3"]] * 2
+    assert len(set(publisher.keys)) == 1
+    publisher.acknowledge()
+    assert reported(ended)[-1] == "Published 3 lines, 0 failed."
+
+
+def test_a_batch_with_a_key_is_given_up_after_the_time_for_which_lines_wait():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
+    for _ in range(400):
+        if publisher.waiting:
+            publisher.refuse(refusal(504))
+        clock.advance(1)
+    assert reported(ended)[0] == "Lines 1-2: Title (504): Detail. May have been published."

@@ -23,9 +23,11 @@ import signal
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import metadata
 from pathlib import Path
 from textwrap import dedent
+from threading import Thread
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -449,6 +451,71 @@ def test_the_program_with_fetch_publishes_a_batch_a_body_and_a_tombstone(project
         r"200 \{ topic: 'readings', partition: 0, offset: \d+ \}\n",
         shown,
     )
+
+
+class FailingServer(BaseHTTPRequestHandler):
+    """Cuts the first connection, then answers 504, then 503, and then 200 to each request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        attempts = self.server.attempts
+        attempts.append((self.headers["Idempotency-Key"], json.loads(body)))
+        if len(attempts) == 1:
+            self.close_connection = True
+            return
+        status = {2: 504, 3: 503}.get(len(attempts), 200)
+        self.send_response(status)
+        if status == 503:
+            self.send_header("Retry-After", "0")
+        if status == 200:
+            self.send_header("Idempotent-Replayed", "true")
+        self.send_header("Content-Length", "3")
+        self.end_headers()
+        self.wfile.write(b"{}\n")
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def failing_server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as server:
+        server.attempts = []
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-W", "error", "send_again.py"),
+        pytest.param(
+            ("node", "send_again.mjs"),
+            marks=pytest.mark.skipif(shutil.which("node") is None, reason="this machine has no Node.js"),
+        ),
+    ],
+    ids=["requests", "fetch"],
+)
+@pytest.mark.page
+def test_the_programs_that_send_again_do_so_with_the_same_key_until_the_outcome_is_known(
+    project, service, command
+):
+    *start, name = command
+    program = (*start, project / "docs/howto" / name)
+    with failing_server() as server:
+        shown = printed_by(*program, f"http://127.0.0.1:{server.server_port}/")
+    assert shown == (0, "200, published before: {}\n", "")
+    assert len(server.attempts) == 4
+    ((key, message),) = {(key, json.dumps(message)) for key, message in server.attempts}
+    assert (len(key), json.loads(message)) == (36, {"topic": "orders", "key": "17", "content": "paid"})
+    code, shown, errors = printed_by(*program, service.url, "a-key-of-" + name)
+    assert (code, errors) == (0, "")
+    assert shown.startswith('200: {"topic":"orders","partition":0,"offset":')
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="this machine does not have Go")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
+from sampleapp.model import ReplayedRecord
 from sampleapp.web import Answer, Batch, Exchange, HTTPServer, StreamEnd, TopicTotal, answer_to_failure
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.server import Peer
@@ -200,6 +201,18 @@ def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, to
     assert where == (topic or "-", "-", "-", str(count))
     (line,) = as_json.lines()
     assert (line.get("topic"), line["records"], "offset" in line) == (topic, count, False)
+
+
+def test_a_replayed_record_is_told_with_its_place_as_none_that_was_published(combined, as_json):
+    replayed = ReplayedRecord(topic="t", partition=1, offset=42)
+    for service in (combined, as_json):
+        service.site.on_answer(
+            Exchange(Peer(None), b"7", service.clock.seconds()), Answer(HTTPStatus.OK, replayed=replayed)
+        )
+    (line,) = combined.lines()
+    assert (line["topic"], line["partition"], line["offset"], line["records"]) == ("t", "1", "42", "0")
+    (line,) = as_json.lines()
+    assert (line["topic"], line["partition"], line["offset"], line["records"]) == ("t", 1, 42, 0)
 
 
 def unescaped(text):

@@ -48,6 +48,7 @@ class MeasuredService(InMemoryService):
             follower=self.follower,
             streams=self.front_door.streams,
             reads=self.front_door.reads,
+            idempotent_records=self.front_door.idempotent_records,
             rate_refusals=None if self.authenticator is None else self.authenticator.refusals,
         )
         self.page.show(self.families)

@@ -1,18 +1,23 @@
 """
 What a description in OpenAPI 3.1 has no words for; schemathesis loads this file itself.
 
-The lines of a body, the spelling of a partition, and the earliest time.
+The lines of a body, the spelling of a partition, the earliest time, and that a key is for one request.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from itertools import count
 
 import schemathesis
 from hypothesis import strategies as st
 
+from sampleapp.web.descriptions import IDEMPOTENCY_KEY
+
 LINES = ("application/x-ndjson", "application/jsonl")
+
+numbers = count()
 
 
 @schemathesis.hook
@@ -51,6 +56,13 @@ def map_query(_context, query):
     if isinstance(wait, int) and wait > 1:
         query["wait"] = 1
     return query
+
+
+@schemathesis.hook
+def before_call(_context, case, _kwargs):
+    """Let each key belong to one request, in cases that are to be accepted."""
+    if case.meta.generation.mode.is_positive and IDEMPOTENCY_KEY.name in (case.headers or {}):
+        case.headers[IDEMPOTENCY_KEY.name] = f"key-{next(numbers)}"
 
 
 # A day later than the first one, so that no offset makes it earlier.

@@ -22,16 +22,20 @@ class Stored(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
 
 
-def read_all(bootstrap: str, topic: str) -> list[Stored]:
-    """All records that are in a topic now, in the order of each partition."""
+def read_all(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Stored]:
+    """
+    All records that are in a topic now, in the order of each partition.
+
+    :param isolation: by default, to see also what is not meant to be seen would make a test say more than it
+        knows.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "reads-everything",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # To see also what is not meant to be seen would make a test say more than it knows.
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             # It says that a partition is at its end after a fetch that brought nothing.
             "fetch.wait.max.ms": 10,
             "allow.auto.create.topics": False,

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 import pytest
 from twisted.internet import reactor
 
-from sampleapp.brokers import from_url
-from sampleapp.testing.broker_contract import BrokerContract
+from sampleapp.brokers import IdempotencySettings, from_url
+from sampleapp.testing.broker_contract import BrokerContract, new_topic
 from tests.real_kafka.service import for_each_version, in_thread, kafka_url
+
+SETTINGS = IdempotencySettings(
+    is_enabled_for=lambda topic: not topic.startswith("plain-"), records_per_s=1e6, burst=10**6
+)
 
 
 @for_each_version
@@ -30,4 +34,7 @@ class Kafka(BrokerContract):
         await in_thread(self.admin.delete_records, topic, partition, offset)
 
     def again(self, broker):
-        return from_url(self.url, reactor=reactor)
+        return from_url(self.url, reactor=reactor, idempotency=SETTINGS)
+
+    def new_plain_topic(self):
+        return f"plain-{new_topic()}"

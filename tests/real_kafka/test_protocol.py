@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-from contextlib import contextmanager
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,45 +10,15 @@ from sampleapp.brokers.kafka.protocol import (
     ApiVersionsRequest,
     FetchRequest,
     MetadataRequest,
-    request_frame,
 )
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.versions import FETCH_BY_ID, needs
+from tests.real_kafka.wire import connected
 from tests.support.waiting import wait_until
 
 pytestmark = needs(FETCH_BY_ID)
 
 VERSIONS = ApiVersionsRequest(software_name="sampleapp", software_version="0.1.0")
-
-
-class Wire:
-    """One connection, on which one request after another is asked."""
-
-    def __init__(self, connected):
-        self._socket = connected
-
-    def ask(self, request, version):
-        frame = request_frame(request, version=version, correlation_id=7, client_id=b"tests")
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        (length,) = struct.unpack(">i", self._read(4))
-        answer = self._read(length)
-        assert answer[:4] == struct.pack(">i", 7)
-        return request.decode(version, answer[4:])
-
-    def _read(self, size):
-        data = b""
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            assert piece, "the broker closed the connection"
-            data += piece
-        return data
-
-
-@contextmanager
-def connected(bootstrap):
-    host, _, port = bootstrap.split(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
-        yield Wire(connection)
 
 
 @pytest.mark.parametrize("api_version", range(VERSIONS.api.lowest, VERSIONS.api.highest + 1))

@@ -58,6 +58,8 @@ def test_an_unknown_argument_is_refused_with_the_one_that_was_meant(arguments, s
         ("--max-streams", "a whole number, 0 or more", "10000", True),
         ("--max-streams-per-caller", "a whole number, 0 or more", "5000", True),
         ("--max-followed-topics", "a whole number above zero", "100", False),
+        ("--idempotency-window", "a number of seconds above zero", "10 or 2.5", False),
+        ("--idempotency-rate", "a whole number of records a second above zero", "20", False),
         ("--drain-timeout", "a number of seconds that is not negative", "10 or 2.5", True),
     ],
 )
@@ -91,6 +93,31 @@ def test_seconds_may_be_written_in_each_usual_way():
         options = Options()
         options.parseOptions([f"--drain-timeout={text}"])
         assert options.config.drain_timeout_s == seconds
+
+
+def test_topics_and_patterns_for_idempotency_keys_are_given_one_by_one():
+    options = Options({"SAMPLEAPP_IDEMPOTENT_TOPIC": "orders.* payments", "SAMPLEAPP_IDEMPOTENCY_RATE": "7"})
+    options.parseOptions(["--idempotency-window=3600"])
+    topics = options.config.idempotent_topics
+    assert [topic in topics for topic in ("orders.a.b", "payments", "orders", "payments2")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (options.config.idempotency_window_s, options.config.idempotency_rate) == (3600, 7)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "a b", "a/*", "..", "[a]", "x" * 250, "\N{LATIN SMALL LETTER E WITH ACUTE}"]
+)
+def test_a_pattern_that_no_topic_can_match_is_refused(pattern):
+    with pytest.raises(UsageError) as caught:
+        Options({}).parseOptions([f"--idempotent-topic={pattern}"])
+    assert str(caught.value) == (
+        "--idempotent-topic takes the name of a topic, or a pattern such as orders.*: 1 to 249 characters "
+        f"out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
+    )
 
 
 def test_each_limit_has_an_option():

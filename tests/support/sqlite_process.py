@@ -22,7 +22,8 @@ from twisted.internet.threads import deferToThread
 
 from sampleapp.brokers.sqlite import SQLiteBroker
 from sampleapp.errors import StartUpError
-from sampleapp.model import RecordMetadata
+from sampleapp.model import RecordMetadata, ReplayedRecord
+from sampleapp.testing import identity
 from tests.support.brokers import eventually, record, settled, within
 
 NOBODY = 65534
@@ -61,8 +62,12 @@ async def publish(reactor, _, path, topic, name, count):
     return offsets
 
 
+def _identified(name):
+    return record("t", bytes(4000), key=name.encode(), identity=identity("t", name))
+
+
 async def limited(reactor, _, path, size):
-    """Publish until the file reaches a limit on its size, and again after the limit was raised."""
+    """Publish until the file reaches a limit on its size, and all again after the limit was raised."""
     broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
     broker.start()
     await eventually(lambda: broker.health().ready)
@@ -71,7 +76,7 @@ async def limited(reactor, _, path, size):
     stored, refused, unknown, retriable = {}, [], [], True
     for batch in range(200):
         names = [f"{batch}-{n}" for n in range(5)]
-        found = await settled(broker, [record("t", bytes(4000), key=name.encode()) for name in names])
+        found = await settled(broker, [_identified(name) for name in names])
         for name, end in zip(names, found, strict=True):
             if isinstance(end, RecordMetadata):
                 stored[name] = end.offset
@@ -83,17 +88,37 @@ async def limited(reactor, _, path, size):
     health = broker.health()
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     await eventually(lambda: broker.health().ready)
-    after = await within(broker.publish(record("t", b"v", key=b"after")))
+    after = await within(broker.publish(_identified("after")))
     stored["after"] = after.offset
+    again = {}
+    for name in [*stored, *refused, *unknown][::-1]:
+        found = await within(broker.publish(_identified(name)))
+        again[name] = found.offset
     await within(broker.stop(deadline_s=20))
     return {
         "stored": stored,
         "refused": refused,
         "unknown": unknown,
+        "again": again,
         "retriable": retriable,
         "ready_at_the_limit": health.ready,
         "reasons": health.reasons,
     }
+
+
+async def publish_identified(reactor, _, path, count):
+    """Publish records that another process publishes as well; return each offset, and which are replayed."""
+    broker = SQLiteBroker(path=path, clock=reactor, threads=reactor)
+    broker.start()
+    offsets, replayed = {}, set()
+    for start in range(0, count, 10):
+        names = [f"{n}" for n in range(start, start + 10)]
+        sent = [record("t", name.encode(), identity=identity("t", name)) for name in names]
+        found = await settled(broker, sent)
+        offsets.update({name: metadata.offset for name, metadata in zip(names, found, strict=True)})
+        replayed |= {n for n, each in zip(names, found, strict=True) if isinstance(each, ReplayedRecord)}
+    await within(broker.stop(deadline_s=20))
+    return offsets, replayed
 
 
 async def check(reactor, _, path):

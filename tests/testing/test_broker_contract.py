@@ -13,11 +13,14 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 from sampleapp.brokers.memory import MemoryBroker
 from msgspec.structs import replace
-from sampleapp.errors import BrokerUnavailable, IllegalTopic, PublishError, RecordRefused
+from sampleapp.errors import (
+    BrokerUnavailable, IdempotencyNotEnabled, IllegalTopic, PublishError, RecordRefused
+)
 from sampleapp.measures import Measures, Waiting
 from sampleapp.testing import Recorder
 from sampleapp.model import (
-    EARLIEST, FromEnd, FromTime, Health, PartitionDescription, ReadResult, RecordMetadata, TopicDescription
+    EARLIEST, FromEnd, FromTime, Health, PartitionDescription, ReadResult, RecordIdentity, RecordMetadata,
+    ReplayedRecord, TopicDescription
 )
 
 
@@ -286,6 +289,134 @@ class Trims(Reads):
         return replace(result, records=[each for each in result.records if each.offset >= self.first])
 
     trimmed = {}
+
+
+def plain(record):
+    return replace(record, identity=None)
+
+
+class PublishesAgain(MemoryBroker):
+    def publish(self, record):
+        return super().publish(plain(record))
+
+
+class SaysNothingOfReplays(MemoryBroker):
+    def publish(self, record):
+        return super().publish(record).addCallback(
+            lambda found: RecordMetadata(topic=found.topic, partition=0, offset=found.offset)
+        )
+
+
+class AnswersWithTheEnd(MemoryBroker):
+    def publish(self, record):
+        def change(found):
+            end = len(self.records(found.topic)) - 1
+            return replace(found, offset=end) if isinstance(found, ReplayedRecord) else found
+        return super().publish(record).addCallback(change)
+
+
+class TakesABatchForWhatItsFirstIs(MemoryBroker):
+    def publish_many(self, records):
+        if records and records[0].identity and self._remembered.find(records[0]):
+            return succeed([
+                ReplayedRecord(topic=each.topic, partition=0, offset=n) for n, each in enumerate(records)
+            ])
+        return super().publish_many(records)
+
+
+class LooksBeforeEachCallOnly(MemoryBroker):
+    def publish_many(self, records):
+        known = self._remembered
+        new = [each.identity and not known.find(each) and each.identity for each in records]
+        publishing = super().publish_many([plain(r) if i else r for r, i in zip(records, new)])
+
+        def published(found):
+            for identity, each in zip(new, found):
+                if identity:
+                    known.add(identity, each.offset)
+            return found
+        return publishing.addCallback(published)
+
+
+class RemembersWhenItIsLate(MemoryBroker):
+    def publish(self, record):
+        if record.identity is None or self._remembered.find(record):
+            return super().publish(record)
+
+        def remember(found):
+            later = Deferred()
+            reactor.callLater(0, self._remembered.add, record.identity, found.offset)
+            reactor.callLater(0, later.callback, found)
+            return later
+        return super().publish(plain(record)).addCallback(remember)
+
+
+class LooksAtNoFingerprints(MemoryBroker):
+    def _append(self, record):
+        if record.identity:
+            record = replace(record, identity=replace(record.identity, fingerprint=bytes(32)))
+        return super()._append(record)
+
+
+class RefusesACallWithTwo(MemoryBroker):
+    def publish_many(self, records):
+        ids = [each.identity.id for each in records if each.identity]
+        return super().publish_many(records) if len(ids) == len(set(ids)) else fail(RecordRefused("twice"))
+
+
+class KnowsByContent(MemoryBroker):
+    def _append(self, record):
+        if record.identity:
+            record = replace(record, identity=replace(record.identity, id=record.identity.fingerprint))
+        return super()._append(record)
+
+
+class UsesIdsOfRefused(MemoryBroker):
+    def _append(self, record):
+        found = super()._append(record)
+        if record.identity and isinstance(found, PublishError):
+            self._remembered.add(record.identity, 0)
+        return found
+
+
+class LetsIdentitiesBeOvertaken(MemoryBroker):
+    def publish(self, record):
+        if not record.identity:
+            return super().publish(record)
+        later, publish = Deferred(), super().publish
+        reactor.callLater(0, lambda: publish(record).chainDeferred(later))
+        return later
+
+
+class PublishesForThoseWhoWait(MemoryBroker):
+    def publish(self, record):
+        if not record.identity:
+            return super().publish(record)
+        publish = super().publish
+        call = reactor.callLater(0, lambda: publish(record).chainDeferred(later))
+        later = Deferred(lambda _: call.cancel())
+        return later
+
+    def publish_many(self, records):
+        publish = super().publish_many
+        later = Deferred(lambda _: publish(list(map(plain, records))))
+        reactor.callLater(0, lambda: later.called or publish(records).chainDeferred(later))
+        return later
+
+
+class ForgetsAtItsEnd(MemoryBroker):
+    """Keeps the records."""
+
+
+class TakesAnyTopic(MemoryBroker):
+    """Topics whose name has a dot should have no identities."""
+
+
+class RefusesOneOfMany(MemoryBroker):
+    def _append(self, record):
+        if record.identity and "." in record.topic:
+            return IdempotencyNotEnabled("not here")
+        return super()._append(record)
 '''
 
 TESTS = """
@@ -293,7 +424,7 @@ import gc
 from contextlib import contextmanager
 
 import theirs
-from sampleapp.testing import BrokerContract
+from sampleapp.testing import BrokerContract, new_topic
 from twisted.internet import reactor
 
 # Each test collects the garbage, for which the modules need not be looked at.
@@ -315,6 +446,16 @@ class Test{name}(BrokerContract):
 
     async def delete_before(self, broker, topic, partition, offset):
         broker.trimmed[topic] = offset
+
+    durable = "{name}" == "ForgetsAtItsEnd"
+
+    def again(self, broker):
+        another = theirs.{name}(clock=reactor)
+        another._topics = broker._topics
+        return another
+
+    def new_plain_topic(self):
+        return f"plain.{{new_topic()}}" if "{name}" in ("TakesAnyTopic", "RefusesOneOfMany") else None
 """
 
 BROKEN = {
@@ -351,6 +492,23 @@ BROKEN = {
     "HasTwoPartitions": "test_no_partition_is_left_out_because_others_have_many_records",
     "EndsReadsThatAreCancelled": "test_cancelling_a_read_stops_only_the_waiting",
     "GoesOnAfterTheEnd": "test_a_broker_that_was_stopped_cannot_be_read",
+    "PublishesAgain": "test_a_record_that_is_sent_again_is_not_published_again",
+    "SaysNothingOfReplays": "test_a_record_that_is_sent_again_is_not_published_again",
+    "AnswersWithTheEnd": "test_a_record_that_is_sent_again_is_not_published_again",
+    "TakesABatchForWhatItsFirstIs": (
+        "test_of_many_records_that_are_sent_again_the_missing_ones_are_published"
+    ),
+    "LooksBeforeEachCallOnly": "test_a_record_that_is_twice_in_one_call_is_published_once",
+    "RemembersWhenItIsLate": "test_a_record_that_is_sent_several_times_at_once_is_published_once",
+    "LooksAtNoFingerprints": "test_another_record_with_the_same_id_is_refused_and_not_published",
+    "RefusesACallWithTwo": "test_two_records_with_one_id_in_one_call_end_like_two_calls",
+    "KnowsByContent": "test_records_with_different_ids_are_different_whatever_they_contain",
+    "UsesIdsOfRefused": "test_a_refused_record_does_not_use_its_id",
+    "LetsIdentitiesBeOvertaken": "test_records_with_and_without_an_identity_keep_their_order",
+    "PublishesForThoseWhoWait": "test_a_record_whose_caller_stopped_waiting_is_published_once",
+    "ForgetsAtItsEnd": "test_a_record_is_recognised_after_the_broker_was_started_again",
+    "TakesAnyTopic": "test_a_topic_that_takes_no_identities_refuses_them_all",
+    "RefusesOneOfMany": "test_a_topic_that_takes_no_identities_refuses_them_all",
     "LeavesTheRest": "test_at_the_deadline_of_stop_every_one_of_many_records_has_an_answer_that_is_true",
 }
 

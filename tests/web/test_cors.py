@@ -97,7 +97,7 @@ def test_a_preflight_says_what_a_page_may_send():
     assert {b"authorization", b"content-type", b"x-request-id", b"traceparent", b"if-none-match"} <= set(
         names
     )
-    assert b"last-event-id" in names
+    assert {b"idempotency-key", b"last-event-id"} <= set(names)
     assert int(response.headers[b"access-control-max-age"]) > 0
     assert b"access-control-allow-credentials" not in response.headers
 

@@ -21,13 +21,13 @@ from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages.parsing import parse_message
 from sampleapp.metrics import MetricsPage
-from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, is_legal_topic
+from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, ReplayedRecord, is_legal_topic
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import Limits
 from sampleapp.web.descriptions import Description
 from sampleapp.web.openapi import openapi_document
-from sampleapp.web.problems import ROWS
+from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.routing import Routes
 from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes
@@ -233,9 +233,8 @@ def answers_to_publishing(*request):
         return connection.responses([request[0]])[0]
 
     yield publish(None)
-    for kind in ROWS:
-        if issubclass(kind, errors.PublishError):
-            yield publish(kind("It failed."))
+    for kind in BROKER_REFUSALS:
+        yield publish(kind("It failed."))
     full = WholeService(max_waiting=1)
     raw(full, request_bytes(*request))
     yield full.request(*request)
@@ -245,8 +244,27 @@ def answers_to_publishing(*request):
     yield raw(full, request_bytes(*request[:2], headers)).responses([request[0]])[0]
 
 
+def answers_with_a_key(method, target, headers=(), body=None):
+    def ask(key=b"k", outcome=None):
+        service = WholeService()
+        fields = [*headers, (b"Idempotency-Key", key)]
+        connection = raw(service, request_bytes(method, target, fields, body))
+        if isinstance(outcome, errors.SampleAppError):
+            service.broker.waiting.pop().errback(outcome)
+        elif outcome is not None:
+            service.broker.waiting.pop().callback(outcome)
+        return connection.responses([method])[0]
+
+    yield ask(b"")
+    yield ask(outcome=ReplayedRecord(topic="t", partition=0, offset=0))
+    for kind in IDEMPOTENCY_REFUSALS:
+        if issubclass(kind, errors.PublishError):
+            yield ask(outcome=kind("It failed."))
+
+
 def answers_to_messages():
     yield from answers_to_publishing("POST", "/messages", JSON, MESSAGE)
+    yield from answers_with_a_key("POST", "/messages", JSON, MESSAGE)
     service = WholeService()
     yield service.request("POST", "/messages", (), MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
@@ -268,6 +286,7 @@ def answers_to_messages():
 
 def answers_to_raw_bodies():
     yield from answers_to_publishing("POST", "/topics/t?key=k", (), b"anything")
+    yield from answers_with_a_key("POST", "/topics/t?key=k", (), b"anything")
     service = WholeService()
     yield service.request("POST", "/topics/a:b?x=y", [(b"ce-specversion", b"")], b"")
     yield service.request("POST", "/topics/t", [*JSON, *JSON], b"{}")
@@ -275,6 +294,7 @@ def answers_to_raw_bodies():
 
 def answers_to_tombstones():
     yield from answers_to_publishing("DELETE", "/topics/t?key=k")
+    yield from answers_with_a_key("DELETE", "/topics/t?key=k")
     yield WholeService().request("DELETE", "/topics/t")
     yield WholeService().request("DELETE", "/topics/t?key=k", (), b"body")
 

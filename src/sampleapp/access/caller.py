@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from sampleapp.access.patterns import TopicPatterns
-from sampleapp.access.rates import Rate
 from sampleapp.access.rights import Right
+from sampleapp.concurrency.token_bucket import Rate
 
 __all__ = ["Caller", "is_legal_name"]
 

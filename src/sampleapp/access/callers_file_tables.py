@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from sampleapp.access.rates import Rate
 from sampleapp.access.tokens import PREFIX
 from sampleapp.access.toml_lines import Path
+from sampleapp.concurrency.token_bucket import Rate
 
 __all__ = [
     "CallerTable",

@@ -34,8 +34,8 @@ from msgspec import Struct
 from sampleapp.access.caller import is_legal_name
 from sampleapp.access.callers_file_tables import IssuerTable, Mistake, convert, require_known
 from sampleapp.access.jwks import ALGORITHMS
-from sampleapp.access.rates import Rate
 from sampleapp.access.toml_lines import Path
+from sampleapp.concurrency.token_bucket import Rate
 
 __all__ = ["Issuer", "IssuersReader", "Subject"]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.interfaces import IBroker
 
-__all__ = ["BrokerURLError", "check_readable", "from_url"]
+__all__ = ["BrokerURLError", "IdempotencySettings", "check_readable", "from_url"]
 
 _RIGHT = (
     "use kafka://HOST:PORT, sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
@@ -23,7 +24,12 @@ class BrokerURLError(ValueError):
     """The URL of a broker is wrong. The message says what is right."""
 
 
-def from_url(url: str, *, reactor: Any) -> IBroker:
+def from_url(
+    url: str,
+    *,
+    reactor: Any,
+    idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+) -> IBroker:
     """
     Create the broker of a URL, without opening files or connections.
 
@@ -31,6 +37,7 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
         where the path may be relative to the current directory; or ``memory:``.
     :param reactor: provides `IReactorTime`, `IReactorFromThreads` and, for Kafka, the interfaces that TCP
         endpoints need. No single type has all of them.
+    :param idempotency: for records that are sent again.
     :raise BrokerURLError: for any other URL. The message does not repeat the part after the scheme, which may
         have a password.
     """
@@ -39,15 +46,15 @@ def from_url(url: str, *, reactor: Any) -> IBroker:
         raise BrokerURLError(f"A broker's URL begins with a scheme and a colon: {_RIGHT}.")
     scheme = scheme.lower()
     if scheme == "sqlite":
-        return _sqlite(rest, reactor=reactor)
+        return _sqlite(rest, reactor=reactor, idempotency=idempotency)
     if scheme == "memory":
         if rest:
             raise BrokerURLError("The memory broker takes no address or options: use memory: alone.")
         from sampleapp.brokers.memory import MemoryBroker
 
-        return MemoryBroker(clock=reactor)
+        return MemoryBroker(clock=reactor, idempotency=idempotency)
     if scheme in {"kafka", "kafka+tls"}:
-        return _kafka(url, reactor=reactor)
+        return _kafka(url, reactor=reactor, idempotency=idempotency)
     raise BrokerURLError(f"The scheme of this broker's URL is not known: {_RIGHT}.")
 
 
@@ -69,7 +76,7 @@ def check_readable(url: str) -> None:
         raise BrokerURLError("the records of a memory broker can be read only in the service itself.")
 
 
-def _kafka(url: str, *, reactor: Any) -> IBroker:
+def _kafka(url: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBroker:
     from sampleapp.brokers.kafka import config
     from sampleapp.brokers.kafka.broker import KafkaBroker
 
@@ -77,10 +84,10 @@ def _kafka(url: str, *, reactor: Any) -> IBroker:
         parsed = config.parse(url)
     except ValueError as error:
         raise BrokerURLError(str(error)) from None
-    return KafkaBroker(parsed, reactor=reactor)
+    return KafkaBroker(parsed, reactor=reactor, idempotency=idempotency)
 
 
-def _sqlite(path: str, *, reactor: Any) -> IBroker:
+def _sqlite(path: str, *, reactor: Any, idempotency: IdempotencySettings) -> IBroker:
     if not path:
         raise BrokerURLError("The path of the file is missing: use sqlite:PATH.")
     if "\0" in path:
@@ -92,4 +99,4 @@ def _sqlite(path: str, *, reactor: Any) -> IBroker:
         raise BrokerURLError("The SQLite broker keeps a file; use memory: to keep nothing.")
     from sampleapp.brokers.sqlite import SQLiteBroker
 
-    return SQLiteBroker(path=path, clock=reactor, threads=reactor)
+    return SQLiteBroker(path=path, clock=reactor, threads=reactor, idempotency=idempotency)

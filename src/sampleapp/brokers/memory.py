@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -16,6 +17,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
 from sampleapp.brokers.shared.observers import (
     batch_observer,
     deliver,
@@ -34,6 +36,7 @@ from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
+    IdempotencyKeyReused,
     OutcomeUnknown,
     PublishError,
     UnknownPartition,
@@ -51,7 +54,9 @@ from sampleapp.model import (
     ReadResult,
     ReadStart,
     Record,
+    RecordIdentity,
     RecordMetadata,
+    ReplayedRecord,
     Start,
     TopicDescription,
 )
@@ -62,6 +67,8 @@ _PAGE_RECORDS = 500
 """Maximum records that are delivered in one turn of the reactor, so that a long replay does not block it."""
 _APPENDED_AT_ONCE = 1000
 """Maximum records of a batch that are appended in one turn of the reactor."""
+_REMEMBERED_IDS = 100_000
+"""Maximum ids that are remembered, in about 40 MB."""
 
 
 @implementer(IBroker, IMeasured)
@@ -70,9 +77,18 @@ class MemoryBroker:
 
     _log = Logger()
 
-    def __init__(self, *, clock: IReactorTime) -> None:
-        """:param clock: for calls of observers, which never happen inside ``publish`` or ``follow``."""
+    def __init__(
+        self,
+        *,
+        clock: IReactorTime,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+    ) -> None:
+        """
+        :param clock: for calls of observers, which never happen inside ``publish`` or ``follow``.
+        :param idempotency: for records that are sent again.
+        """
         self._clock = clock
+        self._remembered = _RememberedIds(clock=clock, window_s=idempotency.window_s)
         self._topics: dict[str, list[ConsumerRecord]] = {}
         self._topic_ids: dict[str, str] = {}
         self._followings: Followings[_Following] = Followings()
@@ -203,6 +219,13 @@ class MemoryBroker:
     def _appended(self, record: Record) -> Outcome:
         if record.partition:
             return UnknownPartition(NO_SUCH_PARTITION)
+        if record.identity is not None:
+            try:
+                again = self._remembered.find(record)
+            except IdempotencyKeyReused as refusal:
+                return refusal
+            if again is not None:
+                return again
         records = self._topics.setdefault(record.topic, [])
         offset = len(records)
         records.append(
@@ -216,6 +239,8 @@ class MemoryBroker:
                 headers=record.headers,
             )
         )
+        if record.identity is not None:
+            self._remembered.add(record.identity, offset)
         return RecordMetadata(topic=record.topic, partition=0, offset=offset)
 
     def _append_some(self, batch: _Batch) -> None:
@@ -235,6 +260,44 @@ class MemoryBroker:
         for following in self._followings.current():
             if following.topic in topics:
                 following.wake()
+
+
+class _RememberedIds:
+    """The ids of the latest records. The oldest is forgotten first."""
+
+    def __init__(self, *, clock: IReactorTime, window_s: float) -> None:
+        """:param window_s: each id is remembered for this time from its record, in seconds."""
+        self._clock = clock
+        self._window_s = window_s
+        # By id: the fingerprint, the offset, and the time until which it counts. In a dict, finding the first
+        # one takes as long as the number that were deleted before it.
+        self._known: OrderedDict[bytes, tuple[bytes, int, float]] = OrderedDict()
+
+    def find(self, record: Record) -> ReplayedRecord | None:
+        """
+        Return the outcome of a record that was published before; ``None`` if its id is new.
+
+        :raise IdempotencyKeyReused: another record was published with its id.
+        """
+        identity = record.identity
+        found = None if identity is None else self._known.get(identity.id)
+        if found is None:
+            return None
+        fingerprint, offset, until_s = found
+        if until_s <= self._clock.seconds():
+            return None
+        return replayed(record, fingerprint=fingerprint, partition=0, offset=offset)
+
+    def add(self, identity: RecordIdentity, offset: int) -> None:
+        """Remember the id of a record that was appended now, and forget those that expired."""
+        now_s = self._clock.seconds()
+        self._known[identity.id] = (identity.fingerprint, offset, now_s + self._window_s)
+        self._known.move_to_end(identity.id)
+        while self._known:
+            *_, until_s = next(iter(self._known.values()))
+            if until_s > now_s and len(self._known) <= _REMEMBERED_IDS:
+                break
+            self._known.popitem(last=False)
 
 
 class _Batch:

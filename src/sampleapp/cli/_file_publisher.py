@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from http import HTTPStatus
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
@@ -62,6 +64,7 @@ async def publish_lines(
     in_flight: int,
     clock: IReactorTime,
     progress: Callable[[Report], None],
+    is_idempotent: bool = False,
 ) -> Report:
     """
     Publish each line as a message, in batches.
@@ -69,15 +72,24 @@ async def publish_lines(
     Lines that were certainly not published are sent again if that may succeed: when the service refuses them
     because the caller has exceeded its rate (429) or because it cannot publish now (503), and when the
     service cannot be reached any more. Until then nothing else is sent. Lines whose outcome is not known are
-    not sent again. Cancelling it cancels the requests in flight, and still returns the report.
+    not sent again, unless they have an idempotency key. Cancelling it cancels the requests in flight, and
+    still returns the report.
 
     :param in_flight: the maximum number of requests at one time; 1 keeps the order of the lines.
     :param clock: times the pauses before lines are sent again.
     :param progress: is called when the outcome of lines is known, and when lines must wait.
+    :param is_idempotent: send an idempotency key with each batch, made from the message that the lines share,
+        the lines, and their numbers. So a batch may be sent again, also by another call for the same file.
     :return: the outcome of the lines.
     """
     publisher = _Publisher(
-        client=client, template=template, source=source, in_flight=in_flight, clock=clock, progress=progress
+        client=client,
+        template=template,
+        source=source,
+        in_flight=in_flight,
+        clock=clock,
+        progress=progress,
+        is_idempotent=is_idempotent,
     )
     return await publisher.run()
 
@@ -120,12 +132,14 @@ class _Publisher:
         in_flight: int,
         clock: IReactorTime,
         progress: Callable[[Report], None],
+        is_idempotent: bool,
     ) -> None:
         self._client = client
         self._template = template
         self._source = source
         self._workers = in_flight
         self._progress = progress
+        self._is_idempotent = is_idempotent
         self._report = Report()
         self._pace = Pace(clock, self._report)
 
@@ -189,8 +203,10 @@ class _Publisher:
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
+        messages = self._messages(parcel)
+        key = _idempotency_key(messages, parcel) if self._is_idempotent else None
         try:
-            await self._client.publish_many(self._messages(parcel))
+            await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedAnswer) as error:
@@ -239,6 +255,8 @@ class _Publisher:
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
         """Report the outcomes of lines; return the lines to send again."""
+        if self._is_idempotent and self._may_send_all_again(outcomes):
+            return [parcel]
         report = self._report
         again: list[tuple[int, ClientError]] = []
         latest = -1
@@ -258,18 +276,26 @@ class _Publisher:
         keeps_order = self._workers == 1
         allowed: list[int] = []
         for index, error in again:
-            if keeps_order and index < latest:
+            if keeps_order and index < latest and not self._is_idempotent:
                 report.fail(
                     parcel.lines[index].number,
                     f"{parcel.with_line_numbers(str(error))} Not sent again, since a later line may have "
                     "been published.",
                 )
-            elif self._pace.schedule_retry(error):
+            elif not self._is_idempotent and self._pace.schedule_retry(error):
                 allowed.append(index)
             else:
                 report.fail(parcel.lines[index].number, parcel.with_line_numbers(str(error)))
         self._progress(report)
         return [parcel.select(allowed)] if allowed else []
+
+    def _may_send_all_again(self, outcomes: Sequence[_Outcome]) -> bool:
+        """Schedule another attempt with the same key, which publishes only what is not published yet."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError) and outcome.retriable]
+        if not errors or not self._pace.schedule_retry(errors[0]):
+            return False
+        self._progress(self._report)
+        return True
 
     def _fail_for_good(self, parcel: _Parcel, index: int, error: ClientError) -> None:
         self._note_refusal(error)
@@ -285,6 +311,11 @@ class _Publisher:
         self._pace.record_success()
         # The other lines have the same caller and the same topic.
         self._report.refused = self._report.refused or isinstance(error, Unauthorized | Forbidden)
+
+
+def _idempotency_key(messages: Sequence[Message], parcel: _Parcel) -> str:
+    numbers = [line.number for line in parcel.lines]
+    return sha256(msgspec.json.encode((messages, numbers))).hexdigest()
 
 
 def _faults_by_line(error: ProblemError, *, count: int) -> dict[int, str]:

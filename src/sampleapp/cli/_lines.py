@@ -75,9 +75,19 @@ class LineSplitter:
 class LineSource:
     """Returns lines to several workers, and reads on only when all have been returned."""
 
-    def __init__(self, read: Callable[[], Deferred[bytes]], *, splitter: LineSplitter | None = None) -> None:
-        """:param read: reads the next bytes of the file; its Deferred fires with none at the end."""
+    def __init__(
+        self,
+        read: Callable[[], Deferred[bytes]],
+        *,
+        splitter: LineSplitter | None = None,
+        waits_for_all: bool = False,
+    ) -> None:
+        """
+        :param read: reads the next bytes of the file; its Deferred fires with none at the end.
+        :param waits_for_all: return as many lines as are asked for, so that a file always has the same parts.
+        """
         self._read = read
+        self._waits_for_all = waits_for_all
         self._splitter = splitter or LineSplitter()
         self._lines: list[Line] = []
         self._taken = 0
@@ -94,10 +104,12 @@ class LineSource:
         # Only one worker may read: two chunks of the file in the wrong order would be two wrong lines.
         await self._reading.acquire()
         try:
-            while self._taken == len(self._lines) and not self._ended:
+            least = max_lines if self._waits_for_all else 1
+            while not self._ended and self._has_less(least, max_bytes):
                 data = await self._read()
                 self._ended = not data
-                self._lines = self._splitter.feed(data) if data else self._splitter.end()
+                left = self._lines[self._taken :]
+                self._lines = left + (self._splitter.feed(data) if data else self._splitter.end())
                 self._taken = 0
             lines = self._lines[self._taken : self._taken + max_lines]
             if sum(line.size for line in lines) > max_bytes:
@@ -106,6 +118,11 @@ class LineSource:
             return lines
         finally:
             self._reading.release()
+
+    def _has_less(self, lines: int, max_bytes: int) -> bool:
+        """Return true if more has to be read for so many lines, or bytes."""
+        left = self._lines[self._taken : self._taken + lines]
+        return len(left) < lines and sum(line.size for line in left) <= max_bytes
 
 
 def _fitting(lines: list[Line], max_bytes: int) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -19,10 +21,14 @@ from sampleapp.cli._times import milliseconds
 from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.defer import Deferred
 
     from sampleapp.client import Client
     from sampleapp.model import RecordMetadata
+
+    _Request: TypeAlias = Callable[[Client], Deferred[RecordMetadata]]
 
 __all__ = ["publish"]
 
@@ -41,6 +47,7 @@ Examples:
   sampleapp publish events --header source=shop --timestamp 2026-11-21T08:00:00Z sold
   sampleapp publish letters - < letter.txt
   sampleapp publish events --lines events.txt
+  sampleapp publish orders --lines orders.txt --idempotent
   tail -f /var/log/syslog | sampleapp publish logs --lines -
   sampleapp publish photos --key door --raw door.jpg
 
@@ -120,6 +127,15 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
     "because the order of records with one key matters]",
 )
 @click.option(
+    "--idempotent",
+    "is_idempotent",
+    is_flag=True,
+    help="Send an idempotency key, so that a request whose outcome is not known is made again without "
+    "publishing twice. With --lines FILE, the keys depend only on the lines, their numbers and the other "
+    "options: after an interruption, the same command publishes the rest of the file. On Kafka, the topic "
+    "needs --idempotent-topic of the service.",
+)
+@click.option(
     "--raw",
     "raw_path",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
@@ -151,6 +167,7 @@ def publish(
     key: str | None,
     path: str | None,
     in_flight: int | None,
+    is_idempotent: bool,
     raw_path: str | None,
     headers: dict[str, str] | None,
     timestamp_ms: int | None,
@@ -165,8 +182,8 @@ def publish(
 
     With --lines, stderr has the numbers of the lines that could not be published, and the reasons. While the
     service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines
-    without an answer, which may have been published, are reported and not sent again. If the service cannot
-    be reached at all, or refuses the caller, the rest of the file is not sent.
+    without an answer, which may have been published, are reported and not sent again, unless --idempotent is
+    given. If the service cannot be reached at all, or refuses the caller, the rest of the file is not sent.
     """
     if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one
         raise click.UsageError(
@@ -178,14 +195,20 @@ def publish(
             raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
         # The bytes as typed, UTF-8 or not: a key may have any bytes.
         raw_key = None if key is None else os.fsencode(key)
-        _publish_raw(topic=topic, key=raw_key, body=_read(raw_path), url=url, token=token)
+        request = _raw_request(topic=topic, key=raw_key, body=_read(raw_path), is_idempotent=is_idempotent)
+        publish_record(request, what="message", url=url, token=token)
         return
     key = _checked_key(key)
     template = Template(topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
     if path is not None:
-        _publish_lines(template, path=path, in_flight=in_flight, url=url, token=token)
+        _publish_lines(
+            template, path=path, in_flight=in_flight, is_idempotent=is_idempotent, url=url, token=token
+        )
     elif content is not None:
-        _publish_one(template, content=_stdin() if content == "-" else content, url=url, token=token)
+        request = _request(
+            template, content=_stdin() if content == "-" else content, is_idempotent=is_idempotent
+        )
+        publish_record(request, what="message", url=url, token=token)
 
 
 def _checked_key(key: str | None) -> str | None:
@@ -222,7 +245,9 @@ def _stdin_bytes() -> bytes:
         raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
 
-def _publish_one(template: Template, *, content: str, url: str, token: str | None) -> None:
+def _request(template: Template, *, content: str, is_idempotent: bool) -> _Request:
+    key = _new_idempotency_key() if is_idempotent else None
+
     def request(client: Client) -> Deferred[RecordMetadata]:
         return client.publish(
             topic=template.topic,
@@ -230,20 +255,39 @@ def _publish_one(template: Template, *, content: str, url: str, token: str | Non
             key=template.key,
             headers=template.headers,
             timestamp_ms=template.timestamp_ms,
+            idempotency_key=key,
         )
 
-    publish_record(request, what="message", url=url, token=token)
+    return request
 
 
-def _publish_raw(*, topic: str, key: bytes | None, body: bytes, url: str, token: str | None) -> None:
+def _raw_request(*, topic: str, key: bytes | None, body: bytes, is_idempotent: bool) -> _Request:
+    idempotency_key = _new_idempotency_key() if is_idempotent else None
+
     def request(client: Client) -> Deferred[RecordMetadata]:
-        return client.publish_raw(topic=topic, body=body, key=key, content_type="application/octet-stream")
+        return client.publish_raw(
+            topic=topic,
+            body=body,
+            key=key,
+            content_type="application/octet-stream",
+            idempotency_key=idempotency_key,
+        )
 
-    publish_record(request, what="message", url=url, token=token)
+    return request
+
+
+def _new_idempotency_key() -> str:
+    return str(uuid.uuid4())
 
 
 def _publish_lines(
-    template: Template, *, path: str, in_flight: int | None, url: str, token: str | None
+    template: Template,
+    *,
+    path: str,
+    in_flight: int | None,
+    is_idempotent: bool,
+    url: str,
+    token: str | None,
 ) -> None:
     async def command(reactor: Any) -> None:
         from sampleapp.cli._chunks import ChunkReader
@@ -258,19 +302,28 @@ def _publish_lines(
             reactor=reactor,
             token=token,
             timeout_s=LINES_TIMEOUT_S,
+            # The lines wait for all requests together; see `Pace`.
+            repeat_for_s=0,
             max_idle_connections=requests,
         )
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
             report = await publish_lines(
                 client=client,
                 template=template,
-                source=LineSource(ChunkReader(file=file, reactor=reactor).read),
+                source=LineSource(
+                    ChunkReader(file=file, reactor=reactor).read,
+                    # A pipe may have its next line much later.
+                    waits_for_all=is_idempotent and stat.S_ISREG(os.fstat(file.fileno()).st_mode),
+                ),
                 in_flight=requests,
                 clock=reactor,
                 progress=progress,
+                is_idempotent=is_idempotent,
             )
         for sentence in report.sentences():
             note(sentence)
+        if is_idempotent and not report.complete:
+            note("The same command publishes what is left, and nothing twice.")
         if report.interrupted:
             raise click.exceptions.Exit(INTERRUPTED)
         if not report.complete:

@@ -24,7 +24,7 @@ from sampleapp.client._errors import (
 )
 from sampleapp.client._exchange import Answer
 from sampleapp.client._records import Page, decode_records
-from sampleapp.model import GoneRecords, RecordMetadata
+from sampleapp.model import GoneRecords, RecordMetadata, ReplayedRecord
 
 __all__ = ["OK", "RECORDS_MEDIA_TYPE", "AnswerReader", "decode"]
 
@@ -59,7 +59,7 @@ class AnswerReader:
         """Return the place of the one record; raises the error of `refusal` for another answer."""
         if answer.status != OK:
             raise self.refusal(answer)
-        return decode(answer, RecordMetadata)
+        return decode(answer, ReplayedRecord if _is_replayed(answer) else RecordMetadata)
 
     def metadata_of_many(self, answer: Answer, *, count: int) -> list[RecordMetadata]:
         """Return the places of ``count`` records; raises the error of `refusal` for another answer."""
@@ -203,7 +203,14 @@ def _decode_lines(answer: Answer, *, count: int) -> list[RecordMetadata]:
             f"{answer.url} answered {answer.status} with {len(lines)} lines for {count} messages.",
             status=answer.status,
         )
+    if _is_replayed(answer):
+        return [ReplayedRecord(**msgspec.structs.asdict(line)) for line in lines]
     return lines
+
+
+def _is_replayed(answer: Answer) -> bool:
+    """Return true if earlier requests had published everything."""
+    return (answer.headers.getRawHeaders(b"idempotent-replayed") or [b""])[-1].strip().lower() == b"true"
 
 
 def _without_the_results(answer: Answer, why: str) -> UnexpectedAnswer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Generic, Literal, TypeVar, cast, overload
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from sampleapp.client._answers import OK, RECORDS_MEDIA_TYPE, AnswerReader, deco
 from sampleapp.client._exchange import Answer, Exchanger, OpenAnswer
 from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
 from sampleapp.client._records import Page, records_path
+from sampleapp.client._repeats import Repeats, idempotency_headers
 from sampleapp.client._stream import Stream
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
@@ -35,6 +37,7 @@ IDLE_CONNECTION_S = 30
 CONNECT_TIMEOUT_S = 10.0
 
 _Readings = TypeVar("_Readings")
+_Result = TypeVar("_Result")
 
 
 class Snapshot(Struct, Generic[_Readings], frozen=True):
@@ -68,6 +71,7 @@ class Client:
         token: str | None = None,
         agent: IAgent | None = None,
         timeout_s: float = 30.0,
+        repeat_for_s: float = 60.0,
         max_idle_connections: int = 64,
     ) -> None:
         """
@@ -80,6 +84,9 @@ class Client:
             HTTP shows it to every machine between the client and the service.
         :param agent: makes the requests, instead of the client's own agent.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
+        :param repeat_for_s: seconds in which the client repeats a request with an idempotency key after an
+            error that may pass: 500, 502, 503, 504, no connection, or one that ends before the answer. 0 for
+            never.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
         :raise ValueError: the base URL or the token is invalid.
@@ -97,6 +104,7 @@ class Client:
         self._reactor = reactor
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)
         self._answers = AnswerReader(token=token)
+        self._repeats = Repeats(clock=reactor, repeat_for_s=repeat_for_s)
 
     def publish(
         self,
@@ -106,12 +114,14 @@ class Client:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         timestamp_ms: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Deferred[RecordMetadata]:
         """
         Publish one message.
 
         When it fails with a `sampleapp.client.ClientError`, the error's ``possibly_published`` says whether
-        the record may exist all the same. The client never sends a message twice by itself.
+        the record may exist all the same. Without an idempotency key, the client never sends a message twice
+        by itself.
 
         :param topic: the name of the topic.
         :param content: the record's value; stored as UTF-8.
@@ -119,9 +129,15 @@ class Client:
         :param headers: the record's headers, in this order; values are stored as UTF-8.
         :param timestamp_ms: the time of the record, in milliseconds since the epoch; ``None`` for the time at
             which the service receives it.
-        :return: fires with the place of the record, once the broker has acknowledged it. Fails also with
+        :param idempotency_key: names this request, so that the service publishes the record once, however
+            often the request is made; another one for each record, such as ``str(uuid.uuid4())``. 1 to 255
+            visible ASCII characters. With it, the client repeats the request by itself; see ``repeat_for_s``.
+        :return: fires with the place of the record, once the broker has acknowledged it: a
+            `sampleapp.model.ReplayedRecord` if an earlier request had published it. Fails also with
             `sampleapp.errors.InvalidMessage`, before anything is sent, for text with lone surrogates.
+        :raise ValueError: the idempotency key is invalid.
         """
+        headers_of_request = idempotency_headers(idempotency_key)
         message = Message(
             topic=topic,
             content=content,
@@ -129,9 +145,11 @@ class Client:
             headers=None if headers is None else dict(headers),
             timestamp_ms=timestamp_ms,
         )
-        return Deferred.fromCoroutine(self._publish(message))
+        return Deferred.fromCoroutine(self._publish(message, headers_of_request))
 
-    def publish_many(self, messages: Iterable[Message]) -> Deferred[list[RecordMetadata]]:
+    def publish_many(
+        self, messages: Iterable[Message], *, idempotency_key: str | None = None
+    ) -> Deferred[list[RecordMetadata]]:
         """
         Publish many messages in one request, at a small part of the cost of single requests.
 
@@ -145,14 +163,24 @@ class Client:
         pointers in ``problem.errors`` begin with the number of the message, from 0: ``/17/content``.
 
         :param messages: if there are none, no request is made.
+        :param idempotency_key: as for `publish`. The service knows each record again by the key and its place
+            among the messages, so a repetition publishes those that were not published yet.
         :return: fires with the places of the records, in the order of the messages, once the broker has
             acknowledged all of them. Fails also with `sampleapp.errors.InvalidMessage`, before anything is
             sent, for text with lone surrogates.
+        :raise ValueError: the idempotency key is invalid.
         """
-        return Deferred.fromCoroutine(self._publish_many(list(messages)))
+        headers = idempotency_headers(idempotency_key)
+        return Deferred.fromCoroutine(self._publish_many(list(messages), headers))
 
     def publish_raw(
-        self, *, topic: str, body: bytes, key: str | bytes | None = None, content_type: str | None = None
+        self,
+        *,
+        topic: str,
+        body: bytes,
+        key: str | bytes | None = None,
+        content_type: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Deferred[RecordMetadata]:
         """
         Publish one record whose value is any bytes.
@@ -163,14 +191,19 @@ class Client:
             key, which differs from the empty key.
         :param content_type: the media type of the body. It has no effect. Those of Confluent's REST Proxy
             (``application/vnd.kafka.…``) are not for this method: they have other answers.
+        :param idempotency_key: as for `publish`.
         :return: fires and fails as the result of `publish`; also with `sampleapp.errors.InvalidMessage` for
             an illegal name of a topic.
+        :raise ValueError: the idempotency key is invalid.
         """
-        return Deferred.fromCoroutine(
-            self._publish_raw(topic=topic, body=body, key=key, content_type=content_type)
-        )
+        headers = idempotency_headers(idempotency_key)
+        if content_type is not None:
+            headers.setRawHeaders("Content-Type", [content_type])
+        return Deferred.fromCoroutine(self._publish_raw(topic=topic, body=body, key=key, headers=headers))
 
-    def delete(self, *, topic: str, key: str | bytes) -> Deferred[RecordMetadata]:
+    def delete(
+        self, *, topic: str, key: str | bytes, idempotency_key: str | None = None
+    ) -> Deferred[RecordMetadata]:
         """
         Publish a tombstone: a record with a key and a null value, which removes the reading of that key.
 
@@ -178,9 +211,12 @@ class Client:
 
         :param topic: the name of the topic.
         :param key: as for `publish_raw`, but required.
+        :param idempotency_key: as for `publish`.
         :return: fires with the place of the tombstone; fails as the result of `publish_raw`.
+        :raise ValueError: the idempotency key is invalid.
         """
-        return Deferred.fromCoroutine(self._delete(topic=topic, key=key))
+        headers = idempotency_headers(idempotency_key)
+        return Deferred.fromCoroutine(self._delete(topic=topic, key=key, headers=headers))
 
     @overload
     def readings(self, *, version: Literal[1] = 1) -> Deferred[list[float]]: ...
@@ -316,42 +352,53 @@ class Client:
             self._pool.closeCachedConnections().addCallback(lambda _: closed.callback(None))
         return closed
 
-    async def _publish(self, message: Message) -> RecordMetadata:
-        answer = await self._exchanger.request(
-            method="POST",
-            url=f"{self._base_url}messages",
-            headers=Headers({b"Content-Type": [b"application/json"]}),
-            body=encode_message(message),
-        )
-        return self._answers.metadata(answer)
+    async def _publish(self, message: Message, headers: Headers) -> RecordMetadata:
+        headers.setRawHeaders(b"Content-Type", [b"application/json"])
+        body = encode_message(message)
+        return await self._send("POST", "messages", headers, body, self._answers.metadata)
 
-    async def _publish_many(self, messages: list[Message]) -> list[RecordMetadata]:
+    async def _publish_many(self, messages: list[Message], headers: Headers) -> list[RecordMetadata]:
         if not messages:
             return []
-        answer = await self._exchanger.request(
-            method="POST",
-            url=f"{self._base_url}messages",
-            headers=Headers({b"Content-Type": [b"application/x-ndjson"]}),
-            body=encode_messages(messages),
-        )
-        return self._answers.metadata_of_many(answer, count=len(messages))
+        headers.setRawHeaders(b"Content-Type", [b"application/x-ndjson"])
+        body, count = encode_messages(messages), len(messages)
+        read_answer = partial(self._answers.metadata_of_many, count=count)
+        return await self._send("POST", "messages", headers, body, read_answer)
 
     async def _publish_raw(
-        self, *, topic: str, body: bytes, key: str | bytes | None, content_type: str | None
+        self, *, topic: str, body: bytes, key: str | bytes | None, headers: Headers
     ) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        headers = Headers() if content_type is None else Headers({"Content-Type": [content_type]})
-        answer = await self._exchanger.request(
-            method="POST", url=f"{self._base_url}{path}", query=query, headers=headers, body=body
-        )
-        return self._answers.metadata(answer)
+        return await self._send("POST", path, headers, body, self._answers.metadata, query=query)
 
-    async def _delete(self, *, topic: str, key: str | bytes) -> RecordMetadata:
+    async def _delete(self, *, topic: str, key: str | bytes, headers: Headers) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        answer = await self._exchanger.request(
-            method="DELETE", url=f"{self._base_url}{path}", query=query, headers=Headers(), body=b""
-        )
-        return self._answers.metadata(answer)
+        return await self._send("DELETE", path, headers, b"", self._answers.metadata, query=query)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        read_answer: Callable[[Answer], _Result],
+        *,
+        query: str = "",
+    ) -> _Result:
+        """Make a request that publishes; with an idempotency key, repeat it after errors that may pass."""
+
+        async def attempt() -> _Result:
+            return read_answer(
+                await self._exchanger.request(
+                    method=method,
+                    url=f"{self._base_url}{path}",
+                    query=query,
+                    headers=headers.copy(),
+                    body=body,
+                )
+            )
+
+        return await (self._repeats.run(attempt) if headers.hasHeader(b"Idempotency-Key") else attempt())
 
     async def _read(
         self,

@@ -50,6 +50,8 @@ def combined_line(
     caller = _word(exchange.caller.encode("utf-8", "backslashreplace"))
     if record is not None:
         where = f"{record.topic} {record.partition} {record.offset} 1"
+    elif (replayed := answer.replayed) is not None:
+        where = f"{replayed.topic} {replayed.partition} {replayed.offset} 0"
     else:
         topic, records = _of_batch(answer.batch)
         where = f"{topic or '-'} - - {'-' if records is None else records}"
@@ -126,6 +128,9 @@ def json_access_line(
     if record is not None:
         line.topic, line.partition, line.offset = record.topic, record.partition, record.offset
         line.records = 1
+    elif (replayed := answer.replayed) is not None:
+        line.topic, line.partition, line.offset = replayed.topic, replayed.partition, replayed.offset
+        line.records = 0
     else:
         line.topic, line.records = _of_batch(answer.batch)
     return _encode(line).decode("utf-8") + "\n"

@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError
 from sampleapp.messages.faults import has_too_many_strings
+from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import (
     has_escaped_colon,
@@ -35,6 +36,8 @@ MOST_FAULTS: Final = 100
 
 _READ_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded together: 0.2 to 1.5 ms, depending on how long the lines are."""
+_IDENTITIES_AT_ONCE: Final = 8 * 1024
+"""Like `_READ_AT_ONCE`, if records have identities: for a short line, an identity takes the most time."""
 _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
 _REFUSALS_AT_ONCE: Final = 20
@@ -85,6 +88,7 @@ class MessageLines:
         now_ms: int,
         trace: RecordHeaders = (),
         refuse_topic: Callable[[str], SampleAppError | None] | None = None,
+        scope: IdempotencyScope | None = None,
         read_at_once: int = _READ_AT_ONCE,
     ) -> None:
         """
@@ -93,6 +97,7 @@ class MessageLines:
         :param trace: headers of every record; see `sampleapp.messages.records.record_of`.
         :param refuse_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
+        :param scope: makes identities of the records; by default they have none.
         :param read_at_once: the approximate number of bytes that one step reads.
         """
         self._body = body
@@ -100,7 +105,8 @@ class MessageLines:
         self._now_ms = now_ms
         self._trace = trace
         self._refuse_topic = refuse_topic
-        self._read_at_once = read_at_once
+        self._scope = scope
+        self._read_at_once = read_at_once if scope is None else min(read_at_once, _IDENTITIES_AT_ONCE)
         self._position = 0
         self._one_by_one_until = 0
         self._worst = 0
@@ -127,6 +133,11 @@ class MessageLines:
     def topics(self) -> Collection[str]:
         """The topics of all records."""
         return self._topics.keys()
+
+    @property
+    def has_identities(self) -> bool:
+        """True if the records have identities."""
+        return self._scope is not None
 
     @property
     def is_full(self) -> bool:
@@ -176,7 +187,9 @@ class MessageLines:
             map(self._is_allowed, dict.fromkeys([message.topic for message in messages]))
         ):
             return False
-        return self._add_plain(data, messages) if _are_plain(messages) else self._add_each(data, messages)
+        if self._scope is None and _are_plain(messages):
+            return self._add_plain(data, messages)
+        return self._add_each(data, messages)
 
     def _pass_over(self, data: bytes) -> bool:
         """Take lines if they are JSON: nothing else matters for them any more."""
@@ -224,20 +237,25 @@ class MessageLines:
         return True
 
     def _add_each(self, data: bytes, messages: list[Message]) -> bool:
-        """Add messages of any kind, unless a member may be repeated or a timestamp is wrong."""
+        """Add messages of any kind, unless a member may be repeated, or a timestamp or a header is wrong."""
         if may_repeat_a_member(data, messages):
             return False
         try:
-            records = [self._record(with_milliseconds(message)) for message in messages]
-        except InvalidTimestamp:
+            records = [
+                self._record(with_milliseconds(message), number)
+                for number, message in enumerate(messages, self.count)
+            ]
+        except (InvalidTimestamp, InvalidMessage):
             return False
         self.records += records
         self.headers += sum([len(record.headers) for record in records])
         self.count += len(messages)
         return True
 
-    def _record(self, message: Message) -> Record:
-        return record_of(message, now_ms=self._now_ms, trace=self._trace)
+    def _record(self, message: Message, number: int) -> Record:
+        if self._scope is None:
+            return record_of(message, now_ms=self._now_ms, trace=self._trace)
+        return self._scope.record_of(message, number, now_ms=self._now_ms, trace=self._trace)
 
     @property
     def _seeks_only_worst(self) -> bool:
@@ -270,7 +288,7 @@ class MessageLines:
         number = self.count
         self.count += 1
         try:
-            record = self._parse(start, end)
+            record = self._parse(start, end, number)
         except SampleAppError as error:
             # The error is kept as a value. Its traceback would keep the frames, and the body, in memory.
             error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -280,7 +298,7 @@ class MessageLines:
                 self.records.append(record)
                 self.headers += len(record.headers)
 
-    def _parse(self, start: int, end: int) -> Record | None:
+    def _parse(self, start: int, end: int, number: int) -> Record | None:
         """
         Parse one line.
 
@@ -309,7 +327,7 @@ class MessageLines:
             if refusal is not None:
                 raise refusal
             self._topics[topic] = topic
-        return self._record(message)
+        return self._record(message, number)
 
     def _refuse(self, refused: RefusedLine) -> None:
         error = refused.error

@@ -26,7 +26,7 @@ from sampleapp.interfaces import IBroker, IMeasured
 from sampleapp.measures import SECONDS, Distribution, KafkaMeasures, Measures, SQLiteMeasures
 from sampleapp.metrics.requests import RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.web import HTTPServer, OpenStreams, StreamKind, TopicReads
+from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads
 
 __all__ = ["Families"]
 
@@ -47,6 +47,7 @@ class Families(Collector):
         follower: ReadingsFollower,
         streams: OpenStreams | None = None,
         reads: TopicReads | None = None,
+        idempotent_records: IdempotentRecords | None = None,
         rate_refusals: Mapping[str, int] | None = None,
         lost_lines: Mapping[str, int] | None = None,
     ) -> None:
@@ -56,6 +57,8 @@ class Families(Collector):
         :param broker: has more metrics if it provides `IMeasured`.
         :param streams: the open streams and waiting pages, if there can be any.
         :param reads: counts the reads of topics, if there can be any.
+        :param idempotent_records: counts the records of requests with ``Idempotency-Key``, if there can be
+            any.
         :param rate_refusals: the number of requests over a rate of their caller, by the name of the rate.
         :param lost_lines: the number of lines that could not be written, by the name of the log.
         """
@@ -66,6 +69,7 @@ class Families(Collector):
         self._follower = follower
         self._streams = streams
         self._reads = reads
+        self._idempotent_records = idempotent_records
         self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
         self._lost_lines: Mapping[str, int] = {} if lost_lines is None else lost_lines
         self._build = {
@@ -80,6 +84,8 @@ class Families(Collector):
             "sampleapp_build", "Versions of the service, Python and Twisted.", value=self._build
         )
         yield from _of_requests(self._requests)
+        if self._idempotent_records is not None:
+            yield from _of_idempotent_records(self._idempotent_records)
         yield from _of_server(self._server)
         yield _counter(
             "sampleapp_refusals",
@@ -156,6 +162,20 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
         "sampleapp_batch_refused_records",
         "Records in batch requests that were not published, or may not have been.",
         value=requests.refused_in_batches,
+    )
+
+
+def _of_idempotent_records(records: IdempotentRecords) -> Iterator[Metric]:
+    yield _counter(
+        "sampleapp_idempotent_records",
+        "Records of requests with Idempotency-Key, by result: first, replayed, refused or unknown.",
+        records.results,
+        label="result",
+    )
+    yield GaugeMetricFamily(
+        "sampleapp_idempotent_records_waiting",
+        "Records of requests with Idempotency-Key that wait for the broker's answer.",
+        value=records.waiting,
     )
 
 

@@ -62,7 +62,7 @@ def build(
     :raise StartUpError: the configuration is invalid.
     """
     reloads = Reloads(reactor)
-    broker = _broker(config.broker, reloads, reactor=reactor)
+    broker = _broker(config, reloads, reactor=reactor)
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
     readiness = Readiness(broker=broker, follower=follower)
     listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
@@ -123,6 +123,7 @@ def build(
             follower=follower,
             streams=front_door.streams,
             reads=front_door.reads,
+            idempotent_records=front_door.idempotent_records,
             rate_refusals={} if callers is None else callers.refusals,
             lost_lines=lost_lines,
         )
@@ -145,9 +146,14 @@ def build(
     )
 
 
-def _broker(url: str, reloads: Reloads, *, reactor: Any) -> IBroker:
+def _broker(config: Config, reloads: Reloads, *, reactor: Any) -> IBroker:
+    idempotency = brokers.IdempotencySettings(
+        window_s=config.idempotency_window_s,
+        is_enabled_for=config.idempotent_topics.__contains__,
+        records_per_s=config.idempotency_rate,
+    )
     try:
-        broker = brokers.from_url(url, reactor=reactor)
+        broker = brokers.from_url(config.broker, reactor=reactor, idempotency=idempotency)
     except brokers.BrokerURLError as error:
         raise StartUpError(f"--broker: {error}") from error
     broker.check()

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from sampleapp.access.patterns import TopicPatterns
 from sampleapp.logs import LogSettings
 from sampleapp.web.server import Limits
 
@@ -32,6 +33,12 @@ class Config(Struct, frozen=True, kw_only=True):
     broker: str = "sqlite:sampleapp.sqlite3"
     """The broker's URL."""
     readings_topic: str = "readings"
+    idempotent_topics: TopicPatterns = TopicPatterns()
+    """The topics on Kafka whose records may have idempotency keys."""
+    idempotency_window_s: float = 86_400.0
+    """How long SQLite and memory remember a key, in seconds."""
+    idempotency_rate: int = 20
+    """The average rate of records on Kafka with a key, per second."""
     limits: Limits = Limits()
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for requests in flight, in seconds."""

@@ -54,6 +54,27 @@ GROUPS: Final = (
                 default=DEFAULTS.readings_topic,
                 help="Topic of the readings: a record's key is the id, its value the text of a number.",
             ),
+            Option(
+                name="idempotent-topic",
+                value="PATTERN",
+                is_repeatable=True,
+                help="Topic on Kafka for which requests may have Idempotency-Key, or a pattern with * for "
+                "any characters. With SQLite and memory, requests for each topic may have it.",
+            ),
+            Option(
+                name="idempotency-window",
+                value="SECONDS",
+                default=f"{DEFAULTS.idempotency_window_s:g}",
+                help="Time for which SQLite and memory remember an Idempotency-Key. Kafka's brokers have "
+                "producer.id.expiration.ms instead.",
+            ),
+            Option(
+                name="idempotency-rate",
+                value="NUMBER",
+                default=str(DEFAULTS.idempotency_rate),
+                help="Average records per second with an Idempotency-Key that are published to Kafka, whose "
+                "brokers keep each in memory; after 5000 at once, one more gets 429.",
+            ),
         ),
     ),
     OptionGroup(

@@ -16,6 +16,7 @@ from twisted.python.usage import Options as TwistedOptions
 from twisted.python.usage import UsageError
 
 from sampleapp import __version__
+from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat, LogSettings
 from sampleapp.model import is_legal_topic
 from sampleapp.service.config import DEFAULTS, Config
@@ -108,6 +109,7 @@ class Options(TwistedOptions):
         self._from_environment: frozenset[str] = frozenset()
         self._allowed_origins: list[str] = []
         self._allowed_hosts: list[str] = []
+        self._idempotent_topics: list[str] = []
 
     def opt_listen(self, description: str) -> None:
         """Add an endpoint."""
@@ -132,6 +134,15 @@ class Options(TwistedOptions):
             self._allowed_hosts.append(check_host_name(host))
         except NotAHost as error:
             raise UsageError(f"--allow-host {error}.") from error
+
+    def opt_idempotent_topic(self, pattern: str) -> None:
+        """Add a topic, or a pattern of topics."""
+        if not is_legal_pattern(pattern):
+            raise UsageError(
+                "--idempotent-topic takes the name of a topic, or a pattern such as orders.*: 1 to 249 "
+                f"characters out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
+            )
+        self._idempotent_topics.append(pattern)
 
     opt_h = TwistedOptions.opt_help
 
@@ -286,6 +297,11 @@ class Options(TwistedOptions):
             has_hsts=not self["no-hsts"],
             broker=self["broker"],
             readings_topic=topic,
+            idempotent_topics=TopicPatterns(dict.fromkeys(self._idempotent_topics)),
+            idempotency_window_s=_seconds("--idempotency-window", self["idempotency-window"]),
+            idempotency_rate=_whole(
+                "--idempotency-rate", self["idempotency-rate"], "a whole number of records a second", 20
+            ),
             limits=Limits(
                 max_body=_whole("--max-body", self["max-body"], "a whole number of bytes", 1048576),
                 max_batch_body=_whole(

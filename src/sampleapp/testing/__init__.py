@@ -5,9 +5,18 @@ It needs pytest, pytest-twisted and hypothesis: ``pip install 'sampleapp[testing
 import it.
 """
 
-from sampleapp.testing.broker_contract import BrokerContract, new_topic
+from sampleapp.testing.broker_contract import BrokerContract
 from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.publishing import content, everything, pages, record, settled, size
+from sampleapp.testing.publishing import (
+    content,
+    everything,
+    identity,
+    new_topic,
+    pages,
+    record,
+    settled,
+    size,
+)
 from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
@@ -20,6 +29,7 @@ __all__ = [
     "eventually",
     "everything",
     "failures_collected",
+    "identity",
     "new_topic",
     "outcomes",
     "pages",

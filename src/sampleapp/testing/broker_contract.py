@@ -12,13 +12,10 @@ import itertools
 import random
 import re
 import threading
-import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import pytest
 import pytest_twisted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,8 +46,19 @@ from sampleapp.model import (
     RecordMetadata,
     Start,
 )
-from sampleapp.testing.failures import failures_collected
-from sampleapp.testing.publishing import content, everything, pages, record, settled, size
+from sampleapp.testing.idempotency_contract import IdempotencyContract
+from sampleapp.testing.publishing import (
+    NO_PARTITION,
+    content,
+    everything,
+    new_topic,
+    pages,
+    place,
+    place_of,
+    record,
+    settled,
+    size,
+)
 from sampleapp.testing.recorder import BatchRecorder, PositionRecorder, Recorder
 from sampleapp.testing.waiting import eventually, outcomes, turns, within
 
@@ -63,27 +71,6 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
 # Kafka refuses negative timestamps except -1, which means no timestamp.
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
-
-
-NO_PARTITION = 999_999
-"""A partition that no topic has."""
-
-
-def new_topic() -> str:
-    """Return the name of a new topic."""
-    return f"contract-{uuid.uuid4().hex}"
-
-
-def place_of(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
-    """Return the partition and offset of a record; fail if it was not stored, or not in the topic."""
-    assert isinstance(outcome, RecordMetadata), repr(outcome)
-    assert topic is None or outcome.topic == topic
-    return outcome.partition, outcome.offset
-
-
-def place(record: ConsumerRecord) -> tuple[int, int]:
-    """Return the partition and offset of a record."""
-    return record.partition, record.offset
 
 
 def _read_back_property() -> Any:
@@ -125,7 +112,7 @@ def _read_back_property() -> Any:
     return test
 
 
-class BrokerContract:
+class BrokerContract(IdempotencyContract):
     """The tests that every broker must pass: a base class for pytest tests, to subclass for each broker."""
 
     one_partition: ClassVar[bool] = False
@@ -136,8 +123,6 @@ class BrokerContract:
     """Whether the broker can find offsets by time."""
     deletes: ClassVar[bool] = False
     """Whether `delete_before` can delete the first records of a topic."""
-    durable: ClassVar[bool] = False
-    """Whether records are kept after the broker stops, so that the broker of `again` finds them."""
 
     test_every_record_is_read_back_as_it_was_published: ClassVar[Any]
 
@@ -146,34 +131,9 @@ class BrokerContract:
         super().__init_subclass__(**kwargs)
         cls.test_every_record_is_read_back_as_it_was_published = _read_back_property()
 
-    def new_broker(self) -> AbstractContextManager[IBroker]:
-        """Return a context manager that yields a broker that is not started, and cleans up afterwards."""
-        raise NotImplementedError
-
-    def again(self, broker: IBroker) -> IBroker:
-        """Return another broker on the same records, after the first was stopped (only if `durable`)."""
-        raise NotImplementedError
-
     async def delete_before(self, broker: IBroker, topic: str, partition: int, offset: int) -> None:
         """Delete the records of a partition before an offset, as retention does (only if `deletes`)."""
         raise NotImplementedError
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[IBroker]:
-        """Check and start a new broker, and stop it at the end."""
-        with self.new_broker() as broker:
-            broker.check()
-            broker.start()
-            try:
-                yield broker
-            finally:
-                await within(broker.stop(deadline_s=20))
-
-    @pytest.fixture(autouse=True)
-    def no_failure_is_lost(self) -> Iterator[list[Failure]]:
-        """Fail a test that leaves a failure unhandled in a Deferred, or logs one that it does not expect."""
-        with failures_collected() as failures:
-            yield failures
 
     async def test_it_provides_the_interface(self) -> None:
         async with self.running() as broker:
@@ -1263,7 +1223,7 @@ class BrokerContract:
         assert all(isinstance(reason, str) and reason for reason in (*health.reasons, *health.obstacles))
 
 
-for _name, _test in vars(BrokerContract).items():
-    # Each test of the class is a coroutine, and pytest-twisted only runs marked ones.
+for _name, _test in (*vars(BrokerContract).items(), *vars(IdempotencyContract).items()):
+    # Each test of the classes is a coroutine, and pytest-twisted only runs marked ones.
     if _name.startswith("test_"):
         pytest_twisted.ensureDeferred(_test)

@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
-from sampleapp.interfaces import IBroker
-from sampleapp.model import EARLIEST, ConsumerRecord, ReadRequest, ReadResult, ReadStart, Record
+from sampleapp.interfaces import IBroker, Outcome
+from sampleapp.model import (
+    EARLIEST,
+    ConsumerRecord,
+    ReadRequest,
+    ReadResult,
+    ReadStart,
+    Record,
+    RecordIdentity,
+    RecordMetadata,
+)
 from sampleapp.testing.recorder import Recorder
 from sampleapp.testing.waiting import eventually, outcomes, within
 
-__all__ = ["content", "everything", "pages", "record", "settled", "size"]
+__all__ = [
+    "NO_PARTITION",
+    "content",
+    "everything",
+    "identity",
+    "new_topic",
+    "pages",
+    "place",
+    "place_of",
+    "record",
+    "settled",
+    "size",
+]
+
+_ANY_TIME_MS = 1_700_000_000_000
+NO_PARTITION = 999_999
+"""A partition that no topic has."""
 
 Content = tuple[str, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def new_topic() -> str:
+    """Return the name of a new topic."""
+    return f"contract-{uuid.uuid4().hex}"
+
+
+def place_of(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
+    """Return the partition and offset of a record; fail if it was not stored, or not in the topic."""
+    assert isinstance(outcome, RecordMetadata), repr(outcome)
+    assert topic is None or outcome.topic == topic
+    return outcome.partition, outcome.offset
+
+
+def place(record: ConsumerRecord) -> tuple[int, int]:
+    """Return the partition and offset of a record."""
+    return record.partition, record.offset
+
+
+def identity(topic: str, name: str = "", *, sent: str = "") -> RecordIdentity:
+    """
+    Create an identity.
+
+    :param name: stands for the idempotency key.
+    :param sent: stands for what the caller sent.
+    """
+    return RecordIdentity(
+        id=sha256(f"{topic} {name}".encode()).digest(), fingerprint=sha256(sent.encode()).digest()
+    )
 
 
 def record(
@@ -20,11 +77,19 @@ def record(
     value: bytes | None = b"v",
     *,
     key: bytes | None = None,
-    timestamp_ms: int = 1_700_000_000_000,
+    timestamp_ms: int | None = None,
     headers: tuple[tuple[str, bytes], ...] = (),
     partition: int | None = None,
+    identity: RecordIdentity | None = None,
 ) -> Record:
-    """Create a record with default values."""
+    """
+    Create a record with default values.
+
+    :param timestamp_ms: by default any time; of a record with an identity, now, since a shared broker may
+        forget an identity by the time of its record.
+    """
+    if timestamp_ms is None:
+        timestamp_ms = _ANY_TIME_MS if identity is None else int(time.time() * 1000)
     return Record(
         topic=topic,
         key=key,
@@ -32,6 +97,7 @@ def record(
         timestamp_ms=timestamp_ms,
         headers=headers,
         partition=partition,
+        identity=identity,
     )
 
 

@@ -5,6 +5,7 @@ from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
 from sampleapp.web.gate import Gate
+from sampleapp.web.idempotency import IdempotentRecords
 from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.probes import Probes
 from sampleapp.web.problems import problem_answer
@@ -35,6 +36,7 @@ __all__ = [
     "Gate",
     "HTTPServer",
     "HostRule",
+    "IdempotentRecords",
     "Limits",
     "OnAnswer",
     "OpenStreams",

@@ -191,6 +191,8 @@ class Answer(Struct, frozen=True):
     """The length of its key and value."""
     batch: Batch | None = None
     """Instead of ``record``, for a request that may have several records."""
+    replayed: RecordMetadata | None = None
+    """Instead of ``record``: the record that was published when it was sent before, for logs."""
     problem: str = ""
     """The kind of problem: the last part of its type, or the phrase of the status for ``about:blank``."""
 

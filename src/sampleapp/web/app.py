@@ -9,6 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NoReturn
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
@@ -16,6 +17,7 @@ from twisted.web.resource import Resource
 from sampleapp.access import Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
+from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
 from sampleapp.readings.changes import Changes
@@ -26,6 +28,7 @@ from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.event_streams import EventStreams
 from sampleapp.web.gate import Gate
+from sampleapp.web.idempotency import IDEMPOTENCY_KEY, IdempotentRecords, admit_key
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.preconditions import match_fails
 from sampleapp.web.publishing import Publisher, trace_of
@@ -91,12 +94,20 @@ class FrontDoor:
         )
         self._readings = readings_resource(get_representation)
         self._publisher = Publisher(broker, clock, self._limits, now=now)
-        self._batches = BatchPublisher(broker, self._publisher.slices, max_line=self._limits.max_body)
+        self._batches = BatchPublisher(
+            broker,
+            self._publisher.slices,
+            max_line=self._limits.max_body,
+            idempotent_records=self.idempotent_records,
+        )
         many = Plan(self._publish_many, max_body=self._limits.max_batch_body)
         self._plans = {
             b"application/json": Plan(self._publish_one),
             b"application/x-ndjson": many,
             b"application/jsonl": many,
+        }
+        self._plans_with_key = {
+            media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
         }
         self.raw_publishing = RawPublishing(self._publisher)
         self.rest_proxy = RestProxy(self._publisher)
@@ -110,6 +121,11 @@ class FrontDoor:
                 self.reads, self.feeds, streams=self._event_streams, places=self.streams, clock=clock
             ),
         )
+
+    @property
+    def idempotent_records(self) -> IdempotentRecords:
+        """Counts the records of requests with ``Idempotency-Key``."""
+        return self._publisher.idempotent_records
 
     def table(self, *others: tuple[Routes, object]) -> RouteTable:
         """
@@ -162,15 +178,22 @@ class FrontDoor:
     @routes.planned_route("/messages", "POST", right=Right.PUBLISH, description=operations.PUBLISH)
     def publish(self, request: Request) -> Plan:
         """Choose by ``Content-Type`` between one message and many."""
-        content_types = request.fields.all(b"Content-Type")
+        fields = request.fields
+        content_types = fields.all(b"Content-Type")
         if len(content_types) != 1:
             return _UNSUPPORTED
-        return self._plans.get(_media_type(content_types[0]), _UNSUPPORTED)
+        plans = self._plans_with_key if fields.all(IDEMPOTENCY_KEY) else self._plans
+        return plans.get(_media_type(content_types[0]), _UNSUPPORTED)
 
     def _publish_one(self, request: Request) -> Deferred[Answer]:
         message = parse_message(request.body)
+        now_ms, trace = self._publisher.now_ms(), trace_of(request)
+        scope: IdempotencyScope | None = request.admitted
         return self._publisher.publish(
-            request, record_of(message, now_ms=self._publisher.now_ms(), trace=trace_of(request))
+            request,
+            record_of(message, now_ms=now_ms, trace=trace)
+            if scope is None
+            else scope.record_of(message, 0, now_ms=now_ms, trace=trace),
         )
 
     def _publish_many(self, request: Request) -> Deferred[Answer]:

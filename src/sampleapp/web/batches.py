@@ -29,9 +29,10 @@ from sampleapp.errors import (
 from sampleapp.interfaces import IBroker, Outcome
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
 from sampleapp.messages.records import RecordHeaders, length_of
-from sampleapp.model import Record, RecordMetadata
+from sampleapp.model import Record, RecordMetadata, ReplayedRecord
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
 from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
+from sampleapp.web.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_answer
 from sampleapp.web.problems import (
     LEAST_URGENT,
     Result,
@@ -60,10 +61,14 @@ It includes its place in the queues of the Kafka producer and its line of the an
 """
 _HEADER_BYTES: Final = 192
 """Memory for a header of a record besides its value, in bytes."""
+_IDENTITY_BYTES: Final = 224
+"""Memory for the identity of a record, in bytes."""
 _RESULTS_AT_ONCE: Final = 500
 """Like `_RECORDS_AT_ONCE`, if some records are not published."""
 _MOST_TOPICS: Final = 1000
 """The maximum number of topics that are counted for one batch."""
+
+_STORED: Final = {RecordMetadata, ReplayedRecord}
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -72,15 +77,19 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 class BatchPublisher:
     """Publishes bodies that have a message on each line."""
 
-    def __init__(self, broker: IBroker, slices: TimeSlices, *, max_line: int) -> None:
+    def __init__(
+        self, broker: IBroker, slices: TimeSlices, *, max_line: int, idempotent_records: IdempotentRecords
+    ) -> None:
         """
         :param broker: receives the records.
         :param slices: for long work.
         :param max_line: the maximum length of a message, in bytes.
+        :param idempotent_records: counts the records with an identity.
         """
         self._broker = broker
         self._slices = slices
         self._max_line = max_line
+        self._idempotent_records = idempotent_records
 
     def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Answer]:
         """
@@ -101,6 +110,7 @@ class BatchPublisher:
             now_ms=now_ms,
             trace=trace,
             refuse_topic=None if caller is None else partial(_refusal_of_topic, caller),
+            scope=request.admitted,
         )
         return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
 
@@ -123,6 +133,7 @@ class BatchPublisher:
         """
         if length > _SMALL:
             await self._slices.next()
+        record_bytes = RECORD_BYTES + (_IDENTITY_BYTES if lines.has_identities else 0)
         is_unread = True
         while is_unread:
             is_unread = lines.read()
@@ -130,7 +141,7 @@ class BatchPublisher:
                 # The body is kept until its last line is read. All keys and values are as long as the body.
                 share.resize(
                     length * (2 if is_unread else 1)
-                    + RECORD_BYTES * len(lines.records)
+                    + record_bytes * len(lines.records)
                     + _HEADER_BYTES * lines.headers
                 )
             if is_unread:
@@ -143,13 +154,36 @@ class BatchPublisher:
         if refused:
             return _refusal(refused)
         records = lines.records
+        publish_many = self._publish_identified if lines.has_identities else self._broker.publish_many
+        try:
+            outcomes = await publish_many(records)
+        except PublishError as error:
+            answer = repeatable_answer(error) if lines.has_identities else problem_answer(error)
+            return replace(answer, batch=Batch(refused=len(records)))
+        answer = await self._answer(records, outcomes, has_identities=lines.has_identities)
+        self._slices.free_gradually(outcomes)
+        return answer
+
+    async def _publish_identified(self, records: Sequence[Record]) -> list[Outcome]:
+        """
+        Publish records with identities, and count their results.
+
+        :raise PublishError: all records are refused together.
+        """
+        counts, total = self._idempotent_records, len(records)
+        counts.begin(total)
         try:
             outcomes = await self._broker.publish_many(records)
         except PublishError as error:
-            return replace(problem_answer(error), batch=Batch(refused=len(records)))
-        answer = await self._answer(records, outcomes)
-        self._slices.free_gradually(outcomes)
-        return answer
+            counts.add_refused(error, total)
+            raise
+        finally:
+            counts.end(total)
+        for start in range(0, total, _RECORDS_AT_ONCE):
+            if start:
+                await self._slices.next()
+            counts.add(outcomes[start : start + _RECORDS_AT_ONCE])
+        return outcomes
 
     async def _refused_by_broker(self, lines: MessageLines) -> list[RefusedLine]:
         """Find messages whose topics cannot be published to, up to the maximum number of faults."""
@@ -175,21 +209,33 @@ class BatchPublisher:
                 break
         return found[:room]
 
-    async def _answer(self, records: Sequence[Record], outcomes: Sequence[Outcome]) -> Answer:
+    async def _answer(
+        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
+    ) -> Answer:
         pieces = []
         totals = _Totals()
         for start in range(0, len(records), _RECORDS_AT_ONCE):
             if start:
                 await self._slices.next()
             some = outcomes[start : start + _RECORDS_AT_ONCE]
-            if {*map(type, some)} != {RecordMetadata}:
-                return await self._answer_for_each(records, outcomes)
+            new = records[start : start + _RECORDS_AT_ONCE]
+            kinds = {*map(type, some)}
+            if kinds != {RecordMetadata}:
+                if not kinds <= _STORED:
+                    return await self._answer_for_each(records, outcomes, has_identities=has_identities)
+                new = _published_now(new, some)
             pieces.append(_encode_lines(some))
-            totals.add(records[start : start + _RECORDS_AT_ONCE])
-        body = pieces[0] if len(pieces) == 1 else tuple(pieces)
-        return Answer(HTTPStatus.OK, _HEADERS, body, batch=totals.batch(refused=0))
+            totals.add(new)
+        return Answer(
+            HTTPStatus.OK,
+            _HEADERS if totals.records else (*_HEADERS, REPLAYED),
+            pieces[0] if len(pieces) == 1 else tuple(pieces),
+            batch=totals.batch(refused=0),
+        )
 
-    async def _answer_for_each(self, records: Sequence[Record], outcomes: Sequence[Outcome]) -> Answer:
+    async def _answer_for_each(
+        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
+    ) -> Answer:
         pieces = []
         totals = _Totals()
         failures = _Failures()
@@ -198,22 +244,26 @@ class BatchPublisher:
                 await self._slices.next()
             some = outcomes[start : start + _RESULTS_AT_ONCE]
             pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
-            stored = []
-            for number, (record, outcome) in enumerate(
-                zip(records[start : start + _RESULTS_AT_ONCE], some, strict=True), start
-            ):
-                if isinstance(outcome, RecordMetadata):
-                    stored.append(record)
-                else:
+            totals.add(_published_now(records[start : start + _RESULTS_AT_ONCE], some))
+            for number, outcome in enumerate(some, start):
+                if isinstance(outcome, PublishError):
                     failures.add(number, outcome)
-            totals.add(stored)
         batch = totals.batch(refused=failures.count)
         answer = (
-            partly_published_answer(failures.summary(len(records)), pieces)
-            if totals.records or failures.may_be_published
+            partly_published_answer(failures.summary(len(records), has_identities=has_identities), pieces)
+            if failures.count < len(records) or failures.may_be_published
             else failures.answer(len(records))
         )
         return replace(answer, batch=batch)
+
+
+def _published_now(records: Sequence[Record], outcomes: Sequence[Outcome]) -> list[Record]:
+    """Return the records that are stored, without those that were published when they were sent before."""
+    return [
+        record
+        for record, outcome in zip(records, outcomes, strict=True)
+        if isinstance(outcome, RecordMetadata) and not isinstance(outcome, ReplayedRecord)
+    ]
 
 
 class _Totals:
@@ -264,16 +314,18 @@ class _Failures:
             self._first.append(RefusedLine(number, error))
             self._said.add((type(error), str(error)))
 
-    def summary(self, count: int) -> PartlyPublished:
+    def summary(self, count: int, *, has_identities: bool) -> PartlyPublished:
         """
         Make the error for a batch of which some messages are published, or may be.
 
         :param count: of the messages.
+        :param has_identities: true if the same request may be sent again.
         """
         if self.may_be_published or self._may_be_tried_again:
+            advice = f" {SAFE_TO_REPEAT}" if has_identities else ""
             return PartlyPublished(
                 f"{self.count} of the {count} messages were not published, or may not have been. See results "
-                "for the outcome of each message."
+                f"for the outcome of each message.{advice}"
             )
         return PartlyRefused(
             f"{self.count} of the {count} messages were refused permanently; all others were published. See "

@@ -32,11 +32,12 @@ _HIGHEST_PORT: Final = 65535
 _EXAMPLE: Final = "https://example.org"
 
 _ALLOWED_HEADERS: Final = (
-    b"Accept, Authorization, Content-Encoding, Content-Type, If-Match, If-None-Match, Last-Event-ID, "
-    b"traceparent, tracestate, X-Request-Id"
+    b"Accept, Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-Match, If-None-Match, "
+    b"Last-Event-ID, traceparent, tracestate, X-Request-Id"
 )
 _EXPOSED_HEADERS: Final = (
-    b"Allow, ETag, Link, Position, Retry-After, Up-To-Date, WWW-Authenticate, X-Request-Id"
+    b"Allow, ETag, Idempotent-Replayed, Link, Position, Retry-After, Up-To-Date, "
+    b"WWW-Authenticate, X-Request-Id"
 )
 _MAX_AGE_S: Final = 7200
 """The lifetime of a preflight answer in a browser's cache; Chromium's maximum."""

@@ -21,6 +21,8 @@ __all__ = [
     "ETAG",
     "FIELDS_OF_REFUSALS",
     "HSTS",
+    "IDEMPOTENCY_KEY",
+    "IDEMPOTENT_REPLAYED",
     "IF_MATCH",
     "IF_NONE_MATCH",
     "NO_BUFFERING",
@@ -178,6 +180,24 @@ IF_MATCH: Final = Parameter(
     name="If-Match",
     place="header",
     meaning="The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
+)
+IDEMPOTENCY_KEY: Final = Parameter(
+    name="Idempotency-Key",
+    place="header",
+    meaning=(
+        "Publishes the record unless a request with the same key has: then the answer has the first "
+        "record's partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 "
+        "string. It belongs to the caller and the topic."
+    ),
+    kind={
+        "type": "string",
+        "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$',
+    },
+)
+IDEMPOTENT_REPLAYED: Final = Field(
+    name="Idempotent-Replayed",
+    meaning="`true` if nothing new was published: an earlier request with this Idempotency-Key has done it.",
+    example="true",
 )
 TOPIC: Final = Parameter(
     name="topic",

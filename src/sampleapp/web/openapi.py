@@ -19,7 +19,7 @@ from werkzeug.routing import Rule
 
 from sampleapp import access
 from sampleapp.access import Right
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
 from sampleapp.web import request_errors
 from sampleapp.web.descriptions import (
     ALLOW,
@@ -61,8 +61,13 @@ _OF_EVERY_CALLER: Final[tuple[type[SampleAppError], ...]] = (
     access.IssuerKeysNotKnown,
     access.RateExceeded,
 )
-_WITH_RETRY_AFTER: Final = (access.IssuerKeysNotKnown, access.RateExceeded, access.TooManyStreamsOfCaller)
-"""The errors of access control that always have ``Retry-After``."""
+_WITH_RETRY_AFTER: Final = (
+    access.IssuerKeysNotKnown,
+    access.RateExceeded,
+    access.TooManyStreamsOfCaller,
+    TooManyIdempotencyKeys,
+)
+"""The errors that always have ``Retry-After``, though their rows do not."""
 
 _TOKEN: Final = {
     "type": "http",

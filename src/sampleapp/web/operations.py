@@ -17,6 +17,8 @@ from sampleapp.web import request_errors
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
     ETAG,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT_REPLAYED,
     IF_MATCH,
     IF_NONE_MATCH,
     NO_BUFFERING,
@@ -30,7 +32,7 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
-from sampleapp.web.problems import BROKER_REFUSALS
+from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.rest_proxy.documents import PRODUCE_BODIES, PRODUCE_ERRORS, PRODUCE_REFUSALS, PRODUCED
 
 __all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS"]
@@ -127,6 +129,7 @@ _STORED: Final = Success(
             example={"topic": "readings", "partition": 0, "offset": 42},
         ),
     ),
+    optional_fields=(IDEMPOTENT_REPLAYED,),
 )
 
 
@@ -149,7 +152,7 @@ PUBLISH: Final = Description(
         "nothing was published. After 504, the outcome is unknown; for many messages, `results` has the "
         "outcome of each."
     ),
-    parameters=(TRACEPARENT, TRACESTATE),
+    parameters=(IDEMPOTENCY_KEY, TRACEPARENT, TRACESTATE),
     bodies=(
         Content(
             media_type="application/json",
@@ -194,6 +197,7 @@ PUBLISH: Final = Description(
         errors.PartlyPublished,
         errors.PartlyRefused,
         *BROKER_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
     ),
 )
 
@@ -220,6 +224,7 @@ PUBLISH_TO_TOPIC: Final = Description(
                 "record has no key. `key=` is the empty key."
             ),
         ),
+        IDEMPOTENCY_KEY,
         TRACEPARENT,
         TRACESTATE,
     ),
@@ -233,7 +238,7 @@ PUBLISH_TO_TOPIC: Final = Description(
     ),
     needs_body=False,
     successes=(replace(_STORED, contents=(*_STORED.contents, PRODUCED)),),
-    refusals=(request_errors.SeveralContentTypes, *PRODUCE_REFUSALS),
+    refusals=(request_errors.SeveralContentTypes, *PRODUCE_REFUSALS, *IDEMPOTENCY_REFUSALS),
     error_objects=PRODUCE_ERRORS,
 )
 
@@ -252,11 +257,12 @@ DELETE_KEY: Final = Description(
             meaning="The key: any bytes, form-encoded (`+` is a space). It may be empty.",
             is_required=True,
         ),
+        IDEMPOTENCY_KEY,
         TRACEPARENT,
         TRACESTATE,
     ),
     successes=(_STORED,),
-    refusals=(errors.InvalidParameters, *BROKER_REFUSALS),
+    refusals=(errors.InvalidParameters, *BROKER_REFUSALS, *IDEMPOTENCY_REFUSALS),
 )
 
 _POSITION: Final = Field(

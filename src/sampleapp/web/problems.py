@@ -24,6 +24,7 @@ from sampleapp.web.answers import Answer, Headers, json_line
 __all__ = [
     "BROKER_REFUSALS",
     "FAULT",
+    "IDEMPOTENCY_REFUSALS",
     "INTERNAL_ERROR",
     "KINDS",
     "LEAST_URGENT",
@@ -184,6 +185,9 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     access.TooManyStreamsOfCaller: Row(
         _S.TOO_MANY_REQUESTS, "too-many-streams-of-caller", "Too many streams of one caller"
     ),
+    errors.MalformedIdempotencyKey: Row(
+        _S.BAD_REQUEST, "malformed-idempotency-key", "Idempotency-Key is not valid"
+    ),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
     errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
@@ -194,6 +198,18 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     errors.IllegalTopic: Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
     errors.RecordTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
     errors.TopicNotAuthorized: Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
+    errors.IdempotencyKeyReused: Row(
+        _S.UNPROCESSABLE_ENTITY, "idempotency-key-reused", "Idempotency-Key was used for another record"
+    ),
+    errors.IdempotencyNotEnabled: Row(
+        _S.UNPROCESSABLE_ENTITY, "idempotency-not-enabled", "Idempotency-Key is not enabled"
+    ),
+    errors.IdempotencyNotSupported: Row(
+        _S.NOT_IMPLEMENTED, "idempotency-not-supported", "Idempotency-Key is not supported"
+    ),
+    errors.TooManyIdempotencyKeys: Row(
+        _S.TOO_MANY_REQUESTS, "too-many-idempotency-keys", "Too many idempotency keys"
+    ),
     errors.UnknownTopic: Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
     errors.UnknownPartition: Row(_S.NOT_FOUND, "unknown-partition", "Unknown partition"),
     errors.BufferFull: Row(
@@ -215,8 +231,18 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
 }
 
-BROKER_REFUSALS: Final = tuple(kind for kind in ROWS if issubclass(kind, errors.PublishError))
-"""The errors with which a broker refuses a record."""
+_REFUSALS_OF_IDENTITIES: Final = (
+    errors.IdempotencyKeyReused,
+    errors.IdempotencyNotEnabled,
+    errors.IdempotencyNotSupported,
+    errors.TooManyIdempotencyKeys,
+)
+BROKER_REFUSALS: Final = tuple(
+    kind for kind in ROWS if issubclass(kind, errors.PublishError) and kind not in _REFUSALS_OF_IDENTITIES
+)
+"""The errors with which a broker refuses a record without an identity."""
+IDEMPOTENCY_REFUSALS: Final = (errors.MalformedIdempotencyKey, *_REFUSALS_OF_IDENTITIES)
+"""The further errors of requests with ``Idempotency-Key``."""
 
 
 def row_of(kind: type[errors.SampleAppError]) -> Row:
@@ -264,7 +290,10 @@ def problem_answer(
     """
     row = row_of(type(error))
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
-    if isinstance(error, access.AccessError) and error.retry_after_s is not None:
+    if (
+        isinstance(error, access.AccessError | errors.TooManyIdempotencyKeys)
+        and error.retry_after_s is not None
+    ):
         # Whole seconds, rounded up (RFC 9110, section 10.2.3).
         own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
     if faults is None:

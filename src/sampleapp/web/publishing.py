@@ -10,11 +10,13 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
+from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
-from sampleapp.model import Record
+from sampleapp.model import Record, RecordMetadata
 from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
+from sampleapp.web.idempotency import IdempotentRecords
 from sampleapp.web.server import Limits, Request
 
 __all__ = ["Publisher", "trace_of"]
@@ -40,6 +42,8 @@ class Publisher:
         """For long work."""
         self.clock = clock
         """For work that is due later."""
+        self.idempotent_records = IdempotentRecords()
+        """Counts the records with an identity."""
         self._now = now
 
     def now_ms(self) -> int:
@@ -55,18 +59,46 @@ class Publisher:
         :raise NotGranted: the caller may not publish to the topic of the record.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
-        return self.broker.publish(record).addCallback(published_answer, length_of(record))
+        publishing = self.broker.publish(record)
+        if record.identity is None:
+            return publishing.addCallback(published_answer, length_of(record))
+        return self._publish_once(publishing, record)
 
     def publish_to(
-        self, topic: AuthorizedTopic, *, key: bytes | None, value: bytes | None, headers: RecordHeaders
+        self,
+        topic: AuthorizedTopic,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders = (),
+        trace: RecordHeaders = (),
+        scope: IdempotencyScope | None = None,
     ) -> Deferred[Answer]:
         """
         Publish a record to a topic that was checked already.
 
+        :param headers: of the record, apart from its trace.
+        :param trace: the trace headers of the request.
+        :param scope: makes the identity of the record; by default it has none.
         :return: as for `publish`.
         """
-        record = Record(topic=topic, key=key, value=value, timestamp_ms=self.now_ms(), headers=headers)
-        return self.broker.publish(record).addCallback(published_answer, length_of(record))
+        record = Record(
+            topic=topic,
+            key=key,
+            value=value,
+            timestamp_ms=self.now_ms(),
+            headers=headers + trace,
+            identity=None
+            if scope is None
+            else scope.identity(0, topic=topic, key=key, value=value, headers=headers),
+        )
+        publishing = self.broker.publish(record)
+        if scope is None:
+            return publishing.addCallback(published_answer, length_of(record))
+        return self._publish_once(publishing, record)
+
+    def _publish_once(self, publishing: Deferred[RecordMetadata], record: Record) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(self.idempotent_records.answer(publishing, length_of(record)))
 
 
 def trace_of(request: Request) -> RecordHeaders:

@@ -10,12 +10,14 @@ from twisted.internet.defer import Deferred
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.cloud_events import may_be_event, read_event_headers
+from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
+from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
 from sampleapp.web.publishing import Publisher, trace_of
 from sampleapp.web.request_errors import SeveralContentTypes
@@ -27,10 +29,11 @@ __all__ = ["RawPublishing"]
 
 
 class _Head(Struct, frozen=True, gc=False):
-    """The record that the head of a request asks for: all of it except the value."""
+    """The record that the head of a request asks for: all of it except the value and the trace."""
 
     key: bytes | None
     headers: RecordHeaders
+    scope: IdempotencyScope | None
 
 
 def _admit_raw(request: Request, *, topic: str) -> None:
@@ -52,6 +55,7 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
     """
     Read the parts of a record that are not in the body: key and headers.
 
+    :raise MalformedIdempotencyKey: ``Idempotency-Key`` is not valid.
     :raise InvalidParameters: names all faults.
     """
     faults: list[Fault] = []
@@ -69,7 +73,7 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
         headers = read_event_headers(fields, content_type, faults)
     if faults:
         raise InvalidParameters(faults)
-    return _Head(key, headers)
+    return _Head(key, headers, scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None)
 
 
 class RawPublishing:
@@ -105,7 +109,12 @@ class RawPublishing:
     def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted
         return self._publisher.publish_to(
-            topic, key=head.key, value=request.body, headers=head.headers + trace_of(request)
+            topic,
+            key=head.key,
+            value=request.body,
+            headers=head.headers,
+            trace=trace_of(request),
+            scope=head.scope,
         )
 
     @routes.route(
@@ -133,4 +142,6 @@ class RawPublishing:
                 ]
             )
         head: _Head = request.admitted
-        return self._publisher.publish_to(topic, key=head.key, value=None, headers=trace_of(request))
+        return self._publisher.publish_to(
+            topic, key=head.key, value=None, trace=trace_of(request), scope=head.scope
+        )

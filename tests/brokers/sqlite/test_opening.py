@@ -21,7 +21,8 @@ from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
 from sampleapp.errors import (
     StartUpError,
 )
-from sampleapp.model import ReadRequest
+from sampleapp.model import ReadRequest, ReplayedRecord
+from sampleapp.testing import identity
 from tests.support import sqlite_process
 from tests.support.brokers import outcomes, record, within
 from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
@@ -167,13 +168,17 @@ async def test_a_file_that_is_there_keeps_its_mode_and_gives_it_to_the_others(tm
         assert modes(tmp_path) == dict.fromkeys(["log", "log-wal", "log-shm"], 0o640)
 
 
-def make_file_of_version_1(path):
-    schema = files("sampleapp.brokers.sqlite").joinpath("schema", "v1.sql").read_text()
+def make_old_file(path, version):
     with other_connection(path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(schema)
+        for each in range(1, version + 1):
+            schema = files("sampleapp.brokers.sqlite").joinpath("schema", f"v{each}.sql")
+            connection.executescript(schema.read_text())
         connection.executemany("INSERT INTO topic (name, next_offset) VALUES (?, ?)", [("t", 2), ("u", 0)])
         connection.executemany("INSERT INTO record VALUES (1, ?, 0, NULL, ?, NULL)", [(0, b"0"), (1, b"1")])
+
+
+old_versions = pytest.mark.parametrize("old_version", range(1, SCHEMA_VERSION))
 
 
 def version_and_topics(path):
@@ -182,11 +187,16 @@ def version_and_topics(path):
         return version, connection.execute("SELECT * FROM topic ORDER BY id").fetchall()
 
 
-def test_a_file_of_version_1_is_brought_up_to_date_and_keeps_its_records(path):
-    make_file_of_version_1(path)
+@old_versions
+def test_an_old_file_is_brought_up_to_date_and_keeps_its_records(path, old_version):
+    make_old_file(path, old_version)
+    _, before = version_and_topics(path)
     new_broker(path).check()
     version, topics = version_and_topics(path)
     assert version == SCHEMA_VERSION
+    if old_version > 1:
+        # Readers know a topic by its id.
+        assert topics == before
     assert [each[:3] for each in topics] == [(1, "t", 2), (2, "u", 0)]
     ids = [each[3] for each in topics]
     assert len(set(ids)) == 2
@@ -197,10 +207,20 @@ def test_a_file_of_version_1_is_brought_up_to_date_and_keeps_its_records(path):
 
 
 @pytest.mark.parametrize(
-    "statement", ["PRAGMA user_version =", "ALTER", "UPDATE topic", "CREATE TRIGGER", "COMMIT"]
+    "statement",
+    [
+        "PRAGMA user_version = 2",
+        "ALTER",
+        "UPDATE topic",
+        "CREATE TRIGGER",
+        "PRAGMA user_version = 3",
+        "CREATE TABLE identity",
+        "CREATE INDEX",
+        "COMMIT",
+    ],
 )
 def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(path, statement, monkeypatch):
-    make_file_of_version_1(path)
+    make_old_file(path, 1)
     before = version_and_topics(path)
 
     class Failing(sqlite3.Connection):
@@ -220,9 +240,10 @@ def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(path, statement, 
     assert version_and_topics(path)[0] == SCHEMA_VERSION
 
 
+@old_versions
 @pytest_twisted.ensureDeferred
-async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well(path):
-    make_file_of_version_1(path)
+async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well(path, old_version):
+    make_old_file(path, old_version)
     brokers = [new_broker(path, patience_s=20) for _ in range(4)]
     for each in brokers:
         each.start()
@@ -231,3 +252,22 @@ async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well
     assert len({each.topic_id for each in found}) == 1
     assert {each.positions[0] for each in found} == {2}
     await outcomes([each.stop(deadline_s=20) for each in brokers])
+
+
+@old_versions
+@pytest_twisted.ensureDeferred
+async def test_an_old_file_takes_records_that_are_sent_again_and_continues_its_offsets(path, old_version):
+    make_old_file(path, old_version)
+    sent = record("t", b"2", identity=identity("t"))
+    async with running(path) as broker:
+        first, again = await outcomes([broker.publish(sent), broker.publish(sent)])
+    assert (first.offset, again.offset) == (2, 2)
+    assert isinstance(again, ReplayedRecord)
+    assert stored(path) == [("t", 0, None, b"0"), ("t", 1, None, b"1"), ("t", 2, None, b"2")]
+
+
+def test_a_file_whose_table_of_identities_is_missing_is_refused(path):
+    make_file(path)
+    with other_connection(path) as connection:
+        connection.execute("DROP TABLE identity")
+    assert "no such table: identity" in refused_at_start(path)

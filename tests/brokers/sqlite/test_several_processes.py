@@ -45,6 +45,18 @@ async def test_two_processes_publish_to_one_file_without_a_gap_or_a_repeat(path)
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_record_that_is_sent_to_two_processes_is_published_once(path):
+    publishing = [in_process(sqlite_process.publish_identified, path, 300) for _ in range(2)]
+    (one, replayed_one), (other, replayed_other) = await outcomes(
+        [pytest_twisted.defer.ensureDeferred(each) for each in publishing]
+    )
+    assert one == other == {row[3].decode(): row[1] for row in stored(path)}
+    assert len(stored(path)) == 300
+    assert replayed_one.isdisjoint(replayed_other)
+    assert len(replayed_one | replayed_other) == 300
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_follower_sees_what_another_process_publishes(path):
     recorder = Recorder()
     async with running(path) as broker:

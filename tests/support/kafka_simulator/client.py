@@ -149,7 +149,6 @@ class SimulatedClient:
         if isinstance(request, ListOffsetsRequest):
             return self._send(node_id, request, lambda: self._offsets(node_id, request), timeout_s=timeout_s)
         assert isinstance(request, FetchRequest)
-        assert request.read_committed
         cluster.fetches.append((node_id, request))
         answer_by_s = cluster.clock.seconds() + request.max_wait_ms / 1000
         return self._send(
@@ -314,7 +313,9 @@ class SimulatedClient:
                 answer.append(Fetched(topic, number, log))
                 continue
             most = min(room, request.partition_max_bytes)
-            answer.append(log.fetched(number, offset, most, at_least_one=empty))
+            answer.append(
+                log.fetched(number, offset, most, at_least_one=empty, read_committed=request.read_committed)
+            )
             room = max(0, room - len(answer[-1].records))
             empty = empty and not answer[-1].records
         said = any(each.error or each.records for each in answer)

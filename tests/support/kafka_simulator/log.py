@@ -215,7 +215,7 @@ class Log:
         self.batches.append((self.end, self.end + count - 1, data))
         self.end += count
 
-    def fetched(self, number, offset, room, *, at_least_one):
+    def fetched(self, number, offset, room, *, at_least_one, read_committed=True):
         """What a Fetch from an offset brings, within so many bytes."""
         if self.errors:
             return Fetched(TOPIC, number, self.errors.pop(0))
@@ -223,7 +223,7 @@ class Log:
             return Fetched(TOPIC, number, ErrorCode.OFFSET_OUT_OF_RANGE)
         data = b""
         for _, last, each in self.batches:
-            if offset <= last < self.readable_to():
+            if offset <= last < (self.readable_to() if read_committed else self.end):
                 if len(data) + len(each) > room and (data or not at_least_one):
                     break
                 data += each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from os import environ
@@ -21,14 +22,24 @@ from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import refusal
 from sampleapp.brokers.kafka.reader import Reader
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
-from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownTopic
+from sampleapp.concurrency.token_bucket import Bucket, Rate
+from sampleapp.errors import (
+    BrokerStopped,
+    BrokerUnavailable,
+    IdempotencyNotEnabled,
+    PublishError,
+    RecordRefused,
+    TooManyIdempotencyKeys,
+    UnknownTopic,
+)
 from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
@@ -49,6 +60,13 @@ _NOT_REACHED: Final = "Kafka has not been reached yet."
 _STOPPED: Final = "The broker was stopped."
 
 CONNECT_TIMEOUT_S: Final = 5.0
+_MOST_AGE_MS: Final = 12 * 3600 * 1000
+"""
+Maximum distance from now of the time of a record with an identity, in milliseconds.
+
+Kafka remembers a producer id until ``producer.id.expiration.ms``, by default 24 hours, after the time of its
+last record. So an older record would be forgotten too soon, and one in the far future never.
+"""
 
 
 @implementer(IBroker, IMeasured, IReloadable)
@@ -68,13 +86,18 @@ class KafkaBroker:
         reactor: Any,
         environment: Mapping[str, str] = environ,
         metadata_interval_s: float = METADATA_INTERVAL_S,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
     ) -> None:
         """
         :param reactor: provides `IReactorTime`, and what TCP and TLS endpoints ask for.
         :param environment: may hold the credentials.
         :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
+        :param idempotency: for records that are sent again.
         """
         self._config = config
+        self._idempotency = idempotency
+        self._identities: Bucket | None = None
+        """The records with an identity that may be published now, since the first one."""
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None
@@ -86,6 +109,7 @@ class KafkaBroker:
         self._sent: Counter[tuple[str, int]] = Counter()
         self._client: AfkakClient | None = None
         self._producer: Producer | None = None
+        self._replays = ReplayDetection(new_client=self._new_client, clock=reactor)
         self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
         self._reader = Reader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
@@ -109,6 +133,7 @@ class KafkaBroker:
         self._client = self._new_client()
         self._producer = Producer(
             client=self._client,
+            replays=self._replays,
             settings=ProducerSettings(
                 buffer_bytes=config.buffer_bytes,
                 delivery_timeout_s=config.delivery_timeout_s,
@@ -127,6 +152,10 @@ class KafkaBroker:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; the record was not published."))
+        if record.identity is not None:
+            error = self._admit([record])
+            if error is not None:
+                return fail(error)
         return self._producer.publish(record)
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
@@ -135,6 +164,11 @@ class KafkaBroker:
             return fail(BrokerStopped("The service is stopping; none of the records was published."))
         if self._producer is None:
             return fail(BrokerUnavailable("The service has not started; none of the records was published."))
+        identified = [record for record in records if record.identity is not None]
+        if identified:
+            error = self._admit(identified)
+            if error is not None:
+                return fail(error)
         return self._producer.publish_many(records)
 
     def check_topics(
@@ -222,6 +256,42 @@ class KafkaBroker:
         """See `IBroker.stop`. Of several calls, the earliest deadline applies."""
         return self._stopping.request(deadline_s=deadline_s)
 
+    def _admit(self, identified: Sequence[Record]) -> PublishError | None:
+        """
+        Charge records with an identity to their rate.
+
+        :return: the error if not all of them may be published; then none is charged.
+        """
+        for topic in {record.topic for record in identified}:
+            if not self._idempotency.is_enabled_for(topic):
+                return IdempotencyNotEnabled(
+                    f"The topic {topic} takes no idempotency keys; the operator can enable them with "
+                    "--idempotent-topic. Nothing was published."
+                )
+        now_ms = time.time() * 1000
+        if any(abs(record.timestamp_ms - now_ms) > _MOST_AGE_MS for record in identified):
+            return RecordRefused(
+                "With an idempotency key, the time of a message must be within 12 hours of now, since Kafka "
+                "forgets a key by the time of its message. Nothing was published."
+            )
+        total, most, now_s = len(identified), self._idempotency.burst, self._reactor.seconds()
+        if total > most:
+            return RecordRefused(
+                f"A request with an idempotency key may have up to {most} messages; this one has {total}. "
+                "Nothing was published."
+            )
+        if self._identities is None:
+            rate = Rate(self._idempotency.records_per_s, self._idempotency.burst)
+            self._identities = Bucket(rate, now_s=now_s)
+        wait_s = self._identities.wait_s(total, now_s=now_s)
+        if wait_s > 0:
+            return TooManyIdempotencyKeys(
+                "More records with an idempotency key than this service allows; nothing was published.",
+                retry_after_s=wait_s,
+            )
+        self._identities.take(total, now_s=now_s)
+        return None
+
     async def _check_without_creating(self, topics: Collection[str]) -> Mapping[str, PublishError]:
         errors: dict[str, PublishError] = {}
         for name, error in (await self._descriptions.topic_errors(topics)).items():
@@ -263,6 +333,7 @@ class KafkaBroker:
             await descriptions
             await reader
         finally:
+            await self._replays.stop()
             if self._client is not None:
                 await self._client.close()
         self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, ParamSpec
@@ -12,8 +13,10 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
+from sampleapp.brokers.sqlite.expiry import Expiry
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.following import Followings
 from sampleapp.brokers.sqlite.reading import Reader
@@ -71,6 +74,8 @@ class SQLiteBroker:
         buffer_bytes: int = BUFFER_BYTES,
         patience_s: float = PATIENCE_S,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+        now: Callable[[], float] = time.time,
     ) -> None:
         """
         :param path: of the file, which is created if it is missing; its directory must exist.
@@ -79,9 +84,16 @@ class SQLiteBroker:
         :param buffer_bytes: the maximum bytes of records that are accepted and not yet stored.
         :param patience_s: seconds to wait for another process that has the file locked.
         :param answer_timeout_s: seconds to wait for the disk; well above ``patience_s``.
+        :param idempotency: for records that are sent again.
+        :param now: returns the time of day, by which identities expire: seconds since the epoch.
         """
         # Absolute, since a daemon changes its directory after its options were read.
-        self._store = Store(path=Path(path).absolute(), patience_s=patience_s)
+        self._store = Store(
+            path=Path(path).absolute(),
+            patience_s=patience_s,
+            identity_window_s=idempotency.window_s,
+            now=now,
+        )
         self._thread = PrivateThread(threads=threads)
         self._condition = Condition()
         self._followings = Followings(
@@ -99,6 +111,7 @@ class SQLiteBroker:
             answer_timeout_s=answer_timeout_s,
             stored=self._followings.stored,
         )
+        self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
         self._started = False
@@ -118,6 +131,7 @@ class SQLiteBroker:
         self._writer.start()
         self._followings.start()
         self._reader.start()
+        self._expiry.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`. A record that is published before `start` waits for it."""
@@ -233,6 +247,7 @@ class SQLiteBroker:
 
     async def _stop(self) -> None:
         self._reader.stop()
+        self._expiry.stop()
         stopping = Deferred.fromCoroutine(self._followings.stop())
         try:
             await self._writer.drain()

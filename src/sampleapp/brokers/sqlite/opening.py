@@ -22,7 +22,7 @@ from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
 __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "require_creatable", "retry_while_locked"]
 
 APPLICATION_ID = 0x53417070
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TRY_AGAIN_S = 0.002
 _MODE = 0o600
@@ -136,6 +136,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
                     connection.execute(statement)
     connection.execute("SELECT id, name, next_offset, uid FROM topic LIMIT 0")
     connection.execute("SELECT topic_id, offset, timestamp_ms, key, value, headers FROM record LIMIT 0")
+    connection.execute("SELECT id, fingerprint, topic_id, offset, stored_ms FROM identity LIMIT 0")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION
 from sampleapp.brokers.sqlite.faults import Code, StoreError
+from sampleapp.brokers.sqlite.identities import Identities, Window
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, ReadStart, Record, RecordMetadata, Start
@@ -186,15 +187,28 @@ class RowRefused(Exception):
 _TOO_LARGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 
 
-def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
-    """Insert all records at once, except invalid ones, which are refused first."""
+def insert(connection: sqlite3.Connection, records: Sequence[Record], window: Window) -> list[Outcome]:
+    """
+    Insert all records at once, except invalid ones, which are refused first.
+
+    :param window: for records with an identity.
+    """
     # Read the offsets from the file each time: another process may have appended since.
     places: dict[str, _Place] = {}
     rows: list[_Row] = []
     outcomes: list[Outcome] = []
+    identities: Identities | None = None
     for record in records:
         try:
             headers = _headers_and_check(record)
+            identity = record.identity
+            if identity is not None:
+                if identities is None:
+                    identities = Identities(connection, records, window)
+                again = identities.find(record, identity)
+                if again is not None:
+                    outcomes.append(again)
+                    continue
             place = places.get(record.topic)
             if place is None:
                 place = places[record.topic] = _place(connection, record.topic)
@@ -205,11 +219,15 @@ def insert(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Ou
         place.next_offset = offset + 1
         rows.append((place.topic_id, offset, record.timestamp_ms, record.key, record.value, headers))
         outcomes.append(RecordMetadata(topic=record.topic, partition=0, offset=offset))
+        if identity is not None and identities is not None:
+            identities.add(identity, topic_id=place.topic_id, offset=offset)
     try:
         _insert_rows(connection, rows)
     except _TOO_LARGE as error:
         raise RowRefused from error
     _keep(connection, places)
+    if identities is not None:
+        identities.insert()
     return outcomes
 
 
@@ -220,14 +238,14 @@ def _insert_rows(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
     connection.executemany(INSERT, rows[len(rows) - rest :])
 
 
-def insert_singly(connection: sqlite3.Connection, records: Sequence[Record]) -> list[Outcome]:
+def insert_singly(connection: sqlite3.Connection, records: Sequence[Record], window: Window) -> list[Outcome]:
     """Insert like `insert`, but row by row, without the rows that SQLite refuses."""
     outcomes: list[Outcome] = []
     for record in records:
         # A refused record must not create a topic, or use an offset.
         connection.execute("SAVEPOINT one")
         try:
-            outcomes += insert(connection, [record])
+            outcomes += insert(connection, [record], window)
         except RowRefused:
             connection.execute("ROLLBACK TO one")
             outcomes.append(RecordTooLarge("The record is larger than the broker can store."))

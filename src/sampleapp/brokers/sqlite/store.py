@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
+from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
+from sampleapp.brokers.sqlite.identities import Window, forget_some, is_any_expired, write_a_page
 from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry_while_locked
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
@@ -29,15 +32,22 @@ from sampleapp.brokers.sqlite.rows import (
 from sampleapp.brokers.sqlite.wal import WalFault, WriteAheadLog, checkpoint, close_without_checkpoint
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import Outcome
-from sampleapp.model import ReadStart, Record, RecordMetadata, Start
+from sampleapp.model import ReadStart, Record, RecordMetadata, ReplayedRecord, Start
 
 __all__ = ["Store"]
 
 _CHECK_PATIENCE_S = 1.0
 _PROBE_PATIENCE_S = 0.5
 _PROBE_BYTES = 64 * 1024
+_FORGET_PATIENCE_S = 0.1
+_FORGOTTEN_AT_ONCE = 200
+"""Maximum identities that are deleted in one transaction, in some milliseconds."""
 
 T = TypeVar("T")
+
+
+def _is_appended(outcome: Outcome) -> TypeGuard[RecordMetadata]:
+    return isinstance(outcome, RecordMetadata) and not isinstance(outcome, ReplayedRecord)
 
 
 class Store:
@@ -48,10 +58,19 @@ class Store:
     `StoreError`.
     """
 
-    def __init__(self, *, path: Path, patience_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        path: Path,
+        patience_s: float,
+        identity_window_s: float = IdempotencySettings().window_s,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """
         :param path: absolute, so that a later change of directory does not change the file.
         :param patience_s: seconds to wait for another program that has the file locked.
+        :param identity_window_s: seconds for which the identity of a record counts.
+        :param now: returns the time of day: seconds since the epoch.
         """
         self.path = path
         self.file_bytes = 0
@@ -59,6 +78,8 @@ class Store:
         self.wal_bytes = 0
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
+        self._identity_window_ms = round(1000 * identity_window_s)
+        self._now = now
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._identity: tuple[int, int] | None = None
@@ -95,15 +116,31 @@ class Store:
         """
         try:
             outcomes = self._transaction(
-                lambda connection: insert(connection, records), patience_s=patience_s
+                lambda connection: insert(connection, records, self._window()), patience_s=patience_s
             )
         except RowRefused:
             # One of them is too large for SQLite. Insert them singly to find out which.
             outcomes = self._transaction(
-                lambda connection: insert_singly(connection, records), patience_s=patience_s
+                lambda connection: insert_singly(connection, records, self._window()), patience_s=patience_s
             )
-        self._last = next((o for o in reversed(outcomes) if isinstance(o, RecordMetadata)), self._last)
+        self._last = next(filter(_is_appended, reversed(outcomes)), self._last)
         return outcomes
+
+    def forget_some(self) -> bool:
+        """
+        Delete some identities that have expired, in one transaction.
+
+        :return: whether there may be more.
+        """
+        if not self._read(
+            lambda connection: is_any_expired(connection, self._window()), patience_s=_FORGET_PATIENCE_S
+        ):
+            return False
+        self._transaction(
+            lambda connection: forget_some(connection, self._window(), _FORGOTTEN_AT_ONCE),
+            patience_s=_FORGET_PATIENCE_S,
+        )
+        return True
 
     def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
         """
@@ -171,9 +208,7 @@ class Store:
             connection.execute("SAVEPOINT probe")
             connection.execute(INSERT, (-1, 0, 0, None, bytes(_PROBE_BYTES), None))
             connection.execute("ROLLBACK TO probe")
-            # Write a page without changing it, so that the commit has something to sync.
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            connection.execute(f"PRAGMA user_version = {int(version)}")
+            write_a_page(connection)
 
         self._transaction(pretend, patience_s=patience_s)
 
@@ -186,6 +221,9 @@ class Store:
         fault = self._check_wal()
         self._release()
         return fault
+
+    def _window(self) -> Window:
+        return Window(now_ms=int(1000 * self._now()), window_ms=self._identity_window_ms)
 
     def _release(self, *, may_checkpoint: bool = True) -> None:
         connection, self._connection = self._connection, None

@@ -28,6 +28,7 @@ from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
 from sampleapp.web.batches import RECORD_BYTES
 from sampleapp.web.error_objects import error_object_answer
 from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.idempotency import refuse_key
 from sampleapp.web.kafka_media_types import ANSWER, answer_type, embedded_format
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.publishing import Publisher, trace_of
@@ -87,11 +88,12 @@ def admit_produce(request: Request, *, topic: str) -> None:
     """
     Check the head of a produce request.
 
-    :raise InvalidParameters: the name of the topic is not a legal one.
+    :raise InvalidParameters: the name of the topic is not a legal one, or there is ``Idempotency-Key``.
     :raise NotAcceptable: the client accepts none of the media types of the answer.
     """
     if not is_legal_topic(topic):
         raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
+    refuse_key(request)
     if answer_type(request.fields.joined(b"accept")) is None:
         raise NotAcceptable
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer.results import Action, decide, refusal, unavailable
+from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, refusal, unavailable
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerUnavailable,
+    IdempotencyNotSupported,
     IllegalTopic,
     RecordRefused,
     RecordTooLarge,
@@ -51,6 +52,7 @@ FIRST_ATTEMPT = {
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Action.STOP_IDEMPOTENCE,
     ErrorCode.POLICY_VIOLATION: Action.REFUSE,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Action.NEW_PRODUCER_ID,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Action.GIVE_UP,
     ErrorCode.INVALID_PRODUCER_EPOCH: Action.NEW_PRODUCER_ID,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: Action.NEW_PRODUCER_ID,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Action.GIVE_UP,
@@ -176,6 +178,25 @@ def test_a_refusal_has_its_error_which_repeats_what_the_broker_says(code, error)
 )
 def test_the_place_in_the_batch_which_means_nothing_to_a_caller_is_not_repeated(said, repeated):
     assert str(refusal(ErrorCode.INVALID_TIMESTAMP, said)).endswith(f"It says: {repeated}")
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_a_broker_that_finds_fault_with_the_producer_id_of_an_identity_does_not_support_it(code):
+    first, again = (
+        decide(said(code), records=1, has_producer_id=True, is_resent=is_resent, is_identified=True)
+        for is_resent in (False, True)
+    )
+    faulted = FIRST_ATTEMPT[code] in {Action.NEW_PRODUCER_ID, Action.STOP_IDEMPOTENCE}
+    if faulted or code is ErrorCode.UNSUPPORTED_VERSION:
+        assert (first.action, again.action) == (Action.REFUSE_IDENTITY, Action.GIVE_UP)
+        assert type(not_recognised(code)) is IdempotencyNotSupported
+        assert code.name in str(not_recognised(code))
+    else:
+        assert first.action is action(said(code), records=1)
+        assert again.action is action(said(code), records=1, is_resent=True)
+    # The queue's own producer id has nothing to do with it.
+    assert not first.needs_new_id
+    assert not again.needs_new_id
 
 
 def test_what_was_not_published_says_why():

@@ -8,7 +8,7 @@ from collections import Counter
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import Codec
-from sampleapp.brokers.kafka.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
 from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.model import RecordMetadata
@@ -59,8 +59,10 @@ class World:
         self.cluster.topic_id = None
         self.clock = self.cluster.clock
         self.client = client(self.cluster)
+        self.replays = ReplayDetection(new_client=lambda: SimulatedClient(self.cluster), clock=self.clock)
         self.producer = Producer(
             client=self.client,
+            replays=self.replays,
             settings=ProducerSettings(**{**SETTINGS, **settings}),
             clock=self.clock,
         )

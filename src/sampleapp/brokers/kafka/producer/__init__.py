@@ -24,6 +24,7 @@ From top to bottom:
 ``idempotence``       producer ids
 ``partition_queue``   the records of one partition, as a state machine
 ``partitioner``       hashing of keys
+``replays``           tells a new record with an identity from one that is sent again
 ``results``           the meaning of an answer
 ``outcomes``          the outcomes of records published together
 ``topic_check``       checking topics before publishing
@@ -32,5 +33,6 @@ No row calls one above it: methods return the changes that they make.
 """
 
 from sampleapp.brokers.kafka.producer.producer import Producer, ProducerSettings
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection
 
-__all__ = ["Producer", "ProducerSettings"]
+__all__ = ["Producer", "ProducerSettings", "ReplayDetection"]

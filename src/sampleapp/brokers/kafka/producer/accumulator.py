@@ -264,7 +264,7 @@ class Accumulator:
         queue = group.queue
         if queue is None or queue.state is State.CLOSED:
             self._place(records, now_s)
-        elif queue.extend(records, size):
+        elif queue.extend(records, size, may_have_identities=group.may_have_identities):
             self.mark_ready(queue)
 
     def fail_unplaced(self, group: Group, error: PublishError) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.batches import record_size, record_sizes
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
@@ -23,11 +24,12 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable
 from sampleapp.brokers.kafka.producer.topic import Group, Topic
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
-from sampleapp.model import Record
+from sampleapp.model import Record, RecordMetadata
 
 __all__ = ["Intake"]
 
@@ -78,6 +80,7 @@ class Intake:
         records: Sequence[Record],
         *,
         accumulator: Accumulator,
+        replays: ReplayDetection,
         progressed: Callable[[], None],
         ended: Callable[[Intake], None],
         clock: IReactorTime,
@@ -89,6 +92,7 @@ class Intake:
         """
         self._records = records
         self._accumulator = accumulator
+        self._replays = replays
         self._progressed = progressed
         self._ended = ended
         self._clock = clock
@@ -97,6 +101,8 @@ class Intake:
         """``None`` for a topic whose name is not allowed."""
         self._groups: list[Group] = []
         self._has_many_headers = sum(map(len, filter(None, map(_headers_of, records)))) > _ONE_SLICE_HEADERS
+        # Half of the time of any(map(…)).
+        self._have_identities = bool([record for record in records if record.identity is not None])
         self._is_reserved = False
         self._steps: Generator[float, None, None] = self._work()
         self._call: IDelayedCall | None = None
@@ -161,7 +167,8 @@ class Intake:
         records = self._records
         step = _STEP_WITH_HEADERS if self._has_many_headers else _STEP
         for start in range(0, len(records), step):
-            self._group(records[start : start + step], start)
+            some = records[start : start + step]
+            self._group([with_fingerprint(each) for each in some] if self._have_identities else some, start)
             yield 0
         error = self._accumulator.reserve(self._groups)
         if error is not None:
@@ -189,10 +196,10 @@ class Intake:
 
     def _group(self, records: Sequence[Record], start: int) -> None:
         """Group records by their queues. One that cannot be published gets its outcome here."""
-        outcomes, by_topic = self._outcomes, self._by_topic
+        outcomes, by_topic, have_identities = self._outcomes, self._by_topic, self._have_identities
         deadline_s = self._now_s + self._accumulator.delivery_timeout_s
-        hashes = hash_keys([record.key for record in records])
         name, groups = None, None
+        hashes = hash_keys([record.key for record in records])
         for index, record, hashed, size in zip(
             range(start, start + len(records)), records, hashes, _sizes(records), strict=True
         ):
@@ -215,7 +222,30 @@ class Intake:
             if group is None:
                 group = groups.by_partition[partition] = self._new_group(groups.topic, partition)
             group.size += size
-            group.records.append(Pending(record, size, deadline_s, outcomes, index))
+            pending = Pending(record, size, deadline_s, outcomes, index)
+            if have_identities:
+                self._resolve_later(pending)
+            group.records.append(pending)
+
+    def _resolve_later(self, pending: Pending) -> None:
+        """Delay the outcome of a record with an identity until it is known whether the record is new."""
+        if pending.record.identity is None:
+            return
+
+        def acknowledged(metadata: RecordMetadata) -> Deferred[RecordMetadata]:
+            return self._replays.resolve(
+                metadata,
+                fingerprint=fingerprint_of(pending.record.headers),
+                deadline_s=pending.deadline_s,
+            )
+
+        answer: Deferred[RecordMetadata] = Deferred()
+        answer.addCallback(acknowledged).addBoth(self._put, pending.index)
+        pending.answer = answer
+
+    def _put(self, result: RecordMetadata | Failure, index: int) -> None:
+        outcome: object = result.value if isinstance(result, Failure) else result
+        self._outcomes.put(index, cast("Outcome", outcome))
 
     def _groups_of(self, name: str) -> _TopicGroups | None:
         topic = self._accumulator.topic(name)
@@ -223,7 +253,11 @@ class Intake:
         return groups
 
     def _new_group(self, topic: Topic, partition: int | None) -> Group:
-        group = Group(topic, None if partition is None else topic.queues[partition])
+        group = Group(
+            topic,
+            None if partition is None else topic.queues[partition],
+            may_have_identities=self._have_identities,
+        )
         self._groups.append(group)
         return group
 

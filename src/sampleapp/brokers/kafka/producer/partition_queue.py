@@ -10,7 +10,7 @@ Theory
 A producer must store each record once, and the records of a partition in order, although answers may be lost.
 Kafka helps with idempotence (KIP-98): a batch carries a producer id, an epoch and the sequence number of
 its first record. The broker appends the next number of the newest epoch, answers a repetition of one of
-the last batches as it did the first time, and refuses everything else. Three rules follow.
+the last batches as it did the first time, and refuses everything else. Four rules follow.
 
 1. *One batch of a partition in flight.* With a second one behind it, a failure of the first would leave
    the second out of sequence, or, without idempotence, in front of it.
@@ -25,6 +25,13 @@ the last batches as it did the first time, and refuses everything else. Three ru
    If the batch that was given up still arrives, for example from the socket of a broker that was stopped for
    a while, the broker refuses it. Otherwise records would change their order; or the broker could take the
    next batch, with the same sequence number, for a repetition, and it would be lost.
+
+4. *A record with an identity is alone in its batch, which has its own producer id.* The id is made from the
+   identity, with the epoch 0 and the sequence number 0, so that the broker recognises the batch, whichever
+   instance has sent it before. (No broker assigns these ids; it does not check that it did.) So the batch may
+   always be sent again, also without idempotence. It takes no sequence number of the queue. It needs no
+   fence: if it arrives after it was given up, it is stored once, and its caller may repeat it. Such a late
+   arrival is the only case in which the order is not kept. Otherwise the table below applies unchanged.
 
 ::
 
@@ -51,7 +58,7 @@ from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.outcomes import Outcomes
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import Record, RecordMetadata
+from sampleapp.model import Record, RecordIdentity, RecordMetadata
 
 __all__ = [
     "MAY_BE_SENT",
@@ -72,6 +79,8 @@ _SUSPECT_S: Final = 10.0
 _MAX_EPOCH: Final = 2**15 - 2
 _SEQUENCES: Final = 2**31
 """After the greatest 32-bit number, sequence numbers begin at 0 again."""
+_OWN_ID_BIT: Final = 2**62
+"""Set in the producer ids of identities. Brokers count up from 0, and so never assign one of these."""
 
 
 class State(Enum):
@@ -275,6 +284,8 @@ class Batch(Struct):
     """The encoded batch. Kept while the broker may have it: the next attempt must repeat the same bytes."""
     expired: int = 0
     """The number of records, from the first on, whose callers were answered at their deadlines."""
+    is_identified: bool = False
+    """``True`` if its only record has an identity, and so the batch has a producer id of its own."""
 
 
 class ShortenedDeadlines(Struct, frozen=True):
@@ -341,6 +352,7 @@ class PartitionQueue:
         "_batch_bytes_at_most",
         "_failed_leader",
         "_is_idempotent",
+        "_may_have_identities",
         "_not_before_s",
         "_reason",
         "_sequence",
@@ -360,6 +372,8 @@ class PartitionQueue:
         self._batch_bytes_at_most = batch_bytes
         self._batch_bytes = batch_bytes
         self._waiting: deque[Pending] = deque()
+        self._may_have_identities = False
+        """``False`` if no waiting record has an identity, so that none has to be looked at."""
         self._batch: Batch | None = None
         self.held = 0
         """The bytes of all its records. Only the queue changes it."""
@@ -403,8 +417,18 @@ class PartitionQueue:
         return 0 if self._batch is None else len(self._batch.records)
 
     @property
+    def is_batch_identified(self) -> bool:
+        """``True`` if the batch that is, or may be, at a broker is a record with an identity."""
+        return self._batch is not None and self._batch.is_identified
+
+    @property
+    def may_repeat_batch(self) -> bool:
+        """``True`` if a broker recognises its batch, so that it may be sent again."""
+        return self._sequence is not None or self.is_batch_identified
+
+    @property
     def has_producer_id(self) -> bool:
-        """``True`` if a broker recognises its batches, so that a batch may be sent again."""
+        """``True`` if a broker recognises its batches, also of records without an identity."""
         return self._sequence is not None
 
     @property
@@ -438,6 +462,8 @@ class PartitionQueue:
         if self._batch is not None:
             return len(self._batch.data)
         first = self._waiting[0].size if self._waiting else 0
+        if self._may_have_identities and self._waiting and self._waiting[0].record.identity is not None:
+            return BATCH_OVERHEAD + first
         return BATCH_OVERHEAD + min(self.held, max(self._batch_bytes, first))
 
     # Events
@@ -453,18 +479,21 @@ class PartitionQueue:
         if to is None:
             raise IllegalTransition(state, Event.APPEND)
         self._waiting.append(pending)
+        if pending.record.identity is not None:
+            self._may_have_identities = True
         self.held += pending.size
         if state is to[0]:
             return False
         self.state = to[0]
         return True
 
-    def extend(self, records: Collection[Pending], size: int) -> bool:
+    def extend(self, records: Collection[Pending], size: int, *, may_have_identities: bool = False) -> bool:
         """
         Append records.
 
         :param records: at least one, in order.
         :param size: the bytes of all of them.
+        :param may_have_identities: ``False`` if none of them has an identity.
         :return: see `append`.
         """
         state = self.state
@@ -472,6 +501,8 @@ class PartitionQueue:
         if to is None:
             raise IllegalTransition(state, Event.EXTEND)
         self._waiting.extend(records)
+        if may_have_identities:
+            self._may_have_identities = True
         self.held += size
         if state is to[0]:
             return False
@@ -517,7 +548,12 @@ class PartitionQueue:
         if not batch.data:
             records = [pending.record for pending in batch.records]
             sequence = self._sequence
-            if sequence is None:
+            identity = records[0].identity
+            if identity is not None:
+                batch.data = encode_batch(
+                    records, codec=codec, producer_id=_producer_id_of(identity), epoch=0, base_sequence=0
+                )
+            elif sequence is None:
                 batch.data = encode_batch(records, codec=codec)
             else:
                 batch.data = encode_batch(
@@ -540,7 +576,7 @@ class PartitionQueue:
             raise IllegalTransition(self.state, Event.STORED)
         self._batch = None
         self.held -= batch.held
-        if self._sequence is not None:
+        if self._sequence is not None and not batch.is_identified:
             self._sequence.next = (self._sequence.next + len(batch.records)) % _SEQUENCES
         self._attempts = 0
         self._suspect_until_s = 0.0
@@ -571,10 +607,10 @@ class PartitionQueue:
         Note that the attempt may have stored the batch: after a back-off, the same bytes are sent again.
 
         :param leader: the node that the attempt was sent to.
-        :raise IllegalTransition: also if the queue has no producer id, since the batch could be stored twice.
+        :raise IllegalTransition: also if no broker recognises the batch, since it could be stored twice.
         """
         to = self._check(Event.UNRESOLVED)
-        if self._sequence is None:
+        if not self.may_repeat_batch:
             raise IllegalTransition(self.state, Event.UNRESOLVED)
         self._back_off(now_s, reason=reason, leader=leader)
         self._enter(to)
@@ -629,10 +665,10 @@ class PartitionQueue:
         :return: its records, which leave the queue.
         """
         to = self._check(Event.LOST)
-        records = self._drop_batch().records
-        self._fence()
+        batch = self._drop_batch()
+        self._fence(batch)
         self._enter(to)
-        return records
+        return batch.records
 
     def expire(self, now_s: float, shortened: ShortenedDeadlines | None = None) -> Expired | None:
         """
@@ -683,8 +719,9 @@ class PartitionQueue:
         to = self._check(Event.ABANDON)
         records: list[Pending] = []
         if self._batch is not None:
-            records = self._drop_batch().records
-            self._fence()
+            batch = self._drop_batch()
+            records = batch.records
+            self._fence(batch)
         self._enter(to)
         return records
 
@@ -723,6 +760,8 @@ class PartitionQueue:
 
     def _next_batch(self) -> Batch:
         waiting, limit = self._waiting, self._batch_bytes - BATCH_OVERHEAD
+        if self._may_have_identities:
+            return self._next_batch_among_identities(limit)
         if self.held <= limit:
             # There is no other batch, so these are all records held.
             records = list(waiting)
@@ -737,6 +776,20 @@ class PartitionQueue:
             count += 1
         return Batch([waiting.popleft() for _ in range(count)], held)
 
+    def _next_batch_among_identities(self, limit: int) -> Batch:
+        """Return the first record if it has an identity; otherwise the records in front of the next such."""
+        waiting = self._waiting
+        first = waiting.popleft()
+        batch = Batch([first], first.size, is_identified=first.record.identity is not None)
+        while not batch.is_identified and waiting:
+            pending = waiting[0]
+            if pending.record.identity is not None or batch.held + pending.size > limit:
+                break
+            batch.records.append(waiting.popleft())
+            batch.held += pending.size
+        self._may_have_identities = bool(waiting)
+        return batch
+
     def _drop_batch(self) -> Batch:
         batch, self._batch = self._batch, None
         if batch is None:
@@ -746,6 +799,7 @@ class PartitionQueue:
 
     def _take_back(self) -> list[Pending]:
         batch = self._drop_batch()
+        self._may_have_identities |= batch.is_identified
         self._waiting.extendleft(reversed(batch.records[batch.expired :]))
         expired = batch.records[: batch.expired]
         self.held += batch.held - sum(pending.size for pending in expired)
@@ -758,9 +812,9 @@ class PartitionQueue:
         self._failed_leader = leader
         self._reason = reason
 
-    def _fence(self) -> None:
+    def _fence(self, batch: Batch) -> None:
         sequence = self._sequence
-        if sequence is None:
+        if sequence is None or batch.is_identified:
             return
         if sequence.epoch < _MAX_EPOCH:
             self._sequence = _Sequence(producer_id=sequence.producer_id, epoch=sequence.epoch + 1)
@@ -768,6 +822,10 @@ class PartitionQueue:
             # There is no next epoch. If the same producer id is assigned again, the broker refuses its first
             # epoch, and the queue then takes another id.
             self._sequence = None
+
+
+def _producer_id_of(identity: RecordIdentity) -> int:
+    return _OWN_ID_BIT | int.from_bytes(identity.id[:8], "big") % _OWN_ID_BIT
 
 
 _NOT_IN_FLIGHT: Final = frozenset({State.UNRESOLVED, State.RESEND})

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from struct import Struct, unpack
 from typing import Final
 
-__all__ = ["hash_keys", "murmur2", "partition_for_key"]
+from sampleapp.model import RecordIdentity
+
+__all__ = ["hash_keys", "murmur2", "number_of", "partition_for_key"]
 
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
@@ -132,3 +134,12 @@ def partition_for_key(key: bytes, count: int) -> int:
         if len(key) <= _REMEMBERED_KEY_BYTES:
             _remember({key: hashed})
     return hashed % count
+
+
+def number_of(identity: RecordIdentity) -> int:
+    """
+    Return the number of a record without a key: its partition is this modulo the number of partitions.
+
+    So the partition is the same when the record is sent again.
+    """
+    return int.from_bytes(identity.id, "big")

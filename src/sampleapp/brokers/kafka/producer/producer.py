@@ -16,6 +16,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.intake import Intake
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
+from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.sender import Sender
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.errors import BrokerStopped, OutcomeUnknown, PublishError
@@ -59,8 +60,19 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
 class Producer:
     """Publishes records, for each partition in the order of the calls, and returns their offsets."""
 
-    def __init__(self, *, client: ClusterClient, settings: ProducerSettings, clock: IReactorTime) -> None:
-        """:param client: for this producer alone; the caller closes it."""
+    def __init__(
+        self,
+        *,
+        client: ClusterClient,
+        replays: ReplayDetection,
+        settings: ProducerSettings,
+        clock: IReactorTime,
+    ) -> None:
+        """
+        :param client: for this producer alone; the caller closes it.
+        :param replays: for records with an identity; the caller stops it.
+        """
+        self._replays = replays
         self._accumulator = Accumulator(
             limit_bytes=settings.buffer_bytes,
             delivery_timeout_s=settings.delivery_timeout_s,
@@ -127,10 +139,22 @@ class Producer:
         """See `sampleapp.interfaces.IBroker.publish`."""
         if self._stopping:
             return fail(BrokerStopped("The service is stopping; the record was not published."))
+        if record.identity is not None:
+            return self._publish_identified(record)
+        return self._publish(record)
+
+    def _publish(self, record: Record) -> Deferred[RecordMetadata]:
         answer = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
             self._sender.send_or_wake()
         return answer
+
+    def _publish_identified(self, record: Record) -> Deferred[RecordMetadata]:
+        deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
+        record = with_fingerprint(record)
+        return self._publish(record).addCallback(
+            self._replays.resolve, fingerprint=fingerprint_of(record.headers), deadline_s=deadline_s
+        )
 
     def publish_many(self, records: Sequence[Record]) -> Deferred[list[Outcome]]:
         """
@@ -145,6 +169,7 @@ class Producer:
         intake = Intake(
             records,
             accumulator=self._accumulator,
+            replays=self._replays,
             progressed=self._wake_sender,
             ended=self._intakes.discard,
             clock=self._clock,
@@ -203,7 +228,8 @@ class Producer:
         """
         self._stopping = True
         self._accumulator.fail_checks(BrokerStopped("The service is stopping."))
-        return self._accumulator.when_empty()
+        # An acknowledged record is resolved before its room is released.
+        return self._accumulator.when_empty().addCallback(lambda _: self._replays.when_idle())
 
     def give_up(self) -> None:
         """Answer all callers now: `BrokerStopped` for records not sent, `OutcomeUnknown` for the others."""
@@ -214,6 +240,7 @@ class Producer:
         self._accumulator.fail_sent(
             OutcomeUnknown("The service was stopped before the broker said whether the record is stored.")
         )
+        self._replays.give_up()
 
     def stop(self) -> None:
         """Cancel everything that is scheduled. To be called after `drain` or `give_up`."""

@@ -25,7 +25,7 @@ from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import BatchToSend
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
-from sampleapp.brokers.kafka.producer.results import Action, decide, refusal, unavailable
+from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, refusal, unavailable
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import OutcomeUnknown
@@ -155,8 +155,9 @@ class ResponseHandler:
         decision = decide(
             answer,
             records=queue.batch_records,
-            has_producer_id=queue.has_producer_id,
+            has_producer_id=queue.may_repeat_batch,
             is_resent=queue.state is State.RESENT,
+            is_identified=queue.is_batch_identified,
         )
         if decision.has_stale_metadata:
             self._metadata.invalidate(queue.topic)
@@ -171,6 +172,10 @@ class ResponseHandler:
             self._split(queue, answer)
         elif action is Action.REFUSE:
             self._refuse(queue, answer)
+        elif action is Action.REFUSE_IDENTITY:
+            refused, _ = queue.refuse()
+            self._mark_ready(queue)
+            self._accumulator.fail(refused, not_recognised(answer.error))
         else:
             left = queue.try_again_after(now_s, reason=reason, leader=node_id)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
@@ -182,7 +187,7 @@ class ResponseHandler:
     def _unresolved(self, queue: PartitionQueue, reason: FailureReason, *, leader: int | None = None) -> None:
         """Settle an attempt whose batch the leader may have stored."""
         self._metadata.invalidate(queue.topic)
-        if queue.has_producer_id:
+        if queue.may_repeat_batch:
             queue.unresolved(self._clock.seconds(), reason=reason, leader=leader)
         else:
             self._lost(queue, "The broker did not say whether the record was stored.")

@@ -14,6 +14,7 @@ from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerUnavailable,
+    IdempotencyNotSupported,
     IllegalTopic,
     PublishError,
     RecordRefused,
@@ -28,6 +29,7 @@ __all__ = [
     "decide",
     "illegal_header",
     "illegal_topic",
+    "not_recognised",
     "refusal",
     "unavailable",
     "unknown_partition",
@@ -43,6 +45,7 @@ class Action(Enum):
     REFUSE = "not stored, and never will be"
     NEW_PRODUCER_ID = "not stored because of its producer id, epoch or sequence number"
     STOP_IDEMPOTENCE = "not stored because it has a producer id"
+    REFUSE_IDENTITY = "not stored because of the producer id that was made from its record's identity"
     GIVE_UP = "may be stored, and there is no way to find out"
 
 
@@ -141,11 +144,29 @@ _ACTIONS: Final[dict[int, Action]] = {
     **dict.fromkeys(_TRY_AGAIN, Action.TRY_AGAIN),
 }
 _FINAL_IF_FIRST: Final = frozenset(
-    {Action.SPLIT, Action.REFUSE, Action.NEW_PRODUCER_ID, Action.STOP_IDEMPOTENCE},
+    {
+        Action.SPLIT,
+        Action.REFUSE,
+        Action.NEW_PRODUCER_ID,
+        Action.STOP_IDEMPOTENCE,
+        Action.REFUSE_IDENTITY,
+    },
+)
+# A batch with the sequence number 0 is the first of a producer id, or a repetition: a broker that finds
+# another fault with either does not accept producer ids that it has not assigned.
+_REFUSE_IDENTITY: Final = frozenset(
+    {*_NEW_PRODUCER_ID, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 
 
-def decide(answer: Produced | None, *, records: int, has_producer_id: bool, is_resent: bool) -> Decision:
+def decide(
+    answer: Produced | None,
+    *,
+    records: int,
+    has_producer_id: bool,
+    is_resent: bool,
+    is_identified: bool = False,
+) -> Decision:
     """
     Decide the next step for a batch that was not acknowledged.
 
@@ -153,12 +174,15 @@ def decide(answer: Produced | None, *, records: int, has_producer_id: bool, is_r
     :param records: the number of records in the batch.
     :param has_producer_id: ``True`` if the batch has a producer id, so that it may be sent again.
     :param is_resent: ``True`` if an earlier attempt may have stored it.
+    :param is_identified: ``True`` if the producer id is that of its record's identity.
     """
     if answer is None:
         return Decision(Action.GIVE_UP, _NOT_MENTIONED)
     code = answer.error
     action = _ACTIONS.get(code, Action.GIVE_UP)
-    if action is Action.TRY_AGAIN and answer.offset != _NO_OFFSET:
+    if is_identified and code in _REFUSE_IDENTITY:
+        action = Action.REFUSE_IDENTITY
+    elif action is Action.TRY_AGAIN and answer.offset != _NO_OFFSET:
         # A leader that loses the leadership while it waits for its followers gives the same code, but has
         # assigned an offset to the batch by then (kafka.server.DelayedProduce). Another negative offset makes
         # no sense, so the batch may have been appended.
@@ -174,7 +198,7 @@ def decide(answer: Produced | None, *, records: int, has_producer_id: bool, is_r
         action,
         _reason(code),
         has_stale_metadata=ErrorCode.says_stale_metadata(code),
-        needs_new_id=code in _NEW_PRODUCER_ID,
+        needs_new_id=code in _NEW_PRODUCER_ID and not is_identified,
     )
 
 
@@ -191,6 +215,14 @@ def refusal(code: int, message: str | None = None) -> PublishError:
         code, (RecordRefused, f"The broker does not take this record ({ErrorCode.name_of(code)}).")
     )
     return kind(f"{sentence} It says: {message}" if message else sentence)
+
+
+def not_recognised(code: int) -> IdempotencyNotSupported:
+    """Return the error for the caller of a record whose identity the broker refuses."""
+    return IdempotencyNotSupported(
+        "The broker does not recognise a record that is sent again, so it takes no idempotency keys "
+        f"({ErrorCode.name_of(code)}). The record was not published."
+    )
 
 
 def unavailable(reason: FailureReason | None) -> PublishError:
@@ -244,4 +276,6 @@ _PUBLIC: Final[dict[int, str]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "The topic's partition has no leader at the moment.",
     ErrorCode.LEADER_NOT_AVAILABLE: "The topic's partition has no leader at the moment.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The broker cannot write to its disk.",
+    # From Kafka before 1.0, instead of the offset: it keeps those of the newest batch only.
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "The broker has the record, and does not say where.",
 }

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue, Pending, State
-from sampleapp.brokers.kafka.producer.partitioner import partition_for_key
+from sampleapp.brokers.kafka.producer.partitioner import number_of, partition_for_key
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.model import Record
 
@@ -85,10 +85,10 @@ class Topic:
 
     def queue_for(self, record: Record, *, generation: int, now_s: float) -> PartitionQueue | None:
         """
-        Return the queue of a record: by its partition, else by its key, else one that is not behind.
+        Return the queue of a record: by its partition, key or identity, else one that is not behind.
 
-        So a slow or dead leader gets no more records without a key (KIP-794). Within one generation, such
-        records stay together in one partition.
+        So a slow or dead leader gets no more records without any of them (KIP-794). Within one generation,
+        such records stay together in one partition.
 
         :param generation: a number that changes whenever the queues are drained.
         :return: ``None`` if the topic does not have the record's partition.
@@ -98,6 +98,8 @@ class Topic:
             return queues[partition] if 0 <= partition < len(queues) else None
         if key is not None:
             return queues[partition_for_key(key, len(queues))]
+        if record.identity is not None:
+            return queues[number_of(record.identity) % len(queues)]
         sticky = self._sticky
         if sticky is None or self._sticky_generation != generation or sticky.has_full_batch:
             sticky = self._sticky = _least_behind(queues, now_s)
@@ -124,7 +126,7 @@ class Topic:
 
         for pending in records:
             record = pending.record
-            if record.key is None and record.partition is None:
+            if record.key is None and record.partition is None and record.identity is None:
                 # Fill a batch of one partition before going on to another one.
                 if sticky is None or size > room:
                     extend()
@@ -155,6 +157,8 @@ class Group(Struct):
     """The records that are not placed yet, in order."""
     size: int = 0
     """The bytes of the records that are not placed yet."""
+    may_have_identities: bool = False
+    """``False`` if none of the records has an identity."""
 
     def is_queue_longer_than(self, size: int) -> bool:
         """Return ``True`` if every queue that the records may go to holds more bytes than this."""

@@ -1,0 +1,288 @@
+"""
+Telling the first record with an identity from one that is sent again.
+
+The broker answers both with the position of the first (see `partition_queue`). So each record with an
+identity gets a header of 32 bytes: a nonce of this attempt, 8 bytes, and the beginning of the identity's
+fingerprint, 24 bytes. After the acknowledgement, the record at that position is fetched. With the nonce of
+this attempt, it is this record. With another nonce and the same digest, this record was sent before. With
+another digest, another record was published with the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from secrets import token_bytes
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+from twisted.internet import defer
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, fail, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sampleapp.brokers.kafka.batches import UnreadableBatch, read_batches
+from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT, ClusterClient, RequestFailed
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.protocol import (
+    EARLIEST,
+    Fetched,
+    FetchRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    Request,
+)
+from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.waiters import Waiters
+from sampleapp.errors import IdempotencyKeyReused, OutcomeUnknown, PublishError, PublishTimedOut
+from sampleapp.model import FINGERPRINT_HEADER, Record, RecordMetadata, ReplayedRecord
+
+__all__ = ["ReplayDetection", "fingerprint_of", "with_fingerprint"]
+
+_NONCE_BYTES: Final = 8
+_DIGEST_BYTES: Final = 24
+_MOST_FETCHES: Final = 16
+"""Maximum number of fetches under way: each has a whole record in memory."""
+_ATTEMPT_S: Final = 5.0
+_BACKOFF: Final = Backoff(first_s=0.02, max_s=0.4)
+_PATIENT_MS: Final = 300
+"""The time that a broker may wait for data from tiered storage (KIP-405), in milliseconds."""
+_MOST_EMPTY: Final = 2
+"""After this number of answers without records in a row, there are none from the position on."""
+
+_NOT_READ: Final = (
+    "The record is stored, but it was not known in time whether it was new. Send the same request again, "
+    "with the same idempotency key."
+)
+
+
+def with_fingerprint(record: Record) -> Record:
+    """Return a record that has an identity with the header by which it is known later."""
+    if record.identity is None:
+        return record
+    fingerprint = token_bytes(_NONCE_BYTES) + record.identity.fingerprint[:_DIGEST_BYTES]
+    return replace(record, headers=(*record.headers, (FINGERPRINT_HEADER, fingerprint)))
+
+
+def fingerprint_of(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
+    """Return the value of the last header that `with_fingerprint` makes; empty if there is none."""
+    return next((value for name, value in reversed(headers) if name == FINGERPRINT_HEADER and value), b"")
+
+
+class _Client(ClusterClient, Protocol):
+    def close(self) -> Deferred[None]:
+        """Close every connection; fires when they are closed."""
+
+
+class _NotNow(Exception):
+    """The record could not be fetched at this attempt."""
+
+
+class ReplayDetection:
+    """
+    Finds out, with one Fetch, whether an acknowledged record is new.
+
+    Its connections are its own: a broker answers the requests of one connection in order, and a Fetch must
+    not wait behind Produce requests, which wait for replicas.
+    """
+
+    _log = Logger()
+
+    def __init__(self, *, new_client: Callable[[], _Client], clock: IReactorTime) -> None:
+        """:param new_client: makes a client, at the first record with an identity."""
+        self._new_client = new_client
+        self._clock = clock
+        self._client: _Client | None = None
+        self._places = DeferredSemaphore(_MOST_FETCHES)
+        self._under_way: set[Deferred[RecordMetadata]] = set()
+        self._idle: Waiters[None] = Waiters()
+        self._is_given_up = False
+
+    def resolve(
+        self, metadata: RecordMetadata, *, fingerprint: bytes, deadline_s: float
+    ) -> Deferred[RecordMetadata]:
+        """
+        Resolve the acknowledgement of a record with an identity.
+
+        :param metadata: the position that the broker has answered.
+        :param fingerprint: see `fingerprint_of`.
+        :param deadline_s: when the record's caller must be answered, in seconds of the reactor's clock.
+        :return: fires with the metadata if the record is new, or with a `ReplayedRecord`. Fails with
+            `IdempotencyKeyReused` if the record there is another one, or `OutcomeUnknown` if it could not be
+            compared. Cancelling it stops the waiting only.
+        """
+        left_s = deadline_s - self._clock.seconds()
+        if self._is_given_up or left_s <= 0:
+            return fail(PublishTimedOut(_NOT_READ))
+        if self._client is None:
+            self._client = self._new_client()
+        work = Deferred.fromCoroutine(self._resolve(self._client, metadata, fingerprint))
+        self._under_way.add(work)
+        work.addTimeout(left_s, self._clock)
+        work.addErrback(self._as_publish_error)
+        work.addBoth(self._ended, work)
+        return work
+
+    def when_idle(self) -> Deferred[None]:
+        """Return a Deferred that fires with ``None`` when no record is being fetched."""
+        return self._idle.wait() if self._under_way else succeed(None)
+
+    def give_up(self) -> None:
+        """Fail everything that is under way, and all later calls."""
+        self._is_given_up = True
+        for work in list(self._under_way):
+            work.cancel()
+
+    def stop(self) -> Deferred[None]:
+        """
+        Give up, and close the connections.
+
+        :return: fires when they are closed.
+        """
+        self.give_up()
+        client, self._client = self._client, None
+        return succeed(None) if client is None else client.close()
+
+    def _ended(
+        self, result: RecordMetadata | Failure, work: Deferred[RecordMetadata]
+    ) -> RecordMetadata | Failure:
+        self._under_way.discard(work)
+        if not self._under_way:
+            self._idle.succeed(None)
+        return result
+
+    def _as_publish_error(self, failure: Failure) -> Failure:
+        if failure.check(PublishError):
+            return failure
+        if failure.check(defer.TimeoutError):
+            return Failure(PublishTimedOut(_NOT_READ))
+        if failure.check(CancelledError):
+            # Unless the service stops, it was the caller that has cancelled it.
+            return Failure(OutcomeUnknown(_NOT_READ)) if self._is_given_up else failure
+        self._log.failure("A bug in the service: fetching a published record failed", failure=failure)
+        return Failure(OutcomeUnknown(SERVICE_FAULT.public))
+
+    async def _resolve(self, client: _Client, place: RecordMetadata, fingerprint: bytes) -> RecordMetadata:
+        await self._places.acquire()
+        try:
+            found = await self._fetch(client, place)
+        finally:
+            self._places.release()
+        if found == fingerprint:
+            return place
+        if found == b"":
+            # For example of a topic that was deleted and made again since.
+            raise OutcomeUnknown("Another record is at the place where the broker has stored this one.")
+        if found is None or found[_NONCE_BYTES:] == fingerprint[_NONCE_BYTES:]:
+            return ReplayedRecord(topic=place.topic, partition=place.partition, offset=place.offset)
+        raise IdempotencyKeyReused("Another record was published with this idempotency key.")
+
+    async def _fetch(self, client: _Client, place: RecordMetadata) -> bytes | None:
+        """
+        Fetch the fingerprint of the record at a position, however long it takes.
+
+        :return: empty if the record has none; ``None`` if it is not there any longer.
+        """
+        failures = empty = 0
+        while True:
+            try:
+                fetched = await self._fetch_once(client, place, wait_ms=_PATIENT_MS if empty else 0)
+            except (_NotNow, RequestFailed):
+                await self._load(client, place.topic)
+            else:
+                if fetched is None:
+                    return None
+                if fetched.records:
+                    return _fingerprint_in(fetched.records, place)
+                # A leader that was elected just now may not know that its followers have the record.
+                empty = empty + 1 if place.offset < fetched.high_watermark else 0
+                if empty >= _MOST_EMPTY:
+                    return None
+            await deferLater(self._clock, _BACKOFF.delay_s(failures))
+            failures += 1
+
+    async def _fetch_once(self, client: _Client, place: RecordMetadata, *, wait_ms: int) -> Fetched | None:
+        """
+        Fetch the batch at a position, or the next one.
+
+        :return: ``None`` if the record was deleted.
+        :raise _NotNow: try again.
+        :raise RequestFailed: try again.
+        """
+        request = FetchRequest(
+            topics=[(place.topic, [(place.partition, place.offset)])],
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            # A batch that is larger comes whole (KIP-74), and alone.
+            max_bytes=1,
+            partition_max_bytes=1,
+            # An open transaction in front of the record hides nothing.
+            read_committed=False,
+            **_expected(client, place),
+        )
+        fetched: Fetched = await self._ask_leader(client, place, request)
+        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._require_deleted(client, place)
+            return None
+        if fetched.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise OutcomeUnknown(
+                "The record is stored, but this service is not allowed to read the topic, which idempotency "
+                "keys require."
+            )
+        if fetched.error:
+            raise _NotNow
+        return fetched
+
+    async def _require_deleted(self, client: _Client, place: RecordMetadata) -> None:
+        """:raise _NotNow: the leader has records from this offset on, or none up to it."""
+        listed = await self._ask_leader(
+            client,
+            place,
+            ListOffsetsRequest(topics=[(place.topic, [(place.partition, EARLIEST)])], read_committed=False),
+        )
+        if listed.error or listed.offset <= place.offset:
+            raise _NotNow
+
+    async def _ask_leader(self, client: _Client, place: RecordMetadata, request: Request[list[Any]]) -> Any:
+        leader = client.leader_of(place.topic, place.partition)
+        if leader is None:
+            raise _NotNow
+        answer: list[Fetched | ListedOffset] = await client.request(leader, request, timeout_s=_ATTEMPT_S)
+        for each in answer:
+            if (each.topic, each.partition) == (place.topic, place.partition):
+                return each
+        # A broker that throttles leaves out every partition (KIP-219).
+        raise _NotNow
+
+    async def _load(self, client: _Client, topic: str) -> None:
+        try:
+            await client.load_metadata([topic], auto_create=False)
+        except RequestFailed:
+            # The next attempt loads it again.
+            return
+
+
+def _expected(client: ClusterClient, place: RecordMetadata) -> dict[str, Any]:
+    topic_id = client.topic_id(place.topic)
+    epoch = client.leader_epoch_of(place.topic, place.partition)
+    return {
+        "topic_ids": {} if topic_id is None else {place.topic: topic_id},
+        "leader_epochs": {(place.topic, place.partition): epoch},
+    }
+
+
+def _fingerprint_in(data: bytes, place: RecordMetadata) -> bytes | None:
+    pages = read_batches(
+        data, topic=place.topic, partition=place.partition, position=place.offset, aborted=()
+    )
+    try:
+        for page in pages:
+            if page.too_large:
+                raise OutcomeUnknown("The record is stored, but is too large to be read.")
+            for record in page.records:
+                # With an offset behind it, the record itself was compacted away.
+                return fingerprint_of(record.headers) if record.offset == place.offset else None
+    except UnreadableBatch as error:
+        raise OutcomeUnknown(f"The record is stored, but cannot be read: {error.fault}.") from error
+    return None

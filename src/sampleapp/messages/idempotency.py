@@ -1,0 +1,148 @@
+"""
+The identity of a record that its caller may send again, from the header field ``Idempotency-Key``.
+
+Syntax: an RFC 9651 string, as in draft-ietf-httpapi-idempotency-key-header, or the same key without quotation
+marks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from sampleapp.errors import Fault, InvalidMessage, MalformedIdempotencyKey
+from sampleapp.messages.records import RecordHeaders, record_of
+from sampleapp.model import FINGERPRINT_HEADER, Message, Record, RecordIdentity
+
+__all__ = ["IdempotencyScope", "parse_idempotency_key"]
+
+_MOST: Final = 255
+_RULE: Final = (
+    f'one key of 1 to {_MOST} visible ASCII characters, such as "Idempotency-Key: 8e03978e-40d5" or '
+    '"Idempotency-Key: \\"8e03978e-40d5\\""'
+)
+_BARE: Final = re.compile(rb"[!#-~][!-~]*")
+# RFC 9651, section 3.3.3; and parameters (section 3.1.2), of which only the form is looked at.
+_STRING: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"((?: *;.*)?)', re.DOTALL)
+_PARAMETERS: Final = re.compile(
+    rb"(?: *; *[a-z*][a-z0-9_.*-]*"
+    rb'(?:=(?:%?"(?:[ !#-\[\]-~]|\\["\\])*"|[!#$%&\'*+.^_`|~0-9A-Za-z:/?@-]+|:[A-Za-z0-9+/=]*:))?)*'
+)
+_ESCAPED: Final = re.compile(rb"\\(.)")
+
+
+def parse_idempotency_key(values: Sequence[bytes]) -> str | None:
+    """
+    Parse the header field ``Idempotency-Key``.
+
+    :param values: the values of all its field lines.
+    :return: the key; ``None`` if the field is not there.
+    :raise MalformedIdempotencyKey: there are two, or it has no key of 1 to 255 characters.
+    """
+    if not values:
+        return None
+    if len(values) > 1:
+        raise MalformedIdempotencyKey(f"There are {len(values)} fields Idempotency-Key. Send {_RULE}.")
+    value = values[0].strip(b" \t")
+    key = _unquoted(value) if value.startswith(b'"') else value if _BARE.fullmatch(value) else None
+    if key is None or not 1 <= len(key) <= _MOST:
+        raise MalformedIdempotencyKey(f"The field Idempotency-Key has no key. Send {_RULE}.")
+    return key.decode("ascii")
+
+
+def _unquoted(value: bytes) -> bytes | None:
+    match = _STRING.fullmatch(value)
+    if match is None or not _PARAMETERS.fullmatch(match[2]):
+        return None
+    return _ESCAPED.sub(rb"\1", match[1])
+
+
+def _own_fingerprint() -> InvalidMessage:
+    return InvalidMessage(
+        [
+            Fault(
+                f"/headers/{FINGERPRINT_HEADER}",
+                f'The header "{FINGERPRINT_HEADER}" is reserved in a request with an Idempotency-Key: the '
+                "service adds it to the record. Omit the header, or the key.",
+            )
+        ]
+    )
+
+
+class IdempotencyScope:
+    """Makes the identities of the records of one request."""
+
+    def __init__(self, *, caller: str, key: str) -> None:
+        """
+        :param caller: the name of the caller; empty for callers without credentials.
+        :param key: see `parse_idempotency_key`.
+        """
+        self._digest = sha256()
+        _add(self._digest, caller.encode("utf-8", "surrogatepass"), key.encode("ascii"))
+
+    def identity(
+        self,
+        number: int,
+        *,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordIdentity:
+        """
+        Make the identity of a record.
+
+        :param number: of the record in its request, from 0.
+        :param headers: those of the message itself, without what comes from the request, which is another at
+            each try.
+        :param timestamp_ms: the time that the message gives, in milliseconds since the epoch; ``None`` if it
+            gives none.
+        """
+        id_digest = self._digest.copy()
+        _add(id_digest, b"%d" % number, topic.encode("ascii"))
+        fingerprint = sha256()
+        time = None if timestamp_ms is None else b"%d" % timestamp_ms
+        _add(fingerprint, key, value, time)
+        for name, content in headers:
+            _add(fingerprint, name.encode("utf-8", "surrogatepass"), content)
+        return RecordIdentity(id=id_digest.digest(), fingerprint=fingerprint.digest())
+
+    def record_of(self, message: Message, number: int, *, now_ms: int, trace: RecordHeaders = ()) -> Record:
+        """
+        Convert a message into a record with an identity.
+
+        :param number: of the message in its request, from 0.
+        :param now_ms: see `sampleapp.messages.records.record_of`, as for ``trace``.
+        :raise InvalidMessage: the message brings the header that the identity needs.
+        """
+        headers = message.headers
+        own = 0
+        if headers is not UNSET:
+            if FINGERPRINT_HEADER in headers:
+                raise _own_fingerprint()
+            own = len(headers)
+        record = record_of(message, now_ms=now_ms, trace=trace)
+        identity = self.identity(
+            number,
+            topic=record.topic,
+            key=record.key,
+            value=record.value,
+            # The message's own come first.
+            headers=record.headers[:own],
+            timestamp_ms=None if message.timestamp is UNSET else record.timestamp_ms,
+        )
+        return replace(record, identity=identity)
+
+
+def _add(digest: Any, *parts: bytes | None) -> None:
+    # The length in front of each part keeps different lists of parts apart.
+    for part in parts:
+        digest.update(b"-" if part is None else b"%d:" % len(part))
+        if part is not None:
+            digest.update(part)

@@ -1,0 +1,141 @@
+"""Requests with ``Idempotency-Key``: identities and answers of their records, and counts for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+
+from sampleapp.access import Caller
+from sampleapp.errors import Fault, InvalidParameters, PublishError
+from sampleapp.interfaces import Outcome
+from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
+from sampleapp.model import RecordMetadata, ReplayedRecord
+from sampleapp.web.answers import Answer, published_answer
+from sampleapp.web.problems import problem_answer
+from sampleapp.web.server import Request
+
+__all__ = [
+    "IDEMPOTENCY_KEY",
+    "REPLAYED",
+    "SAFE_TO_REPEAT",
+    "IdempotentRecords",
+    "admit_key",
+    "refuse_key",
+    "repeatable_answer",
+    "scope_of",
+]
+
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
+"""The header field of requests."""
+REPLAYED: Final = (b"Idempotent-Replayed", b"true")
+"""The header field of answers to requests for which nothing new was published."""
+
+SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempotency-Key, is safe."
+"""The end of the detail of a problem whose records may have been published."""
+
+
+def scope_of(request: Request) -> IdempotencyScope | None:
+    """
+    Return the scope of the records of a request, after the caller is known.
+
+    :return: ``None`` for a request without ``Idempotency-Key``.
+    :raise MalformedIdempotencyKey: the field is not valid.
+    """
+    values = request.fields.all(IDEMPOTENCY_KEY)
+    if not values:
+        return None
+    key = parse_idempotency_key(values)
+    caller: Caller | None = request.caller
+    # parse_idempotency_key() returns None only without values.
+    return None if key is None else IdempotencyScope(caller="" if caller is None else caller.name, key=key)
+
+
+def admit_key(request: Request) -> None:
+    """
+    Keep the scope of a request for its handler: a check of its head.
+
+    :raise MalformedIdempotencyKey: the field is not valid.
+    """
+    request.admitted = scope_of(request)
+
+
+def refuse_key(request: Request) -> None:
+    """
+    Refuse ``Idempotency-Key`` where it would have no effect.
+
+    :raise InvalidParameters: the request has the field.
+    """
+    if request.fields.all(IDEMPOTENCY_KEY):
+        raise InvalidParameters(
+            [
+                Fault(
+                    "/Idempotency-Key",
+                    "REST Proxy's API does not support Idempotency-Key. Omit the field, or publish with "
+                    "another media type, or to /messages.",
+                )
+            ]
+        )
+
+
+def repeatable_answer(error: PublishError) -> Answer:
+    """Return the problem document of an error of a request with ``Idempotency-Key``."""
+    return problem_answer(error, detail=f"{error} {SAFE_TO_REPEAT}" if error.possibly_published else None)
+
+
+class IdempotentRecords:
+    """Counts records with an identity, and makes the answer for a single one."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """The number of records that wait for the broker's answer."""
+        self.results = dict.fromkeys(("first", "replayed", "refused", "unknown"), 0)
+        """The number of records by result. ``refused``: not published. ``unknown``: perhaps published."""
+
+    def begin(self, count: int) -> None:
+        """Count records that begin to wait."""
+        self.waiting += count
+
+    def end(self, count: int) -> None:
+        """Count records that no longer wait, whatever their result."""
+        self.waiting -= count
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Count the results of records."""
+        for outcome in outcomes:
+            self.results[_result(outcome)] += 1
+
+    def add_refused(self, error: PublishError, count: int) -> None:
+        """Count records that have one result: this error."""
+        self.results[_result(error)] += count
+
+    async def answer(self, publishing: Deferred[RecordMetadata], length: int) -> Answer:
+        """
+        Return the answer for one record.
+
+        :param publishing: fires as that of `IBroker.publish`.
+        :param length: of its key and value, in bytes.
+        """
+        self.begin(1)
+        try:
+            record = await publishing
+        except PublishError as error:
+            self.add([error])
+            return repeatable_answer(error)
+        finally:
+            self.end(1)
+        self.add([record])
+        answer = published_answer(record, length)
+        if not isinstance(record, ReplayedRecord):
+            return answer
+        return replace(
+            answer, headers=(*answer.headers, REPLAYED), record=None, record_bytes=0, replayed=record
+        )
+
+
+def _result(outcome: Outcome) -> str:
+    if isinstance(outcome, PublishError):
+        return "unknown" if outcome.possibly_published else "refused"
+    return "replayed" if isinstance(outcome, ReplayedRecord) else "first"

@@ -1,0 +1,125 @@
+"""Which records with an identity the Kafka broker accepts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from sampleapp.brokers import IdempotencySettings
+from sampleapp.brokers.kafka import config
+from sampleapp.brokers.kafka.broker import KafkaBroker
+from sampleapp.errors import (
+    IdempotencyNotEnabled,
+    RecordRefused,
+    TooManyIdempotencyKeys,
+)
+from sampleapp.messages.idempotency import IdempotencyScope
+from tests.support.brokers import record
+
+HOUR_MS = 3600 * 1000
+SETTINGS = IdempotencySettings(is_enabled_for=lambda topic: topic == "keys", records_per_s=2.0, burst=10)
+
+
+class FakeProducer:
+    """Takes records, and answers nothing."""
+
+    def __init__(self):
+        self.taken = []
+
+    def publish(self, each):
+        self.taken.append(each)
+        return Deferred()
+
+    def publish_many(self, records):
+        self.taken += records
+        return Deferred()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def broker(clock):
+    broker = KafkaBroker(config.parse("kafka://127.0.0.1:1"), reactor=clock, idempotency=SETTINGS)
+    broker._producer = FakeProducer()  # noqa: SLF001 -- nothing else stands between a call and the producer
+    return broker
+
+
+@pytest.fixture(params=["publish", "publish_many"])
+def publish(request, broker):
+    """Publish a record, alone or behind one that has no identity; return what was answered at once."""
+
+    def publish(each):
+        if request.param == "publish":
+            return answered(broker.publish(each))
+        return answered(broker.publish_many([record("other"), each]))
+
+    return publish
+
+
+def answered(deferred):
+    found = []
+    deferred.addBoth(found.append)
+    return [each.value for each in found]
+
+
+def identified(topic="keys", *, number=0, age_ms=0):
+    made = record(topic, timestamp_ms=int(time.time() * 1000) - age_ms)
+    identity = IdempotencyScope(caller="", key="k").identity(number, topic=topic, key=None, value=b"v")
+    return replace(made, identity=identity)
+
+
+def taken(broker):
+    return [each for each in broker._producer.taken if each.identity is not None]  # noqa: SLF001 -- as above
+
+
+def test_a_topic_that_is_not_enabled_takes_no_identity_and_nothing_is_published(broker, publish):
+    [error] = publish(identified("other"))
+    assert type(error) is IdempotencyNotEnabled
+    assert "--idempotent-topic" in str(error)
+    assert broker._producer.taken == []  # noqa: SLF001 -- as above
+    assert publish(record("other")) == []
+
+
+def test_beyond_the_rate_nothing_is_published_until_there_is_room(broker, publish, clock):
+    for _ in range(10):
+        assert publish(identified()) == []
+    [error] = publish(identified())
+    assert type(error) is TooManyIdempotencyKeys
+    assert error.retry_after_s == 0.5
+    assert len(taken(broker)) == 10
+    # Those without an identity have no rate.
+    assert publish(record("keys")) == []
+    clock.advance(0.5)
+    assert publish(identified()) == []
+    assert len(publish(identified())) == 1
+
+
+def test_many_count_as_many(broker, clock):
+    assert answered(broker.publish_many([identified(number=number) for number in range(8)])) == []
+    [error] = answered(broker.publish_many([identified(number=number) for number in range(4)]))
+    assert type(error) is TooManyIdempotencyKeys
+    assert error.retry_after_s == 1.0
+    assert len(taken(broker)) == 8
+
+
+def test_a_request_that_never_has_room_is_refused_for_good(broker):
+    [error] = answered(broker.publish_many([identified(number=number) for number in range(11)]))
+    assert type(error) is RecordRefused
+    assert "up to 10 messages" in str(error)
+    assert answered(broker.publish_many([identified(number=number) for number in range(10)])) == []
+
+
+@pytest.mark.parametrize("age_ms", [13 * HOUR_MS, -13 * HOUR_MS])
+def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_refused(broker, publish, age_ms):
+    [error] = publish(identified(age_ms=age_ms))
+    assert type(error) is RecordRefused
+    assert "12 hours" in str(error)
+    assert broker._producer.taken == []  # noqa: SLF001 -- as above
+    assert publish(identified(age_ms=age_ms * 11 // 13)) == []

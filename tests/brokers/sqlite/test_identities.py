@@ -1,0 +1,329 @@
+"""Identities in the file: when they count, what they cost, and that they are stored with their records."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sampleapp.brokers import IdempotencySettings
+from sampleapp.brokers.sqlite import expiry, publishes, store, writer
+from sampleapp.brokers.sqlite.store import Store
+from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError, RecordTooLarge
+from sampleapp.model import RecordMetadata, ReplayedRecord
+from sampleapp.testing import identity
+from tests.support.brokers import eventually, everything, outcomes, record, settled, within
+from tests.support.faster_time import FasterReactor
+from tests.support.sqlite import other_connection, running, stored
+
+HOUR_S = 3600
+
+
+class TimeOfDay:
+    def __init__(self):
+        self.time_s = 1_700_000_000.0
+
+    def __call__(self):
+        return self.time_s
+
+
+@pytest.fixture
+def time_of_day():
+    return TimeOfDay()
+
+
+@pytest.fixture
+def new_store(path, time_of_day):
+    """Opens the file with a window of an hour."""
+    stores = []
+
+    def new_store():
+        stores.append(Store(path=path, patience_s=5, identity_window_s=HOUR_S, now=time_of_day))
+        return stores[-1]
+
+    yield new_store
+    for each in stores:
+        each.close()
+
+
+def identified(name, value=b"v"):
+    return record("t", value, identity=identity("t", name))
+
+
+def sends(store, *names):
+    """Append records with these ids in one transaction; return whether each was published before."""
+    outcomes = store.append([identified(name) for name in names])
+    assert all(isinstance(each, RecordMetadata) for each in outcomes)
+    return [isinstance(each, ReplayedRecord) for each in outcomes]
+
+
+def identities(path):
+    """How many the file has."""
+    with other_connection(path) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM identity")
+    return count
+
+
+def test_an_id_counts_for_a_time_from_its_first_record_which_a_repeat_does_not_prolong(
+    new_store, time_of_day, path
+):
+    store = new_store()
+    assert sends(store, "a") == [False]
+    time_of_day.time_s += HOUR_S / 2
+    assert sends(store, "a", "b") == [True, False]
+    time_of_day.time_s += HOUR_S / 2 - 1
+    assert sends(store, "b", "a") == [True, True]
+    time_of_day.time_s += 1
+    # It has expired, although it is still there; from now on, it is the id of the second one.
+    assert identities(path) == 2
+    assert sends(store, "a", "a", "b") == [False, True, True]
+    time_of_day.time_s += HOUR_S - 1
+    assert sends(new_store(), "a", "b") == [True, False]
+    assert len(stored(path)) == 4
+    assert identities(path) == 2
+
+
+@pytest.mark.parametrize("set_back_s", [1, HOUR_S, 24 * HOUR_S])
+def test_a_clock_that_is_set_back_lets_no_id_expire(new_store, time_of_day, path, set_back_s):
+    store = new_store()
+    assert sends(store, "a") == [False]
+    time_of_day.time_s -= set_back_s
+    assert sends(store, "a", "b") == [True, False]
+    store.forget_some()
+    time_of_day.time_s += HOUR_S - 1
+    assert sends(store, "a", "b") == [True, True]
+    assert len(stored(path)) == 2
+
+
+def test_ids_that_were_stored_while_the_clock_was_years_ahead_expire(new_store, time_of_day, path):
+    store = new_store()
+    names = [f"{n}" for n in range(450)]
+    time_of_day.time_s += 10 * 365 * 24 * HOUR_S
+    sends(store, *names)
+    time_of_day.time_s -= 10 * 365 * 24 * HOUR_S
+    while store.forget_some():
+        pass
+    assert identities(path) == 450
+    time_of_day.time_s += HOUR_S - 1
+    assert all(sends(store, *names))
+    time_of_day.time_s += 1
+    while store.forget_some():
+        pass
+    assert identities(path) == 0
+    assert not any(sends(store, *names))
+
+
+def test_expired_ids_are_deleted_in_small_transactions(new_store, time_of_day, path):
+    store = new_store()
+    for start in range(0, 450, 50):
+        sends(store, *map(str, range(start, start + 50)))
+    assert not store.forget_some()
+    time_of_day.time_s += HOUR_S
+    sends(store, "last")
+    left = []
+    while store.forget_some():
+        left.append(identities(path))
+    assert left == [251, 51, 1]
+    assert sends(store, "last") == [True]
+    assert len(stored(path)) == 451
+
+
+def test_nothing_is_written_while_no_id_has_expired(new_store, path):
+    store = new_store()
+    sends(store, "a")
+    with other_connection(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        assert not store.forget_some()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_deletes_expired_ids_by_itself(path, time_of_day, monkeypatch):
+    monkeypatch.setattr(expiry, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(store, "_FORGOTTEN_AT_ONCE", 20)
+    window = IdempotencySettings(window_s=HOUR_S)
+    async with running(path, idempotency=window, now=time_of_day) as broker:
+        await within(broker.publish_many([identified(f"{n}") for n in range(100)]))
+        time_of_day.time_s += HOUR_S
+        await within(broker.publish(identified("last")))
+        await eventually(lambda: identities(path) == 1)
+        again = await within(broker.publish(identified("last")))
+    assert isinstance(again, ReplayedRecord)
+    assert len(stored(path)) == 101
+
+
+@pytest_twisted.ensureDeferred
+async def test_expired_ids_are_deleted_after_all_kinds_of_failures(
+    path, time_of_day, monkeypatch, own_connection, no_failure_is_lost
+):
+    monkeypatch.setattr(expiry, "_INTERVAL_S", 0.01)
+    forget_some = Store.forget_some
+    failures = [MemoryError("made up")]
+
+    def failing(self):
+        if failures:
+            raise failures.pop()
+        return forget_some(self)
+
+    monkeypatch.setattr(Store, "forget_some", failing)
+    async with running(path, now=time_of_day) as broker:
+        await within(broker.publish(identified("a")))
+        own_connection.fail_next("DELETE FROM identity", "database or disk is full")
+        time_of_day.time_s += 24 * HOUR_S
+        await eventually(lambda: identities(path) == 0)
+    assert not failures
+    assert [failure.type for failure in no_failure_is_lost] == [MemoryError]
+    no_failure_is_lost.clear()
+
+
+@pytest.mark.parametrize("identified_ones", [0, 1])
+@pytest_twisted.ensureDeferred
+async def test_records_without_an_identity_run_no_statement_for_identities(
+    path, own_connection, identified_ones
+):
+    statements = []
+    async with running(path) as broker:
+        await within(broker.publish(record("t")))
+        own_connection.before_next_use(lambda each: each.set_trace_callback(statements.append))
+        sent = [record("t") for _ in range(250)] + [identified("a")] * identified_ones
+        await within(broker.publish_many(sent))
+    assert any("INSERT INTO record" in each for each in statements)
+    assert any("identity" in each for each in statements) == bool(identified_ones)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [("database or disk is full", BrokerUnavailable), ("disk I/O error", OutcomeUnknown)],
+)
+@pytest_twisted.ensureDeferred
+async def test_an_id_is_rolled_back_with_its_record(path, own_connection, message, error):
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish(identified("before")))
+        own_connection.fail_next_commit(message)
+        assert [type(each) for each in await settled(broker, [identified("a")])] == [error]
+        assert identities(path) == len(stored(path)) == 1
+        await eventually(lambda: broker.health().ready)
+        first, again = await settled(broker, [identified("a"), identified("a")])
+    assert not isinstance(first, ReplayedRecord)
+    assert isinstance(again, ReplayedRecord)
+    assert (first.offset, again.offset) == (1, 1)
+    assert identities(path) == len(stored(path)) == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_id_that_cannot_be_inserted_takes_its_record_with_it(path):
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish(record("t")))
+        with other_connection(path) as connection:
+            connection.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON identity BEGIN SELECT RAISE(ABORT, 'not now'); END"
+            )
+        found = await settled(broker, [record("t"), identified("a")])
+        assert all(isinstance(each, BrokerUnavailable) for each in found)
+        assert len(stored(path)) == 1
+        with other_connection(path) as connection:
+            connection.execute("DROP TRIGGER refuse")
+        await eventually(lambda: broker.health().ready)
+        found = await within(broker.publish(identified("a")))
+    assert (type(found), found.offset) == (RecordMetadata, 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_record_that_is_too_large_does_not_use_its_id(path):
+    # These pages of zeros are never touched, and so never allocated.
+    too_large = identified("large", bytes(1_000_000_001))
+    async with running(path, buffer_bytes=3_000_000_000) as broker:
+        await within(broker.publish(record("t")))
+        sent = [identified("a"), too_large, identified("large"), identified("a")]
+        first, refused, second, again = await within(broker.publish_many(sent))
+    assert isinstance(refused, RecordTooLarge)
+    assert [type(each) for each in (first, second, again)] == [RecordMetadata, RecordMetadata, ReplayedRecord]
+    assert [each.offset for each in (first, second, again)] == [1, 2, 1]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_repeat_is_answered_after_a_sync_as_a_first_record_is(path):
+    # A process may have been killed between the write and the sync of the first commit.
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish(identified("a")))
+        await eventually(lambda: broker.health().ready)
+        before = broker.measures().wal_bytes
+        again = await within(broker.publish(identified("a")))
+        # Only a commit that has written is synced.
+        assert broker.measures().wal_bytes > before
+    assert isinstance(again, ReplayedRecord)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_replayed_place_is_no_reason_to_take_the_file_for_damaged(path, own_connection):
+    async with running(path, clock=FasterReactor()) as broker:
+        await within(broker.publish_many([identified("a"), identified("b")]))
+        with other_connection(path) as connection:
+            # An operator begins a topic from its start.
+            connection.execute("DELETE FROM record")
+            connection.execute("UPDATE topic SET next_offset = 0")
+        await within(broker.publish(record("t")))
+        again = await within(broker.publish(identified("b")))
+        own_connection.fail_next_commit("disk I/O error")
+        await settled(broker, [record("t")])
+        # The file is opened again.
+        await eventually(lambda: broker.health().ready)
+        await within(broker.publish(record("t")))
+    assert isinstance(again, ReplayedRecord)
+    assert again.offset == 1
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Some dozens of records are as a hundred thousand otherwise."""
+    monkeypatch.setattr(publishes, "_SLICE_RECORDS", 3)
+    monkeypatch.setattr(writer, "_TRANSACTION_RECORDS", 8)
+
+
+calls = st.lists(st.lists(st.integers(0, 15) | st.none(), min_size=1, max_size=12), min_size=1, max_size=8)
+"""The ids of the records of each call; ``None`` for a record without one."""
+
+failing = st.dictionaries(
+    st.integers(0, 6), st.sampled_from(["disk I/O error", "database is locked"]), max_size=3
+)
+"""Which commits fail, by how many come before them."""
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=calls, failing=failing)
+@pytest_twisted.ensureDeferred
+async def test_each_id_is_published_once_where_each_answer_says(small_steps, own_connection, calls, failing):
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "log")
+        plain = itertools.count()
+        sent = [
+            [record("t", b"-%d" % next(plain)) if n is None else identified(f"{n}", b"%d" % n) for n in each]
+            for each in calls
+        ]
+        async with running(path, clock=FasterReactor()) as broker:
+            await outcomes([broker.publish(record("other"))])
+            for after, message in failing.items():
+                own_connection.fail_next_commit(message, after=after)
+            ends = await outcomes(
+                [broker.publish_many(each) if each[1:] else broker.publish(each[0]) for each in sent]
+            )
+            own_connection.fail_no_more()
+            again = [await within(broker.publish_many(each)) for each in map(_with_identity, sent)]
+            read = await everything(broker, "t")
+    at = {each.offset: each.value for each in read}
+    for records, end in zip([*sent, *map(_with_identity, sent)], [*ends, *again], strict=True):
+        of_each = end if isinstance(end, list) else [end] * len(records)
+        for each, outcome in zip(records, of_each, strict=True):
+            assert isinstance(outcome, RecordMetadata | PublishError)
+            if isinstance(outcome, RecordMetadata):
+                assert at[outcome.offset] == each.value
+    values = [each.value for each in read if not each.value.startswith(b"-")]
+    assert sorted(values) == sorted({b"%d" % n for each in calls for n in each if n is not None})
+
+
+def _with_identity(records):
+    return [each for each in records if each.identity is not None]
