@@ -3,8 +3,8 @@ The cost of an idempotency key: POST /messages with one, beside POST /messages w
 
 By default on SQLite: CPU of the service for each request, with a new key in each, and with one that was sent
 before. The service parses a head once if requests repeat it, which those with a new key cannot. So they are
-also compared with requests without a key that have another field with a new value. On Kafka, the median at one
-connection shows the round trip that a key takes more.
+also compared with requests without a key that have another field with a new value. On Kafka, the median at
+one connection shows the round trip that a key takes more.
 
     python benchmarks/idempotency.py                               on SQLite, about a minute
     python benchmarks/idempotency.py --broker kafka://HOST:PORT    on a cluster that creates the topic bench
