@@ -88,6 +88,7 @@ async def test_the_seconds_of_retry_after_are_kept(value, expected):
         (422, False, False),
         (429, True, False),
         (500, True, True),
+        (501, False, False),
         (503, True, False),
         (504, True, True),
     ],

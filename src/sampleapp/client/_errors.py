@@ -30,7 +30,9 @@ __all__ = [
 
 MULTIPLE_CHOICES = 300
 INTERNAL_SERVER_ERROR = 500
-SERVICE_UNAVAILABLE = 503
+
+NOTHING_PUBLISHED = frozenset({501, 503})
+"""The statuses from 500 on with which the service promises that nothing was published."""
 
 # By RFC 9110 and RFC 6585, answers to this attempt rather than to this request.
 RETRIABLE = frozenset({408, 429, 500, 502, 503, 504})
@@ -131,9 +133,9 @@ class ProblemError(ClientError):
         self.problem = problem
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
-        # With 503 and 4xx the service promises that nothing was published; with other 5xx it does not know.
+        # 4xx refuse a request; with other 5xx the service does not know.
         self.possibly_published = (
-            problem.status >= INTERNAL_SERVER_ERROR and problem.status != SERVICE_UNAVAILABLE
+            problem.status >= INTERNAL_SERVER_ERROR and problem.status not in NOTHING_PUBLISHED
         )
 
 
