@@ -138,6 +138,17 @@ async def test_repeating_ends_with_the_last_error_after_the_time_that_the_client
     assert 4 <= len(service.script.requests) <= 10
 
 
+@pytest.mark.parametrize("last", [503, 422, 429])
+@pytest_twisted.ensureDeferred
+async def test_the_last_error_is_in_doubt_if_an_earlier_attempt_was(last):
+    service = Service(refusal(504), *[refusal(last)] * 50, repeat_for_s=10)
+    failure = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
+    assert (failure.value.problem.status, failure.value.possibly_published) == (last, True)
+    service = Service(*[refusal(last)] * 50, repeat_for_s=10)
+    failure = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
+    assert (failure.value.problem.status, failure.value.possibly_published) == (last, False)
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_client_that_was_given_no_time_does_not_repeat():
     service = Service(refusal(503), answer(200), repeat_for_s=0)

@@ -56,15 +56,18 @@ class Repeats:
 
         Refusals for the caller's rate (429) are not repeated.
 
-        :raise ClientError: the error of the last attempt.
+        :raise ClientError: the error of the last attempt. It is ``possibly_published`` if any attempt was.
         """
         until_s = self._clock.seconds() + self._repeat_for_s
         failures = 0
+        possibly_published = False
         while True:
             try:
                 return await request()
             except ClientError as error:
                 failures += 1
+                possibly_published |= error.possibly_published
+                error.possibly_published = possibly_published
                 pause_s = _pause_s(error, failures)
                 if not _may_succeed(error) or self._clock.seconds() + pause_s > until_s:
                     raise
