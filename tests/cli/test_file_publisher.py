@@ -651,3 +651,48 @@ def test_a_batch_with_a_key_is_given_up_after_the_time_for_which_lines_wait():
             publisher.refuse(refusal(504))
         clock.advance(1)
     assert reported(ended)[0] == "Lines 1-2: Title (504): Detail. May have been published."
+
+
+@pytest.mark.parametrize(
+    "last",
+    [ServiceUnreachable("Nothing there."), refusal(503), TooManyRequests(problem(429)), refusal(422)],
+    ids=["unreachable", "busy", "too much", "refused"],
+)
+def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(last):
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
+    publisher.refuse(AnswerLost("Cut."))
+    clock.advance(1)
+    for _ in range(400):
+        if publisher.waiting:
+            publisher.refuse(last)
+        clock.advance(1)
+    # In smaller batches they would have other keys.
+    assert {tuple(batch) for batch in publisher.batches} == {("1", "2")}
+    failed, *_, numbers = reported(ended)
+    assert failed == f"Lines 1-2: {last} May have been published."
+    assert numbers == "Published 0 lines, 2 failed."
+
+
+def test_lines_with_a_key_are_in_doubt_if_the_command_is_interrupted_after_such_a_request():
+    publisher, clock = Publisher(), Clock()
+    ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
+    publisher.refuse(AnswerLost("Cut."))
+    ended.cancel()
+    assert reported(ended)[0] == "Lines 1-2: interrupted before the answer. May have been published."
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(422, "idempotency-not-enabled"), (501, "idempotency-not-supported")]
+)
+def test_the_rest_is_not_sent_if_the_service_takes_no_keys_for_the_topic(status, kind):
+    publisher = Publisher()
+    ended = publishing(publisher, b"1\n" * 1500, in_flight=1, is_idempotent=True)
+    refused = Problem(type=f"urn:sampleapp:problem:{kind}", title="No keys", status=status, detail="None.")
+    publisher.refuse(ProblemError(refused))
+    assert (len(publisher.keys), publisher.waiting) == (1, [])
+    assert reported(ended) == [
+        f"Lines 1-1000: No keys ({status}): None.",
+        "Stopped after line 1000: the lines that follow were not sent; they would be refused as well.",
+        "Published 0 lines, 1000 failed.",
+    ]

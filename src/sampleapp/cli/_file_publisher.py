@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
@@ -44,6 +44,8 @@ _REFUSED_FOR_A_LINE = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
+_NO_KEYS = frozenset({"idempotency-not-enabled", "idempotency-not-supported"})
+"""The last parts of the types of problems that any request with an idempotency key has for this topic."""
 _COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
 
 _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", re.DOTALL)
@@ -100,6 +102,8 @@ class _Parcel(Struct, frozen=True):
     lines: Sequence[Line]
     contents: Sequence[str]
     """The text of each line."""
+    in_doubt: bool = False
+    """True if an earlier request with the same idempotency key may have published some of the lines."""
 
     def select(self, indices: Iterable[int]) -> _Parcel:
         chosen = list(indices)
@@ -199,7 +203,7 @@ class _Publisher:
             waiting.extendleft(reversed(await self._send(waiting.popleft())))
         for unsent in waiting:
             for line in unsent.lines:
-                self._report.fail(line.number, _NOT_SENT)
+                self._report.fail(line.number, _NO_ANSWER if unsent.in_doubt else _NOT_SENT)
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
@@ -210,7 +214,8 @@ class _Publisher:
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedAnswer) as error:
-            smaller = self._smaller(parcel, error)
+            # Smaller batches would have other keys, and publish lines of the earlier request twice.
+            smaller = None if parcel.in_doubt else self._smaller(parcel, error)
             return self._settle(parcel, [error] * len(parcel.lines)) if smaller is None else smaller
         except ClientError as error:
             return self._settle(parcel, [error] * len(parcel.lines))
@@ -248,15 +253,15 @@ class _Publisher:
                 self._report.fail(parcel.lines[index].number, reason)
             rest = [index for index in range(count) if index not in wrong]
             return [parcel.select(rest)] if rest else []
-        if status in _REFUSED_FOR_A_LINE and count > 1:
+        if status in _REFUSED_FOR_A_LINE and count > 1 and not _concerns_all_lines(error):
             self._note_refusal(error)
             return parcel.pieces(-(-count // 2))
         return None
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
         """Report the outcomes of lines; return the lines to send again."""
-        if self._is_idempotent and self._may_send_all_again(outcomes):
-            return [parcel]
+        if self._is_idempotent and (whole := self._whole_again(parcel, outcomes)) is not None:
+            return [whole]
         report = self._report
         again: list[tuple[int, ClientError]] = []
         latest = -1
@@ -285,22 +290,27 @@ class _Publisher:
             elif not self._is_idempotent and self._pace.schedule_retry(error):
                 allowed.append(index)
             else:
-                report.fail(parcel.lines[index].number, parcel.with_line_numbers(str(error)))
+                self._fail(parcel, index, error)
         self._progress(report)
         return [parcel.select(allowed)] if allowed else []
 
-    def _may_send_all_again(self, outcomes: Sequence[_Outcome]) -> bool:
-        """Schedule another attempt with the same key, which publishes only what is not published yet."""
-        errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError) and outcome.retriable]
-        if not errors or not self._pace.schedule_retry(errors[0]):
-            return False
+    def _whole_again(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> _Parcel | None:
+        """Schedule another attempt with the same key, which publishes only the missing lines."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
+        retriable = [error for error in errors if error.retriable]
+        if not retriable or not self._pace.schedule_retry(retriable[0]):
+            return None
         self._progress(self._report)
-        return True
+        in_doubt = parcel.in_doubt or any(error.possibly_published for error in errors)
+        return structs.replace(parcel, in_doubt=in_doubt)
 
     def _fail_for_good(self, parcel: _Parcel, index: int, error: ClientError) -> None:
         self._note_refusal(error)
+        self._fail(parcel, index, error)
+
+    def _fail(self, parcel: _Parcel, index: int, error: ClientError) -> None:
         reason = parcel.with_line_numbers(str(error))
-        doubt = " May have been published." if error.possibly_published else ""
+        doubt = " May have been published." if error.possibly_published or parcel.in_doubt else ""
         self._report.fail(parcel.lines[index].number, f"{reason}{doubt}")
 
     def _note_refusal(self, error: ClientError) -> None:
@@ -310,7 +320,14 @@ class _Publisher:
             return
         self._pace.record_success()
         # The other lines have the same caller and the same topic.
-        self._report.refused = self._report.refused or isinstance(error, Unauthorized | Forbidden)
+        self._report.refused = self._report.refused or _concerns_all_lines(error)
+
+
+def _concerns_all_lines(error: ClientError) -> bool:
+    """Return true if the service refuses the caller, or idempotency keys for the topic."""
+    if isinstance(error, ProblemError) and error.problem.type.rpartition(":")[2] in _NO_KEYS:
+        return True
+    return isinstance(error, Unauthorized | Forbidden)
 
 
 def _idempotency_key(messages: Sequence[Message], parcel: _Parcel) -> str:

@@ -130,10 +130,10 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
     "--idempotent",
     "is_idempotent",
     is_flag=True,
-    help="Send an idempotency key, so that a request whose outcome is not known is made again without "
-    "publishing twice. With --lines FILE, the keys depend only on the lines, their numbers and the other "
-    "options: after an interruption, the same command publishes the rest of the file. On Kafka, the topic "
-    "needs --idempotent-topic of the service.",
+    help="Send an idempotency key, so that a request whose outcome is not known is repeated without "
+    "publishing twice. With --lines FILE, the keys depend only on the lines, their numbers, --key, --header "
+    "and --timestamp: after an interruption, the same command publishes the rest of the unchanged file. On "
+    "Kafka, the topic needs --idempotent-topic of the service.",
 )
 @click.option(
     "--raw",
@@ -307,13 +307,13 @@ def _publish_lines(
             max_idle_connections=requests,
         )
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
+            # The batches of a pipe are not the same another time: they have the lines that have arrived.
+            is_repeatable = is_idempotent and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             report = await publish_lines(
                 client=client,
                 template=template,
                 source=LineSource(
-                    ChunkReader(file=file, reactor=reactor).read,
-                    # A pipe may have its next line much later.
-                    waits_for_all=is_idempotent and stat.S_ISREG(os.fstat(file.fileno()).st_mode),
+                    ChunkReader(file=file, reactor=reactor).read, waits_for_all=is_repeatable
                 ),
                 in_flight=requests,
                 clock=reactor,
@@ -322,8 +322,8 @@ def _publish_lines(
             )
         for sentence in report.sentences():
             note(sentence)
-        if is_idempotent and not report.complete:
-            note("The same command publishes what is left, and nothing twice.")
+        if is_repeatable and not report.complete:
+            note("You can run the same command again: if the file is unchanged, no line is published twice.")
         if report.interrupted:
             raise click.exceptions.Exit(INTERRUPTED)
         if not report.complete:
