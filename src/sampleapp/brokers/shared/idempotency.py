@@ -17,7 +17,7 @@ def _no_topic(_topic: str) -> bool:
 
 
 class IdempotencySettings(Struct, frozen=True, kw_only=True):
-    """How long identities are remembered, and where they are allowed."""
+    """Limits for records with an identity: time, topics and rate."""
 
     window_s: float = 86_400.0
     """Brokers of this service alone remember an identity for this time from the first record, in seconds."""
