@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_kafka.cluster import Cluster
 from tests.real_kafka.distribution import ARE_NAMED, VERSIONS, KafkaNotAvailable, get, why_not
-from tests.real_kafka.listeners import PASSWORD, USER, Certificates, authorizer, listeners
+from tests.real_kafka.listeners import PASSWORD, PROXIED, USER, Certificates, authorizer, listeners
 from tests.real_kafka.publishers import RECOVERY
 from tests.real_kafka.service import kafka_url
 from tests.support.live_service import LiveService
@@ -110,7 +110,10 @@ def one_node(version, certificates, tmp_path_factory):
 @pytest.fixture(scope="session")
 def same_three_nodes(version, tmp_path_factory):
     with Cluster(
-        version=version, nodes=3, directory=tmp_path_factory.mktemp(f"kafka-{version}-three")
+        version=version,
+        nodes=3,
+        directory=tmp_path_factory.mktemp(f"kafka-{version}-three"),
+        listeners=[PROXIED],
     ) as cluster:
         yield cluster
 

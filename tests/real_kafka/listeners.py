@@ -24,6 +24,7 @@ from tests.support.secrets import secret
 
 __all__ = [
     "PASSWORD",
+    "PROXIED",
     "SESSION_LIFETIME_S",
     "USER",
     "Certificates",
@@ -35,6 +36,9 @@ __all__ = [
 
 USER = "gateway"
 PASSWORD = secret("Xyzzy-42-do-not-show", "a password")
+
+PROXIED = Listener(name="PROXIED", is_behind_proxy=True)
+"""For a `DroppingProxy` on its other port."""
 
 SESSION_LIFETIME_S = 3
 """After which a connection that came in with SCRAM-SHA-256, or with a token, is closed (KIP-368)."""
@@ -144,7 +148,7 @@ def listeners(certificates: Certificates, version: str) -> list[Listener]:
     }
     one_mechanism = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     good = tls(certificates.server)
-    found = [Listener(name="PROXIED", is_behind_proxy=True)]
+    found = [PROXIED]
     if PEM.is_in(version):
         found += [
             Listener(name="TLS", protocol="SSL", settings=good),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import threading
 import time
 from os import environ
@@ -26,8 +25,8 @@ from tests.real_kafka.admin import new_topic
 from tests.real_kafka.reading import read_all
 from tests.real_kafka.service import kafka_url
 from tests.real_kafka.stream_clients import Reference, StreamClient, check_items
+from tests.real_kafka.world import ReturningService, World
 from tests.real_kafka.writing import produce
-from tests.support.live_service import LiveService
 from tests.support.waiting import wait_until
 
 SEED = int(environ.get("SAMPLEAPP_STREAMS_SEED", "1"))
@@ -151,38 +150,23 @@ class Writer:
         )
 
 
-class World:
-    """The cluster, the services and the writer, and what may happen to them."""
+class StreamsWorld(World):
+    """The writer as well, and what else may happen to a topic."""
 
     def __init__(self, cluster, services, writer, reference):
-        self.cluster, self.services, self.writer, self.reference = cluster, services, writer, reference
-        self.topic = writer.topic
-        self.random = random.Random(SEED)
+        super().__init__(cluster, services, writer.topic, seed=SEED)
+        self.writer, self.reference = writer, reference
 
     def faults(self):
-        return [
-            self.kill_a_node,
-            self.freeze_a_node,
-            self.elect,
-            self.kill_a_service,
-            self.stop_a_service,
-            self.freeze_a_service,
-            self.add_partitions,
-            self.delete_records,
-            self.make_the_topic_again,
-        ]
+        return [*super().faults(), self.add_partitions, self.delete_records, self.make_the_topic_again]
 
     def suffer(self, count):
-        """Have so many faults, each one once before any comes again; return their names."""
-        done, remaining = [], []
+        """Have so many faults; return their names."""
         for _ in range(count):
-            remaining = remaining or self.random.sample(self.faults(), len(self.faults()))
-            fault = remaining.pop()
-            done.append(fault.__name__)
             time.sleep(self.random.uniform(0.5, 3))
-            fault()
+            self.happen()
         time.sleep(3)
-        return done
+        return self.happened
 
     def snapshot(self):
         self.reference.add(self.writer.generation, read_all(self.cluster.bootstrap, self.topic))
@@ -200,49 +184,6 @@ class World:
             return len(ends_of(self.reference, generation)) == partitions * len(KEYS)
 
         wait_until(is_complete, "transactions that were left open have ended", deadline_s=90)
-
-    def _node(self):
-        return self.random.choice(self.cluster.nodes)
-
-    def _back(self):
-        self.cluster.restore()
-        self.cluster.admin.wait_until_in_sync(self.topic, 3)
-
-    def kill_a_node(self):
-        self._node().kill9()
-        time.sleep(self.random.uniform(2, 8))
-        self._back()
-
-    def freeze_a_node(self):
-        node = self._node()
-        node.freeze()
-        time.sleep(self.random.uniform(2, 14))
-        node.thaw()
-        self._back()
-
-    def elect(self):
-        node = self._node()
-        node.stop()
-        node.start()
-        self._back()
-        self.cluster.admin.elect(self.topic, partitions=range(self.writer.partitions))
-
-    def kill_a_service(self):
-        service = self.random.choice(self.services)
-        service.kill()
-        time.sleep(self.random.uniform(0, 2))
-        service.start()
-
-    def stop_a_service(self):
-        service = self.random.choice(self.services)
-        service.stop()
-        service.start()
-
-    def freeze_a_service(self):
-        service = self.random.choice(self.services)
-        service.signal(signal.SIGSTOP)
-        time.sleep(self.random.uniform(1, 6))
-        service.signal(signal.SIGCONT)
 
     def add_partitions(self):
         self.cluster.admin.add_partitions(self.topic, self.writer.partitions + 1)
@@ -274,38 +215,6 @@ class World:
             self.writer.generation += 1
 
 
-class Service:
-    """A service that comes back on its port."""
-
-    def __init__(self, directory, broker):
-        directory.mkdir()
-        self._directory, self._broker = directory, broker
-        self._listen = "tcp:0:interface=127.0.0.1"
-        self.output = ""
-        self.start()
-
-    def start(self):
-        self.live = LiveService(
-            directory=self._directory,
-            broker=self._broker,
-            listen=self._listen,
-            options=["--drain-delay", "0", "--drain-timeout", "4"],
-        )
-        self.url = self.live.url
-        self._listen = f"tcp:{self.url.rstrip('/').rpartition(':')[2]}:interface=127.0.0.1"
-
-    def kill(self):
-        self.live.kill()
-        self.output += self.live.output
-
-    def stop(self):
-        self.live.stop()
-        self.kill()
-
-    def signal(self, number):
-        self.live.process.send_signal(number)
-
-
 CLIENTS = {
     "all": {},
     "another": {},
@@ -322,7 +231,7 @@ WANTED = {
 @pytest.fixture
 def services(three_nodes, tmp_path):
     """Two of them."""
-    made = [Service(tmp_path / f"service-{n}", kafka_url(three_nodes)) for n in range(2)]
+    made = [ReturningService(tmp_path / f"service-{n}", kafka_url(three_nodes)) for n in range(2)]
     yield made
     for each in made:
         each.kill()
@@ -350,7 +259,7 @@ def test_each_client_gets_each_record_once_and_in_order_or_is_told(three_nodes, 
     three_nodes.admin.wait_until_in_sync(topic, 3)
     reading = clients(topic)
     with Writer(three_nodes, topic, random.Random(SEED)) as writer:
-        world = World(three_nodes, services, writer, Reference())
+        world = StreamsWorld(three_nodes, services, writer, Reference())
         done = world.suffer(FAULTS)
         with writer.paused():
             world.end_generation()
