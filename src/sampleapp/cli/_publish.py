@@ -312,9 +312,7 @@ def _publish_lines(
             report = await publish_lines(
                 client=client,
                 template=template,
-                source=LineSource(
-                    ChunkReader(file=file, reactor=reactor).read, waits_for_all=is_repeatable
-                ),
+                source=LineSource(ChunkReader(file=file, reactor=reactor).read, waits_for_all=is_repeatable),
                 in_flight=requests,
                 clock=reactor,
                 progress=progress,
