@@ -11,7 +11,8 @@ async function publish(path, request) {
       ...request,
       signal: AbortSignal.timeout(60_000),
     }).catch((error) => error);
-    const isFinal = answer.status && ![429, 500, 503, 504].includes(answer.status);
+    const mayPass = [408, 429, 500, 502, 503, 504].includes(answer.status);
+    const isFinal = answer.status && !mayPass;
     if (isFinal || attempt === 8) return answer;
     const pause = Math.random() * 2 ** (attempt - 1);
     const seconds = Number(answer.headers?.get("Retry-After") ?? pause);

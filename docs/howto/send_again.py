@@ -12,7 +12,7 @@ RETRIES = Retry(
     total=8,
     # By default, POST is not repeated. With Idempotency-Key it may be.
     allowed_methods=None,
-    status_forcelist=(429, 500, 503, 504),
+    status_forcelist=(408, 429, 500, 502, 503, 504),
     # Wait for Retry-After, or 0.5, 1, 2, … seconds.
     backoff_factor=0.5,
     raise_on_status=False,

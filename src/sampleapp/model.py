@@ -169,7 +169,7 @@ class RecordMetadata(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReplayedRecord(RecordMetadata, frozen=True, kw_only=True, gc=False):
-    """The position of a record that was published when it was sent before. Now nothing was published."""
+    """The position of a record that an earlier request with the same idempotency key has published."""
 
 
 class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):

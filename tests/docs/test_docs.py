@@ -235,6 +235,7 @@ HTTP = "docs/reference/http"
         (["docs/tutorial.rst"], 6),
         (["docs/howto/languages/curl.rst"], 6),
         (["docs/howto/read_a_topic.rst"], 5),
+        (["docs/howto/send-again.rst"], 2),
         ([f"{HTTP}/messages.rst"], 2),
         ([f"{HTTP}/batches.rst"], 3),
         ([f"{HTTP}/topics.rst"], 5),
@@ -453,6 +454,9 @@ def test_the_program_with_fetch_publishes_a_batch_a_body_and_a_tombstone(project
     )
 
 
+PLACE = '{"topic":"orders","partition":0,"offset":0}\n'
+
+
 class FailingServer(BaseHTTPRequestHandler):
     """Cuts the first connection, then answers 504, then 503, and then 200 to each request."""
 
@@ -471,9 +475,9 @@ class FailingServer(BaseHTTPRequestHandler):
             self.send_header("Retry-After", "0")
         if status == 200:
             self.send_header("Idempotent-Replayed", "true")
-        self.send_header("Content-Length", "3")
+        self.send_header("Content-Length", str(len(PLACE)))
         self.end_headers()
-        self.wfile.write(b"{}\n")
+        self.wfile.write(PLACE.encode())
 
     def log_message(self, *_):
         pass
@@ -494,28 +498,60 @@ def failing_server():
     "command",
     [
         (sys.executable, "-W", "error", "send_again.py"),
+        (sys.executable, "-W", "error", "send_again_with_httpx.py"),
+        (sys.executable, "-W", "error", "send_again_with_twisted.py"),
         pytest.param(
             ("node", "send_again.mjs"),
             marks=pytest.mark.skipif(shutil.which("node") is None, reason="this machine has no Node.js"),
         ),
+        pytest.param(
+            ("go", "run", "send_again.go"),
+            marks=pytest.mark.skipif(shutil.which("go") is None, reason="this machine does not have Go"),
+        ),
     ],
-    ids=["requests", "fetch"],
+    ids=["requests", "httpx", "twisted", "fetch", "go"],
 )
 @pytest.mark.page
 def test_the_programs_that_send_again_do_so_with_the_same_key_until_the_outcome_is_known(
     project, service, command
 ):
     *start, name = command
+    if "httpx" in name:
+        pytest.importorskip("httpx")
     program = (*start, project / "docs/howto" / name)
+
+    def outcome(*arguments):
+        """Return whether the program says that an earlier request published the record, and its offset."""
+        code, shown, errors = printed_by(*program, *arguments, deadline_s=GO_DEADLINE_S)
+        assert (code, errors) == (0, "")
+        return "published before" in shown, int(re.findall(r"\d+", shown)[-1])
+
     with failing_server() as server:
-        shown = printed_by(*program, f"http://127.0.0.1:{server.server_port}/")
-    assert shown == (0, "200, published before: {}\n", "")
+        assert outcome(f"http://127.0.0.1:{server.server_port}/") == (True, 0)
     assert len(server.attempts) == 4
     ((key, message),) = {(key, json.dumps(message)) for key, message in server.attempts}
-    assert (len(key), json.loads(message)) == (36, {"topic": "orders", "key": "17", "content": "paid"})
-    code, shown, errors = printed_by(*program, service.url, "a-key-of-" + name)
-    assert (code, errors) == (0, "")
-    assert shown.startswith('200: {"topic":"orders","partition":0,"offset":')
+    assert len(key.strip('"')) in {32, 36}
+    assert json.loads(message) == {"topic": "orders", "key": "17", "content": "paid"}
+    before = stored(service, "orders")
+    assert outcome(service.url, "a-key-of-" + name) == (False, len(before))
+    assert outcome(service.url, "a-key-of-" + name) == (True, len(before))
+    assert stored(service, "orders") == [*before, ("17", "paid")]
+
+
+@needs_curl
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="this machine does not have openssl")
+@pytest.mark.page
+def test_the_command_of_curl_that_sends_again_does_so_with_the_same_key(project):
+    page = (project / "docs/howto/send-again.rst").read_text(encoding="utf-8")
+    command = dedent(re.search(r"^ +curl --retry .*\n(?: .*\n)+", page, re.MULTILINE)[0])
+    with failing_server() as server:
+        here = command.replace(ADDRESS, f"127.0.0.1:{server.server_port}")
+        code, shown, _ = printed_by("sh", "-c", here, deadline_s=60)
+    # It prints the answers that it repeats after, too: they are empty here.
+    assert (code, shown) == (0, PLACE + PLACE + PLACE)
+    ((key, message),) = {(key, json.dumps(message)) for key, message in server.attempts}
+    assert (len(server.attempts), len(key)) == (4, 32)
+    assert json.loads(message) == {"topic": "orders", "key": "17", "content": "paid"}
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="this machine does not have Go")

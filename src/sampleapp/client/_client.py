@@ -85,8 +85,7 @@ class Client:
         :param agent: makes the requests, instead of the client's own agent.
         :param timeout_s: seconds for one request, from the call to the last byte of the answer.
         :param repeat_for_s: seconds in which the client repeats a request with an idempotency key after an
-            error that may pass: 500, 502, 503, 504, no connection, or one that ends before the answer. 0 for
-            never.
+            error that may pass: 408, 500, 502, 503, 504, no connection, or no answer. 0 for never.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
         :raise ValueError: the base URL or the token is invalid.
