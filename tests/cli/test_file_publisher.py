@@ -293,7 +293,7 @@ def test_a_batch_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_
     while publisher.waiting:
         publisher.acknowledge()
     assert reported(ended) == [
-        "Nothing was sent for 3 seconds in all: the caller's rate was used up.",
+        "Nothing was sent for 3 seconds in all: a rate limit was reached (429).",
         "Published 4 lines, 0 failed.",
     ]
 

@@ -69,7 +69,7 @@ class Report:
         elif self.interrupted:
             yield f"Interrupted {after}: the lines that follow were not sent."
         if self.held_back_s:
-            yield f"Nothing was sent for {_seconds(self.held_back_s)} in all: the caller's rate was used up."
+            yield f"Nothing was sent for {_seconds(self.held_back_s)} in all: a rate limit was reached (429)."
         if self.waited_s:
             yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service was busy or away."
         lines = "line" if self.published == 1 else "lines"
