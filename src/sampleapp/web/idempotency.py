@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from sampleapp.access import Caller
 from sampleapp.errors import Fault, InvalidParameters, PublishError
@@ -35,6 +36,8 @@ REPLAYED: Final = (b"Idempotent-Replayed", b"true")
 
 SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempotency-Key, is safe."
 """The end of the detail of a problem whose records may have been published."""
+
+T = TypeVar("T")
 
 
 def scope_of(request: Request) -> IdempotencyScope | None:
@@ -111,7 +114,7 @@ class IdempotentRecords:
         """Count records that have one result: this error."""
         self.results[_result(error)] += count
 
-    async def answer(self, publishing: Deferred[RecordMetadata], length: int) -> Answer:
+    def answer(self, publishing: Deferred[RecordMetadata], length: int) -> Deferred[Answer]:
         """
         Return the answer for one record.
 
@@ -119,13 +122,15 @@ class IdempotentRecords:
         :param length: of its key and value, in bytes.
         """
         self.begin(1)
-        try:
-            record = await publishing
-        except PublishError as error:
-            self.add([error])
-            return repeatable_answer(error)
-        finally:
-            self.end(1)
+        return publishing.addBoth(self._ended).addCallbacks(
+            self._answer, self._refusal, callbackArgs=(length,)
+        )
+
+    def _ended(self, result: T) -> T:
+        self.end(1)
+        return result
+
+    def _answer(self, record: RecordMetadata, length: int) -> Answer:
         self.add([record])
         answer = published_answer(record, length)
         if not isinstance(record, ReplayedRecord):
@@ -133,6 +138,13 @@ class IdempotentRecords:
         return replace(
             answer, headers=(*answer.headers, REPLAYED), record=None, record_bytes=0, replayed=record
         )
+
+    def _refusal(self, failure: Failure) -> Answer | Failure:
+        error = failure.value
+        if not isinstance(error, PublishError):
+            return failure
+        self.add([error])
+        return repeatable_answer(error)
 
 
 def _result(outcome: Outcome) -> str:

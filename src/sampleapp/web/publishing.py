@@ -13,7 +13,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
-from sampleapp.model import Record, RecordMetadata
+from sampleapp.model import Record
 from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.idempotency import IdempotentRecords
@@ -62,7 +62,7 @@ class Publisher:
         publishing = self.broker.publish(record)
         if record.identity is None:
             return publishing.addCallback(published_answer, length_of(record))
-        return self._publish_once(publishing, record)
+        return self.idempotent_records.answer(publishing, length_of(record))
 
     def publish_to(
         self,
@@ -95,10 +95,7 @@ class Publisher:
         publishing = self.broker.publish(record)
         if scope is None:
             return publishing.addCallback(published_answer, length_of(record))
-        return self._publish_once(publishing, record)
-
-    def _publish_once(self, publishing: Deferred[RecordMetadata], record: Record) -> Deferred[Answer]:
-        return Deferred.fromCoroutine(self.idempotent_records.answer(publishing, length_of(record)))
+        return self.idempotent_records.answer(publishing, length_of(record))
 
 
 def trace_of(request: Request) -> RecordHeaders:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sampleapp.web.request_errors import MalformedRequest
+from sampleapp.web.server.fields import FieldParser
 from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import request_bytes
 from tests.web.http import JSON, MESSAGE, assert_problem, chunked, raw
@@ -222,3 +226,50 @@ def test_the_host_of_a_target_counts_instead_of_the_field():
         assert head.fields.all(b"Host") == (host,)
     head = parse_head(b"GET http://b/ HTTP/1.0\r\n\r\n")
     assert head.fields.all(b"Host") == (b"b",)
+
+
+def head_with(*lines):
+    return b"POST /messages HTTP/1.1\r\nHost: a\r\n%b\r\n" % b"".join(b"%b\r\n" % line for line in lines)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b"Idempotency-Key: a",
+                b"IDEMPOTENCY-key:b \t",
+                b"X-Y: c",
+                b"X-Idempotency-Key: d",
+                b"Idempotency-Key:",
+                b"Idempotency-Key: \xff",
+                b"Idempotency-Key: e\tf",
+            ]
+        ),
+        max_size=4,
+    )
+)
+def test_heads_that_are_alike_but_for_their_key_are_told_apart(lines):
+    for _ in range(2):
+        found: dict[bytes, tuple[bytes, ...]] = {}
+        for line in lines:
+            name, _, value = line.partition(b":")
+            found[name.lower()] = (*found.get(name.lower(), ()), value.strip(b" \t"))
+        fields = parse_head(head_with(*lines)).fields
+        assert {name: fields.all(name) for name in fields.names()} == {b"host": (b"a",), **found}
+
+
+@pytest.mark.parametrize(
+    "line", [b"Idempotency-Key: a\x00", b"Idempotency-Key: a\r\n b", b"Idempotency-Key : a"]
+)
+def test_a_key_that_the_grammar_does_not_allow_is_refused_after_one_that_it_allows(line):
+    parse_head(head_with(b"Idempotency-Key: a"))
+    with pytest.raises(MalformedRequest):
+        parse_head(head_with(line))
+
+
+def test_a_head_is_parsed_once_for_all_keys(monkeypatch):
+    parse_head(head_with(b"Idempotency-Key: 1", b"X-Alike: all"))
+    monkeypatch.setattr(FieldParser, "feed", None)
+    assert parse_head(head_with(b"Idempotency-Key: 2", b"X-Alike: all")).fields.all(b"idempotency-key") == (
+        b"2",
+    )

@@ -59,6 +59,12 @@ class Fields:
         """Set a field, and remove all other fields of this name."""
         self._values[name.lower()] = (value,)
 
+    def with_value(self, name: bytes, value: bytes) -> Fields:
+        """Return a copy in which a field is replaced as by `replace`."""
+        fields = Fields()
+        fields._values = {**self._values, name.lower(): (value,)}
+        return fields
+
     def all(self, name: bytes) -> tuple[bytes, ...]:
         """Return the values of all fields of this name, in their order."""
         return self._values.get(name.lower(), ())

@@ -13,6 +13,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sampleapp.web.request_errors import (
     BodyTooLarge,
@@ -40,7 +41,7 @@ MAX_HEAD: Final = 16 * 1024
 """The greatest length of a head, in bytes."""
 END_OF_HEAD: Final = b"\r\n\r\n"
 
-# Two megabytes at most, with their values.
+# Three megabytes at most, with their values, for both kinds of heads that are remembered.
 _MAX_REMEMBERED: Final = 512
 _LONGEST_REMEMBERED: Final = 1024
 
@@ -51,6 +52,8 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _LENGTH = re.compile(rb"^(Content-Length:[ \t]*)[0-9]+", re.IGNORECASE | re.MULTILINE)
 _GREATEST_LENGTH: Final = 2**63 - 1
+# A value without a control character, which the parser would refuse.
+_KEY = re.compile(rb"\nIdempotency-Key:([ -~]*)(?=\r\n)", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 # The blanks around a value are cut later: with a pattern, that takes time with the cube of their number.
 _REQUEST_ID_LINE = re.compile(rb"\r\nX-Request-Id:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
@@ -101,6 +104,19 @@ def parse_head(data: bytes) -> Head:
 
 
 def _parse_head(data: bytes) -> Head:
+    key = _KEY.search(data)
+    if key is None:
+        return _parse_whole_head(data)
+    # Requests with a new key each are otherwise alike.
+    start, end = key.span(1)
+    head = _remembered_without_key(data[:start] + data[end:])
+    if head.fields.all(b"idempotency-key") != (b"",):
+        # There is another one.
+        return _parse_whole_head(data)
+    return replace(head, fields=head.fields.with_value(b"idempotency-key", key[1].strip(BLANKS)))
+
+
+def _parse_whole_head(data: bytes) -> Head:
     line = _REQUEST_LINE.match(data)
     if line is None:
         raise _not_a_request_line(data)
@@ -123,6 +139,7 @@ def _parse_head(data: bytes) -> Head:
 
 # Refused heads are not remembered: `lru_cache` keeps no exceptions.
 _remembered = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_head)
+_remembered_without_key = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_whole_head)
 
 
 class PartialHead:
