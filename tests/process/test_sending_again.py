@@ -16,6 +16,8 @@ from tests.support.waiting import wait_until
 
 CALLERS = 8
 LIVES = 12
+# On a busy machine, a service is rarely killed between a commit and its answer.
+MOST_LIVES = 60
 
 
 class Caller(threading.Thread):
@@ -28,6 +30,8 @@ class Caller(threading.Thread):
         self.answers = {}
         """The answers for each content: place, and whether it was a replay."""
         self.again_after_a_loss = 0
+        self.has_found_an_unanswered_record = False
+        """Whether a first answer was a replay: the record was stored, and its service killed before the answer."""
         self.is_enough = threading.Event()
         self._random = random.Random(seed)
         self._connections = {}
@@ -40,6 +44,7 @@ class Caller(threading.Thread):
             self._number += count
             for _ in range(self._random.randint(1, 4)):
                 for content, found in zip(contents, self._sent_until_known(contents), strict=True):
+                    self.has_found_an_unanswered_record |= found[1] and content not in self.answers
                     self.answers.setdefault(content, []).append(found)
         for connection in self._connections.values():
             connection.close()
@@ -76,7 +81,9 @@ def test_after_kill_9_at_any_moment_each_record_is_once_where_every_answer_said(
     callers = [Caller(services, f"{n}", seed=n) for n in range(CALLERS)]
     for each in callers:
         each.start()
-    for life in range(LIVES):
+    for life in range(MOST_LIVES):
+        if life >= LIVES and any(each.has_found_an_unanswered_record for each in callers):
+            break
         before = sum(len(each.answers) for each in callers)
         wait_until(
             lambda before=before: sum(len(each.answers) for each in callers) > before + 100, "100 records"
@@ -106,7 +113,7 @@ def test_after_kill_9_at_any_moment_each_record_is_once_where_every_answer_said(
         assert mine == list(each.answers)
     # Enough was lost, and found again.
     assert sum(each.again_after_a_loss for each in callers) >= LIVES
-    assert any(found[0][1] for found in answers.values()), "no first answer was a replay"
+    assert any(each.has_found_an_unanswered_record for each in callers)
     with closing(sqlite3.connect(tmp_path / "broker.sqlite3")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert database.execute("SELECT count(*) FROM identity").fetchall() == [(len(stored),)]

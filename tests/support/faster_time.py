@@ -1,11 +1,12 @@
-"""A reactor on which time goes faster, for tests of what waits for seconds."""
+"""Reactors on which time goes faster, or only when the test says so, for tests of what waits for seconds."""
 
 from __future__ import annotations
 
 from twisted.internet import reactor
+from twisted.internet.task import Clock
 from zope.interface import directlyProvides, providedBy
 
-__all__ = ["FASTER", "FasterReactor"]
+__all__ = ["FASTER", "FasterReactor", "HeldTime"]
 
 FASTER = 5.0
 """A second of such a reactor is a fifth of one."""
@@ -31,3 +32,13 @@ class FasterReactor:
 
     def __getattr__(self, name):
         return getattr(reactor, name)
+
+
+class HeldTime(Clock):
+    """
+    A clock that only `advance` moves, so that nothing that is slow is late. What is due at once runs on the
+    global reactor.
+    """
+
+    def callLater(self, delay, call, *arguments, **options):
+        return (super() if delay else reactor).callLater(delay, call, *arguments, **options)

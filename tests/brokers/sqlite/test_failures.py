@@ -28,7 +28,7 @@ from tests.support.brokers import (
     turns,
     within,
 )
-from tests.support.faster_time import FasterReactor
+from tests.support.faster_time import FasterReactor, HeldTime
 from tests.support.logs import logged
 from tests.support.sqlite import in_process, new_broker, other_connection, running, stored
 
@@ -53,6 +53,11 @@ async def works_again(broker, path, *, before):
     found = await within(broker.publish(record("t", b"after")))
     assert found.offset == len(before)
     assert [row[3] for row in stored(path)] == [*before, b"after"]
+
+
+async def ready_again(broker, clock):
+    """Let time pass, which the broker has for looking at its file again."""
+    await eventually(lambda: clock.advance(0.01) or broker.health().ready)
 
 
 @pytest_twisted.ensureDeferred
@@ -119,13 +124,15 @@ async def test_a_commit_is_synced_before_it_is_answered(path, own_connection):
 
 @pytest_twisted.ensureDeferred
 async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, disk):
-    async with running(path, answer_timeout_s=0.5) as broker:
+    clock = HeldTime()
+    async with running(path, clock=clock, answer_timeout_s=0.5) as broker:
         await within(broker.publish(record("t", b"before")))
         disk.hang("append")
         sent = [broker.publish(record("t", b"sent"))]
         await eventually(lambda: disk.asked["append"])
         waiting = [broker.publish(record("t", b"waiting"))]
         with logged(LogLevel.error) as errors:
+            clock.advance(0.5)
             assert [type(each) for each in await outcomes(sent + waiting)] == [
                 PublishTimedOut,
                 BrokerUnavailable,
@@ -135,7 +142,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
             assert not broker.health().ready
         assert len(errors) == 1
         disk.answer()
-        await eventually(lambda: broker.health().ready)
+        await ready_again(broker, clock)
         assert (await within(broker.publish(record("t", b"after")))).offset == 2
     # The record that timed out is there; the one that was refused is not.
     assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
@@ -143,20 +150,25 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
 
 @pytest_twisted.ensureDeferred
 async def test_of_many_records_on_a_disk_that_does_not_answer_those_are_in_doubt_that_were_begun(path, disk):
-    async with running(path, answer_timeout_s=0.5) as broker:
+    clock = HeldTime()
+    async with running(path, clock=clock, answer_timeout_s=0.5) as broker:
         await within(broker.publish(record("t", b"before")))
         disk.hang("append")
         many = broker.publish_many([record("t", b"%d" % n) for n in range(600)])
+        await eventually(lambda: disk.asked["append"])
         with logged(LogLevel.error):
+            clock.advance(0.5)
             ends = await within(many)
             assert [type(each) for each in ends] == [PublishTimedOut] * 500 + [BrokerUnavailable] * 100
             (end,) = await outcomes([broker.publish_many([record("t", b"refused")])])
             assert isinstance(end, BrokerUnavailable)
-            (end,) = await outcomes([broker.list_topics()])
+            listing = broker.list_topics()
+            clock.advance(0.5)
+            (end,) = await outcomes([listing])
             assert isinstance(end, BrokerUnavailable)
             assert "0.5 seconds" in str(end)
         disk.answer()
-        await eventually(lambda: broker.health().ready)
+        await ready_again(broker, clock)
     assert [row[3] for row in stored(path)] == [b"before", *(b"%d" % n for n in range(500))]
 
 

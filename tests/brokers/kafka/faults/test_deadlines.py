@@ -33,14 +33,14 @@ from tests.support.mock_cluster import (
 
 @pytest_twisted.ensureDeferred
 async def test_what_could_not_be_sent_is_unavailable_at_the_deadline(mock):
-    async with running(mock.bootstrap, delivery_timeout="0.6") as broker:
+    async with running(mock.bootstrap, delivery_timeout="2") as broker:
         await within(broker.publish(record("t", b"before")))
         mock.broker_down()
         # Until then, what is written to a connection that is gone may have been sent.
         await eventually(lambda: not broker.health().ready)
         began_s = reactor.seconds()
         ends = await settled(broker, numbered(3))
-        assert 0.55 <= reactor.seconds() - began_s < 3
+        assert 1.95 <= reactor.seconds() - began_s < 8
         assert {type(each) for each in ends} == {BrokerUnavailable}
     mock.broker_up()
     assert await values_in(mock) == [b"before"]
@@ -48,12 +48,12 @@ async def test_what_could_not_be_sent_is_unavailable_at_the_deadline(mock):
 
 @pytest_twisted.ensureDeferred
 async def test_what_was_sent_and_not_answered_has_timed_out_at_the_deadline(mock):
-    async with running(mock.bootstrap, delivery_timeout="0.6") as broker:
+    async with running(mock.bootstrap, delivery_timeout="2") as broker:
         await within(broker.publish(record("t", b"before")))
         mock.set_round_trip(60_000)
         began_s = reactor.seconds()
         ends = await settled(broker, numbered(3))
-        assert 0.55 <= reactor.seconds() - began_s < 3
+        assert 1.95 <= reactor.seconds() - began_s < 8
         assert {type(each) for each in ends} == {PublishTimedOut}
         assert all(each.possibly_published for each in ends)
 
@@ -125,7 +125,7 @@ async def test_a_leader_that_did_not_answer_gets_hardly_any_more_records_without
     mock.create_topic("three", partitions=3)
     for partition in range(3):
         mock.set_leader("three", partition, partition + 1)
-    async with running(mock.bootstrap, delivery_timeout="0.5", stop_within_s=0) as broker:
+    async with running(mock.bootstrap, delivery_timeout="2", stop_within_s=0) as broker:
         await keys_by_partition(broker, "three")
         mock.set_round_trip(60_000, broker=3)
         ends = []

@@ -69,7 +69,7 @@ async def test_an_error_that_passes_is_waited_for_in_order(mock, code):
 @pytest_twisted.ensureDeferred
 async def test_what_was_never_stored_is_unavailable_at_the_deadline_and_not_published_later(mock, code):
     mock.push_errors(PRODUCE, *[code] * FOR_EVER)
-    async with running(mock.bootstrap, delivery_timeout="0.5") as broker:
+    async with running(mock.bootstrap, delivery_timeout="3") as broker:
         ends = await settled(broker, numbered(3))
         assert {type(each) for each in ends} == {BrokerUnavailable}
         mock.clear_errors(PRODUCE)
@@ -81,7 +81,7 @@ async def test_what_was_never_stored_is_unavailable_at_the_deadline_and_not_publ
 @pytest_twisted.ensureDeferred
 async def test_what_may_have_been_stored_is_unknown_at_the_deadline_and_cannot_come_later(mock, code):
     mock.push_errors(PRODUCE, *[code] * FOR_EVER)
-    async with Tap(mock, reactor) as tap, running(tap.bootstrap, delivery_timeout="0.5") as broker:
+    async with Tap(mock, reactor) as tap, running(tap.bootstrap, delivery_timeout="3") as broker:
         ends = await settled(broker, numbered(3))
         assert all(isinstance(each, OutcomeUnknown) for each in ends)
         given_up = tap.batches()
