@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import sqlite3
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +17,7 @@ from tests.support.command import DEADLINE_S, Watched, stored
 from tests.support.command import publish as publish_by_hand
 from tests.support.free_ports import free_port
 from tests.support.live_service import LiveService
+from tests.support.waiting import wait_until
 
 # More than can be on their way on all connections, when the service goes.
 PART = 10_000
@@ -45,6 +50,12 @@ class Lines:
         for thread in self._threads:
             thread.join()
         self._file.close()
+
+
+def count_of(service, topic="t"):
+    with closing(sqlite3.connect(service.directory / "broker.sqlite3")) as database:
+        query = "SELECT count(*) FROM record JOIN topic ON topic.id = record.topic_id WHERE topic.name = ?"
+        return database.execute(query, [topic]).fetchone()[0]
 
 
 def wait_for_more(service, before):
@@ -89,3 +100,50 @@ def test_each_line_is_stored_once_or_told_when_the_service_is_stopped_killed_and
     assert set(range(1, 4 * PART + 1)) - in_doubt <= counts.keys()
     assert shown[-1] == f"Published {4 * PART - len(in_doubt)} lines, {len(in_doubt)} failed."
     assert code == (1 if in_doubt else 0)
+
+
+LINES = 20_000
+MOMENTS = (1, 3_000, 6_000, 9_000)
+"""Numbers of records at which the command is killed."""
+
+
+@contextlib.contextmanager
+def nothing_is_stored(service):
+    """While this lasts, requests that the service has read get no answer."""
+    path = service.directory / "broker.sqlite3"
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=DEADLINE_S)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("in_flight", ["1", "4"])
+@pytest.mark.slow
+def test_a_file_with_idempotency_keys_is_completed_by_the_same_command_after_kill_9(tmp_path, in_flight):
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"{number % 7} {number}\n" for number in range(LINES)))
+    command = ["publish", "t", "--lines", str(file), "--idempotent", "--in-flight", in_flight]
+    service = LiveService(directory=tmp_path)
+    try:
+        # So that there are tables to look into.
+        publish_by_hand(service, "other", "0")
+        for moment, count in enumerate(MOMENTS):
+            with Watched(service, *command) as killed:
+                wait_until(lambda count=count: count_of(service) >= count, f"{count} records")
+                # In every second life, the service stores the last requests after the kill.
+                with nothing_is_stored(service) if moment % 2 else contextlib.nullcontext():
+                    killed.process.kill()
+                    assert killed.end()[0] == -signal.SIGKILL
+            assert count_of(service) < LINES, "it was killed too late"
+            if moment == 2:
+                service.kill()
+                service = LiveService(directory=tmp_path)
+        with Watched(service, *command) as completing:
+            assert completing.end() == (0, [f"Published {LINES} lines, 0 failed."])
+        contents = [content for _, content in stored(service, "t")]
+    finally:
+        service.kill()
+    lines = file.read_text().splitlines()
+    assert sorted(contents) == sorted(lines)
+    if in_flight == "1":
+        assert contents == lines
