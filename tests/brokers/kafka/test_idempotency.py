@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
@@ -20,7 +18,8 @@ from sampleapp.errors import (
 from sampleapp.messages.idempotency import IdempotencyScope
 from tests.support.brokers import record
 
-HOUR_MS = 3600 * 1000
+NOW_S = 1_795_248_000.5
+LIMIT_MS = 12 * 3600 * 1000
 SETTINGS = IdempotencySettings(is_enabled_for=lambda topic: topic == "keys", records_per_s=2.0, burst=10)
 
 
@@ -46,7 +45,12 @@ def clock():
 
 @pytest.fixture
 def broker(clock):
-    broker = KafkaBroker(config.parse("kafka://127.0.0.1:1"), reactor=clock, idempotency=SETTINGS)
+    broker = KafkaBroker(
+        config.parse("kafka://127.0.0.1:1"),
+        reactor=clock,
+        idempotency=SETTINGS,
+        now=lambda: NOW_S + clock.seconds(),
+    )
     broker._producer = FakeProducer()  # noqa: SLF001 -- nothing else stands between a call and the producer
     return broker
 
@@ -70,7 +74,7 @@ def answered(deferred):
 
 
 def identified(topic="keys", *, number=0, age_ms=0):
-    made = record(topic, timestamp_ms=int(time.time() * 1000) - age_ms)
+    made = record(topic, timestamp_ms=int(NOW_S * 1000) - age_ms)
     identity = IdempotencyScope(caller="", key="k").identity(number, topic=topic, key=None, value=b"v")
     return replace(made, identity=identity)
 
@@ -116,10 +120,17 @@ def test_a_request_that_never_has_room_is_refused_for_good(broker):
     assert answered(broker.publish_many([identified(number=number) for number in range(10)])) == []
 
 
-@pytest.mark.parametrize("age_ms", [13 * HOUR_MS, -13 * HOUR_MS])
-def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_refused(broker, publish, age_ms):
-    [error] = publish(identified(age_ms=age_ms))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_refused(broker, publish, sign):
+    [error] = publish(identified(age_ms=sign * (LIMIT_MS + 1)))
     assert type(error) is RecordRefused
     assert "12 hours" in str(error)
     assert broker._producer.taken == []  # noqa: SLF001 -- as above
-    assert publish(identified(age_ms=age_ms * 11 // 13)) == []
+    assert publish(identified(age_ms=sign * LIMIT_MS)) == []
+
+
+def test_the_age_of_a_record_is_its_age_when_it_is_published(broker, publish, clock):
+    clock.advance(1)
+    [error] = publish(identified(age_ms=LIMIT_MS - 999))
+    assert type(error) is RecordRefused
+    assert publish(identified(age_ms=-LIMIT_MS - 1000)) == []

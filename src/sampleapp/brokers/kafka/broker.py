@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import environ
 from pathlib import Path
 from typing import Any, Final
@@ -87,14 +87,18 @@ class KafkaBroker:
         environment: Mapping[str, str] = environ,
         metadata_interval_s: float = METADATA_INTERVAL_S,
         idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
+        now: Callable[[], float] = time.time,
     ) -> None:
         """
         :param reactor: provides `IReactorTime`, and what TCP and TLS endpoints ask for.
         :param environment: may hold the credentials.
         :param metadata_interval_s: the interval of loading brokers, topics and partitions, in seconds.
         :param idempotency: for records that are sent again.
+        :param now: returns the time of day, which is compared with the timestamps of records with an
+            identity: seconds since the epoch.
         """
         self._config = config
+        self._now = now
         self._idempotency = idempotency
         self._identities: Bucket | None = None
         """The records with an identity that may be published now, since the first one."""
@@ -268,7 +272,7 @@ class KafkaBroker:
                     f"The topic {topic} takes no idempotency keys; the operator can enable them with "
                     "--idempotent-topic. Nothing was published."
                 )
-        now_ms = time.time() * 1000
+        now_ms = int(self._now() * 1000)
         if any(abs(record.timestamp_ms - now_ms) > _MOST_AGE_MS for record in identified):
             return RecordRefused(
                 "With an idempotency key, the time of a message must be within 12 hours of now, since Kafka "
