@@ -31,7 +31,7 @@ class Caller(threading.Thread):
         """The answers for each content: place, and whether it was a replay."""
         self.again_after_a_loss = 0
         self.has_found_an_unanswered_record = False
-        """Whether a first answer was a replay: the record was stored, and its service killed before the answer."""
+        """Whether a first answer was a replay, as after a kill between the commit and its answer."""
         self.is_enough = threading.Event()
         self._random = random.Random(seed)
         self._connections = {}

@@ -210,6 +210,25 @@ def test_another_body_key_or_attribute_of_an_event_is_another_request(service):
     assert len(service.broker.records("t")) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "body"),
+    [
+        ("POST", "/topics/t", REQUESTS["an event"][2], b"21.5"),
+        ("POST", "/messages", JSON, {"topic": "t", "content": "c", "headers": {"b": "1", "a": "2"}}),
+    ],
+)
+def test_headers_in_another_order_as_from_another_proxy_are_the_same_request(
+    service, method, target, headers, body
+):
+    first, again = body, body
+    if isinstance(body, dict):
+        first = json.dumps(body).encode()
+        again = json.dumps({**body, "headers": {"a": "2", "b": "1"}}).encode()
+    assert service.ask(method, target, [*headers, KEY], first).status == 200
+    answer = service.ask(method, target, [KEY, *headers[::-1]], again)
+    assert (answer.status, answer.headers[REPLAYED]) == (200, b"true")
+
+
 def test_a_key_belongs_to_its_topic_and_its_caller():
     callers = caller("one", 'publish = ["*"]') + caller("two", 'publish = ["*"]')
     service = Service(callers=callers)

@@ -99,8 +99,8 @@ class IdempotencyScope:
         Make the identity of a record.
 
         :param number: of the record in its request, from 0.
-        :param headers: those of the message itself, without what comes from the request, which is another at
-            each try.
+        :param headers: those of the message itself, in any order, without what comes from the request, which
+            is another at each try.
         :param timestamp_ms: the time that the message gives, in milliseconds since the epoch; ``None`` if it
             gives none.
         """
@@ -109,7 +109,9 @@ class IdempotencyScope:
         fingerprint = sha256()
         time = None if timestamp_ms is None else b"%d" % timestamp_ms
         _add(fingerprint, key, value, time)
-        for name, content in headers:
+        # They are made of members of a JSON object or of fields of HTTP, neither of which have an order: a
+        # client or a proxy may send them in another one each time.
+        for name, content in sorted(headers):
             _add(fingerprint, name.encode("utf-8", "surrogatepass"), content)
         return RecordIdentity(id=id_digest.digest(), fingerprint=fingerprint.digest())
 
