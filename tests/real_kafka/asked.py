@@ -44,7 +44,7 @@ def check_topic(asked: Sequence[tuple[str | None, Sequence[Asked]]], stored: Seq
 
     :param asked: record keys, and all requests with that key. Each of them was sent when those before it were
         answered, or, without idempotency key, given up.
-    :raise AssertionError: says what is lost, doubled, elsewhere, out of order, or of nobody.
+    :raise AssertionError: says what is lost, doubled, elsewhere, out of order, or was never sent.
     """
     found = defaultdict(list)
     for each in stored:
@@ -88,7 +88,7 @@ def _check_order(requests: Sequence[Asked], found: dict[str, list[Place]]) -> li
         # A record with an idempotency key that was given up may come after those that were sent later.
         if not asked.is_identified or asked.sends_before_known == 1:
             wrong += [f"{two[1]} is before {one[1]}" for one, two in pairwise(offsets) if two < one]
-        # What nobody was told of may be stored late.
+        # A record whose place no answer has may be stored late.
         known = {content for n, content in enumerate(asked.contents) if asked.places(n)}
         last = max([last, *(each for each in offsets if each[1] in known)])
     if len(partitions) > 1:

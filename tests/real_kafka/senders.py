@@ -63,7 +63,7 @@ class Sender(threading.Thread):
 
     @property
     def keys(self) -> int:
-        """How many idempotency keys it has used."""
+        """The number of idempotency keys that it has used."""
         return self.counts["keys"]
 
     def run(self) -> None:

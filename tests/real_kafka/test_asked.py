@@ -51,7 +51,7 @@ def test_what_is_right_is_right():
         pytest.param(["a", "b", "x", *RIGHT[3:]], "c is at", id="an ordinary one lost"),
         pytest.param(["b", "a", *RIGHT[2:]], "a is at", id="not where the answer said"),
         pytest.param([*RIGHT, "refused"], "refused is at", id="there although it was refused"),
-        pytest.param([*RIGHT, "x"], "x was never sent", id="of nobody"),
+        pytest.param([*RIGHT, "x"], "x was never sent", id="never sent"),
     ],
 )
 def test_a_topic_with_a_fault_is_found_out(contents, fault):

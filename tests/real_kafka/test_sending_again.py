@@ -35,14 +35,14 @@ PAUSE_S = float(environ.get("SAMPLEAPP_AGAIN_PAUSE", "5"))
 pytestmark = [pytest.mark.one_version, pytest.mark.timeout(900 + KEYS / 20)]
 
 PARTITIONS = 6
-SENDERS = 64
+SENDERS = 128
 CATCH_UP_S = 300
 LOSS_OF_ONE_IN = 300
 DELIVERY_TIMEOUT_S = 5
 
 
 class SendersWorld(World):
-    """Where services are frozen for longer than anybody waits, and all nodes are killed."""
+    """Services are frozen for longer than clients wait, and all nodes are killed at once."""
 
     frozen_s = (ANSWER_S + 1, 20)
 

@@ -60,7 +60,7 @@ class World:
         self._remaining: list[Callable[[], None]] = []
 
     def faults(self) -> list[Callable[[], None]]:
-        """What may happen."""
+        """Return all faults that may happen."""
         return [
             self.kill_a_node,
             self.freeze_a_node,
