@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from sampleapp import errors
+from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from sampleapp.web.problems import IDEMPOTENCY_REFUSALS, ROWS
 from tests.metrics.service import MeasuredService, of
@@ -27,36 +29,16 @@ PARTLY = "urn:sampleapp:problem:partly-published"
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class RecognisingBroker(PlannedBroker):
-    """A planned broker that publishes a record with an identity once."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self._first = {}
-
-    def _publish(self, record):
-        identity = record.identity
-        if identity is None:
-            return super()._publish(record)
-        if identity.id in self._first:
-            fingerprint, offset = self._first[identity.id]
-            if fingerprint != identity.fingerprint:
-                return errors.IdempotencyKeyReused("Another record was published with this key.")
-            return ReplayedRecord(topic=record.topic, partition=0, offset=offset)
-        offset = len(self.records(record.topic))
-        outcome = super()._publish(record)
-        if len(self.records(record.topic)) > offset:
-            self._first[identity.id] = (identity.fingerprint, offset)
-        return outcome
-
-
 class Service(MeasuredService):
-    """A service whose broker recognises records, and which has as many turns of the reactor as it needs."""
+    """A service with a memory broker, which has as many turns of the reactor as it needs."""
 
     def __init__(self, *outcomes, broker=None, together=None, **options):
         """:param outcomes: of the broker, as for `PlannedBroker`."""
-        broker = RecognisingBroker(outcomes, together=together) if broker is None else broker
-        super().__init__(broker=broker, **options)
+        clock = Clock()
+        self.make_clock = lambda: clock
+        if broker is None and (outcomes or together):
+            broker = PlannedBroker(outcomes, together=together, clock=clock)
+        super().__init__(broker=MemoryBroker(clock=clock) if broker is None else broker, **options)
 
     def ask(self, method, target, headers=(), body=None):
         connection = self.connect()
@@ -411,7 +393,7 @@ def test_the_same_key_in_flight_waits_and_gets_the_answer():
 
 
 def test_inside_a_site_of_twisted_web_it_is_the_same():
-    service = InMemoryService(broker=RecognisingBroker())
+    service = InMemoryService(broker=MemoryBroker(clock=Clock()))
     site = Site(service.front_door.resource())
     for replayed in (False, True):
         connection = Connection(site)
