@@ -39,11 +39,11 @@ def time_of_day():
 
 @pytest.fixture
 def new_store(path, time_of_day):
-    """Opens the file with a window of an hour."""
+    """Opens the file, by default with a window of an hour."""
     stores = []
 
-    def new_store():
-        stores.append(Store(path=path, patience_s=5, identity_window_s=HOUR_S, now=time_of_day))
+    def new_store(window_s=HOUR_S):
+        stores.append(Store(path=path, patience_s=5, identity_window_s=window_s, now=time_of_day))
         return stores[-1]
 
     yield new_store
@@ -85,6 +85,16 @@ def test_an_id_counts_for_a_time_from_its_first_record_which_a_repeat_does_not_p
     time_of_day.time_s += HOUR_S - 1
     assert sends(new_store(), "a", "b") == [True, False]
     assert len(stored(path)) == 4
+    assert identities(path) == 2
+
+
+@pytest.mark.parametrize("window_s", [1e15, 1e17, 1.7e308])
+def test_a_window_that_is_longer_than_any_time_is_for_ever(new_store, time_of_day, path, window_s):
+    store = new_store(window_s)
+    assert sends(store, "a") == [False]
+    time_of_day.time_s += 1e9
+    assert not store.forget_some()
+    assert sends(store, "a", "b") == [True, False]
     assert identities(path) == 2
 
 

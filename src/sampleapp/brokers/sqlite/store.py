@@ -42,6 +42,8 @@ _PROBE_BYTES = 64 * 1024
 _FORGET_PATIENCE_S = 0.1
 _FORGOTTEN_AT_ONCE = 200
 """Maximum identities that are deleted in one transaction, in some milliseconds."""
+_LONGEST_WINDOW_MS = 2**62
+"""For ever. Added to the time of day it is still an integer of SQLite, which has 64 bits."""
 
 T = TypeVar("T")
 
@@ -78,7 +80,7 @@ class Store:
         self.wal_bytes = 0
         """The size of the write-ahead log when a transaction was last committed; 0 before the first one."""
         self._patience_s = patience_s
-        self._identity_window_ms = round(1000 * identity_window_s)
+        self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
         self._now = now
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
