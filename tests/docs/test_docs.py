@@ -634,6 +634,16 @@ def test_every_problem_type_is_in_the_reference(project):
     assert names == shown
 
 
+def test_every_header_that_cors_names_is_in_the_reference(project):
+    page = (project / "docs/reference/http/access.rst").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^\.\. _cors:\n(.*?)^\.\. ", page, re.DOTALL | re.MULTILINE)
+    source = (project / "src/sampleapp/web/cors.py").read_text(encoding="utf-8")
+    lists = re.findall(r"^_(?:ALLOWED|EXPOSED)_HEADERS: Final = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"[\w-]{2,}(?=, |\")", "".join(lists)))
+    assert {"Accept", "Idempotency-Key", "ETag", "Idempotent-Replayed", "X-Request-Id"} <= named
+    assert named - set(re.findall(r"``([\w-]+)``", section)) == set()
+
+
 def test_every_status_is_on_the_screen_of_status_codes(project):
     page = (project / "docs/reference/http/index.rst").read_text(encoding="utf-8")
     shown = {int(status) for status in re.findall(r"^   \* - :index:`!(\d+)`$", page, re.MULTILINE)}
