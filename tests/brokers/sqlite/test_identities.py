@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.brokers import IdempotencySettings
-from sampleapp.brokers.sqlite import expiry, publishes, store, writer
+from sampleapp.brokers.sqlite import expiry, identities, publishes, store, writer
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, PublishError, RecordTooLarge
 from sampleapp.model import RecordMetadata, ReplayedRecord
@@ -62,10 +62,10 @@ def sends(store, *names):
     return [isinstance(each, ReplayedRecord) for each in outcomes]
 
 
-def identities(path):
+def count_of(path, table="identity"):
     """How many the file has."""
     with other_connection(path) as connection:
-        ((count,),) = connection.execute("SELECT count(*) FROM identity")
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
     return count
 
 
@@ -80,12 +80,11 @@ def test_an_id_counts_for_a_time_from_its_first_record_which_a_repeat_does_not_p
     assert sends(store, "b", "a") == [True, True]
     time_of_day.time_s += 1
     # It has expired, although it is still there; from now on, it is the id of the second one.
-    assert identities(path) == 2
+    assert count_of(path) == 2
     assert sends(store, "a", "a", "b") == [False, True, True]
     time_of_day.time_s += HOUR_S - 1
     assert sends(new_store(), "a", "b") == [True, False]
     assert len(stored(path)) == 4
-    assert identities(path) == 2
 
 
 @pytest.mark.parametrize("window_s", [1e15, 1e17, 1.7e308])
@@ -118,13 +117,13 @@ def test_ids_that_were_stored_while_the_clock_was_years_ahead_expire(new_store, 
     time_of_day.time_s -= 10 * 365 * 24 * HOUR_S
     while store.forget_some():
         pass
-    assert identities(path) == 450
+    assert count_of(path) == 450
     time_of_day.time_s += HOUR_S - 1
     assert all(sends(store, *names))
     time_of_day.time_s += 1
     while store.forget_some():
         pass
-    assert identities(path) == 0
+    assert count_of(path) == 1
     assert not any(sends(store, *names))
 
 
@@ -137,10 +136,89 @@ def test_expired_ids_are_deleted_in_small_transactions(new_store, time_of_day, p
     sends(store, "last")
     left = []
     while store.forget_some():
-        left.append(identities(path))
+        left.append(count_of(path))
     assert left == [251, 51, 1]
     assert sends(store, "last") == [True]
     assert len(stored(path)) == 451
+
+
+@pytest.fixture(params=[1, 4, 7, 100])
+def few_recent(request, monkeypatch):
+    """More identities than this are in the index."""
+    monkeypatch.setattr(identities, "_MOST_RECENT", request.param)
+    return request.param
+
+
+def test_ids_are_known_in_every_process_whether_or_not_they_are_in_the_index(new_store, path, few_recent):
+    stores = [new_store(), new_store()]
+    for n in range(30):
+        names = [f"{n}a", f"{n}b", f"{n}c"]
+        assert not any(sends(stores[n % 3 % 2], *names))
+        assert all(sends(stores[n % 2], *names))
+        if n % 7 == 6:
+            stores[n % 2] = new_store()
+    everything = [f"{n}{letter}" for n in range(30) for letter in "abc"]
+    for each in (*stores, new_store()):
+        assert all(sends(each, *everything))
+    assert len(stored(path)) == count_of(path) == 90
+    assert 90 - few_recent < count_of(path, "indexed_identity") <= 90 or few_recent > 90
+
+
+def test_expired_ids_are_deleted_from_the_index_and_can_be_used_in_every_process(
+    new_store, time_of_day, path, few_recent
+):
+    one, other = new_store(), new_store()
+    for _ in range(3):
+        for n in range(10):
+            assert not any(sends((one, other)[n % 2], f"{n}a", f"{n}b"))
+        time_of_day.time_s += HOUR_S
+        assert one.forget_some()
+        assert not other.forget_some()
+        assert count_of(path) == 1
+        assert count_of(path, "indexed_identity") <= 1
+
+
+def test_an_id_that_was_used_again_after_it_expired_stays_known(new_store, time_of_day, path, few_recent):
+    one, other = new_store(), new_store()
+    assert not any(sends(one, *"abcdef"))
+    time_of_day.time_s += HOUR_S
+    assert not any(sends(one, *"abc"))
+    assert other.forget_some()
+    for each in (one, other, new_store()):
+        assert all(sends(each, *"abc"))
+    assert not any(sends(other, *"def"))
+    assert len(stored(path)) == 12
+
+
+def test_after_a_rollback_the_ids_of_other_processes_are_known(new_store, path, monkeypatch, few_recent):
+    one, other = new_store(), new_store()
+    insert = store.insert
+
+    def insert_and_fail(*args):
+        insert(*args)
+        raise RuntimeError("made up")
+
+    sends(one, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "insert", insert_and_fail)
+        with pytest.raises(RuntimeError, match="made up"):
+            sends(one, "b", "c")
+    assert not any(sends(other, "d", "c"))
+    assert sends(one, "d") == [True]
+    assert sends(one, "a", "b", "c") == [True, False, True]
+    assert len(stored(path)) == count_of(path) == 4
+
+
+def test_looking_for_expired_ids_takes_as_long_whatever_their_number(new_store, path):
+    sends(new_store(), "a")
+    window = identities.Window(now_ms=1_700_000_000_000, window_ms=HOUR_S)
+    with other_connection(path) as connection:
+        statements = []
+        connection.set_trace_callback(statements.append)
+        assert not identities.is_any_expired(connection, window)
+        plans = [connection.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in statements[:]]
+    assert plans
+    assert all("identity_stored_ms" in plan[0][-1] for plan in plans)
 
 
 def test_nothing_is_written_while_no_id_has_expired(new_store, path):
@@ -160,7 +238,7 @@ async def test_a_broker_deletes_expired_ids_by_itself(path, time_of_day, monkeyp
         await within(broker.publish_many([identified(f"{n}") for n in range(100)]))
         time_of_day.time_s += HOUR_S
         await within(broker.publish(identified("last")))
-        await eventually(lambda: identities(path) == 1)
+        await eventually(lambda: count_of(path) == 1)
         again = await within(broker.publish(identified("last")))
     assert isinstance(again, ReplayedRecord)
     assert len(stored(path)) == 101
@@ -181,10 +259,10 @@ async def test_expired_ids_are_deleted_after_all_kinds_of_failures(
 
     monkeypatch.setattr(Store, "forget_some", failing)
     async with running(path, now=time_of_day) as broker:
-        await within(broker.publish(identified("a")))
+        await within(broker.publish_many([identified("a"), identified("b")]))
         own_connection.fail_next("DELETE FROM identity", "database or disk is full")
         time_of_day.time_s += 24 * HOUR_S
-        await eventually(lambda: identities(path) == 0)
+        await eventually(lambda: count_of(path) == 1)
     assert not failures
     assert [failure.type for failure in no_failure_is_lost] == [MemoryError]
     no_failure_is_lost.clear()
@@ -215,13 +293,13 @@ async def test_an_id_is_rolled_back_with_its_record(path, own_connection, messag
         await within(broker.publish(identified("before")))
         own_connection.fail_next_commit(message)
         assert [type(each) for each in await settled(broker, [identified("a")])] == [error]
-        assert identities(path) == len(stored(path)) == 1
+        assert count_of(path) == len(stored(path)) == 1
         await eventually(lambda: broker.health().ready)
         first, again = await settled(broker, [identified("a"), identified("a")])
     assert not isinstance(first, ReplayedRecord)
     assert isinstance(again, ReplayedRecord)
     assert (first.offset, again.offset) == (1, 1)
-    assert identities(path) == len(stored(path)) == 2
+    assert count_of(path) == len(stored(path)) == 2
 
 
 @pytest_twisted.ensureDeferred
@@ -292,6 +370,7 @@ def small_steps(monkeypatch):
     """Some dozens of records are as a hundred thousand otherwise."""
     monkeypatch.setattr(publishes, "_SLICE_RECORDS", 3)
     monkeypatch.setattr(writer, "_TRANSACTION_RECORDS", 8)
+    monkeypatch.setattr(identities, "_MOST_RECENT", 6)
 
 
 calls = st.lists(st.lists(st.integers(0, 15) | st.none(), min_size=1, max_size=12), min_size=1, max_size=8)

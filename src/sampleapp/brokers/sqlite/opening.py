@@ -136,7 +136,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
                     connection.execute(statement)
     connection.execute("SELECT id, name, next_offset, uid FROM topic LIMIT 0")
     connection.execute("SELECT topic_id, offset, timestamp_ms, key, value, headers FROM record LIMIT 0")
-    connection.execute("SELECT id, fingerprint, topic_id, offset, stored_ms FROM identity LIMIT 0")
+    connection.execute("SELECT number, id, fingerprint, topic_id, offset, stored_ms FROM identity LIMIT 0")
+    connection.execute("SELECT id, number FROM indexed_identity LIMIT 0")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sampleapp.brokers.shared.single_partition import NO_SUCH_PARTITION
 from sampleapp.brokers.sqlite.faults import Code, StoreError
-from sampleapp.brokers.sqlite.identities import Identities, Window
+from sampleapp.brokers.sqlite.identities import Identities, RecentIds, Window
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
 from sampleapp.interfaces import Outcome
 from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, ReadStart, Record, RecordMetadata, Start
@@ -187,11 +187,13 @@ class RowRefused(Exception):
 _TOO_LARGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 
 
-def insert(connection: sqlite3.Connection, records: Sequence[Record], window: Window) -> list[Outcome]:
+def insert(
+    connection: sqlite3.Connection, records: Sequence[Record], window: Window, recent: RecentIds
+) -> list[Outcome]:
     """
     Insert all records at once, except invalid ones, which are refused first.
 
-    :param window: for records with an identity.
+    :param window: for records with an identity, as is ``recent``.
     """
     # Read the offsets from the file each time: another process may have appended since.
     places: dict[str, _Place] = {}
@@ -204,7 +206,7 @@ def insert(connection: sqlite3.Connection, records: Sequence[Record], window: Wi
             identity = record.identity
             if identity is not None:
                 if identities is None:
-                    identities = Identities(connection, records, window)
+                    identities = Identities(connection, records, window, recent)
                 again = identities.find(record, identity)
                 if again is not None:
                     outcomes.append(again)
@@ -238,14 +240,16 @@ def _insert_rows(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
     connection.executemany(INSERT, rows[len(rows) - rest :])
 
 
-def insert_singly(connection: sqlite3.Connection, records: Sequence[Record], window: Window) -> list[Outcome]:
+def insert_singly(
+    connection: sqlite3.Connection, records: Sequence[Record], window: Window, recent: RecentIds
+) -> list[Outcome]:
     """Insert like `insert`, but row by row, without the rows that SQLite refuses."""
     outcomes: list[Outcome] = []
     for record in records:
         # A refused record must not create a topic, or use an offset.
         connection.execute("SAVEPOINT one")
         try:
-            outcomes += insert(connection, [record], window)
+            outcomes += insert(connection, [record], window, recent)
         except RowRefused:
             connection.execute("ROLLBACK TO one")
             outcomes.append(RecordTooLarge("The record is larger than the broker can store."))

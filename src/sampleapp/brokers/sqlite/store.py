@@ -11,7 +11,7 @@ from typing import TypeGuard, TypeVar
 
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.sqlite.faults import Code, StoreError, from_sqlite
-from sampleapp.brokers.sqlite.identities import Window, forget_some, is_any_expired, write_a_page
+from sampleapp.brokers.sqlite.identities import RecentIds, Window, forget_some, is_any_expired, write_a_page
 from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry_while_locked
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
@@ -83,6 +83,7 @@ class Store:
         self._identity_window_ms = round(min(1000 * identity_window_s, _LONGEST_WINDOW_MS))
         self._now = now
         self._connection: sqlite3.Connection | None = None
+        self._recent_ids = RecentIds()
         self._openings = 0
         self._identity: tuple[int, int] | None = None
         self._wal: WriteAheadLog | None = None
@@ -118,12 +119,14 @@ class Store:
         """
         try:
             outcomes = self._transaction(
-                lambda connection: insert(connection, records, self._window()), patience_s=patience_s
+                lambda connection: insert(connection, records, self._window(), self._recent_ids),
+                patience_s=patience_s,
             )
         except RowRefused:
             # One of them is too large for SQLite. Insert them singly to find out which.
             outcomes = self._transaction(
-                lambda connection: insert_singly(connection, records, self._window()), patience_s=patience_s
+                lambda connection: insert_singly(connection, records, self._window(), self._recent_ids),
+                patience_s=patience_s,
             )
         self._last = next(filter(_is_appended, reversed(outcomes)), self._last)
         return outcomes
@@ -264,6 +267,7 @@ class Store:
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._wal = WriteAheadLog(self.path, connection)
+        self._recent_ids.clear()
         self._openings += 1
         if self._identity is None:
             status = self.path.stat()
@@ -423,6 +427,7 @@ class Store:
         return StoreError(self._damage, needs_restart=True)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
+        self._recent_ids.clear()
         try:
             # After some errors, SQLite rolls back by itself.
             if connection.in_transaction:
