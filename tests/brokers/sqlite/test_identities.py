@@ -94,7 +94,7 @@ def test_a_window_that_is_longer_than_any_time_is_for_ever(new_store, time_of_da
     time_of_day.time_s += 1e9
     assert not store.forget_some()
     assert sends(store, "a", "b") == [True, False]
-    assert identities(path) == 2
+    assert count_of(path) == 2
 
 
 @pytest.mark.parametrize("set_back_s", [1, HOUR_S, 24 * HOUR_S])
@@ -162,6 +162,26 @@ def test_ids_are_known_in_every_process_whether_or_not_they_are_in_the_index(new
         assert all(sends(each, *everything))
     assert len(stored(path)) == count_of(path) == 90
     assert 90 - few_recent < count_of(path, "indexed_identity") <= 90 or few_recent > 90
+
+
+def test_a_process_that_publishes_little_does_not_read_all_that_others_have_published(
+    new_store, monkeypatch, path
+):
+    monkeypatch.setattr(identities, "_MOST_RECENT", 10)
+    busy, idle = new_store(), new_store()
+    kept = identities.RecentIds()
+    monkeypatch.setattr(idle, "_recent_ids", kept)
+    assert sends(idle, "0") == [False]
+    for start in (1, 200):
+        for n in range(start, start + 100, 3):
+            sends(busy, *map(str, range(n, n + 3)))
+            # One that only sends again, and never inserts, remembers no more either.
+            assert start == 1 or sends(idle, str(n)) == [True]
+            assert len(kept.numbers) <= 20
+        assert sends(idle, f"{start}", f"{start + 99}", f"new{start}") == [True, True, False]
+        assert len(kept.numbers) <= 20
+    assert sends(busy, "0", "new1", "new200") == [True, True, True]
+    assert len(stored(path)) == count_of(path)
 
 
 def test_expired_ids_are_deleted_from_the_index_and_can_be_used_in_every_process(

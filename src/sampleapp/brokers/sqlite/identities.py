@@ -35,7 +35,8 @@ _LAST_INDEXED: Final = (
     " WHERE EXISTS (SELECT 1 FROM indexed_identity WHERE id = one.id AND number = one.number)"
     " ORDER BY number DESC LIMIT 1"
 )
-_AFTER: Final = "SELECT id, number FROM identity WHERE number > ? ORDER BY number"
+_AFTER: Final = "SELECT id, number FROM identity WHERE number > ? ORDER BY number LIMIT ?"
+_ALL: Final = -1
 # Another process may have inserted some of them.
 _ADD_TO_INDEX: Final = (
     "INSERT OR IGNORE INTO indexed_identity SELECT id, number FROM identity WHERE number > ? ORDER BY id"
@@ -95,10 +96,19 @@ class RecentIds:
 
     def update(self, connection: sqlite3.Connection) -> None:
         """Add those that other processes have inserted; at first, all that are not in the index."""
-        if self._first is None:
-            found = connection.execute(_LAST_INDEXED).fetchone()
-            self._first = self._last = 0 if found is None else found[0]
-        for id_, number in connection.execute(_AFTER, (self._last,)):
+        if self._first is not None:
+            found = connection.execute(_AFTER, (self._last, _MOST_RECENT + 1)).fetchall()
+            if len(found) <= _MOST_RECENT and len(self.numbers) + len(found) <= 2 * _MOST_RECENT:
+                self._append(found)
+                return
+            # Other processes have inserted so many that they have added nearly all to the index.
+            self.clear()
+        last_indexed = connection.execute(_LAST_INDEXED).fetchone()
+        self._first = self._last = 0 if last_indexed is None else last_indexed[0]
+        self._append(connection.execute(_AFTER, (self._last, _ALL)))
+
+    def _append(self, found: Iterable[tuple[bytes, int]]) -> None:
+        for id_, number in found:
             self.numbers[id_] = self._last = number
 
     def add(self, id_: bytes) -> int:
