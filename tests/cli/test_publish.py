@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import subprocess
+import sys
 import termios
 import time
 from array import array
@@ -118,6 +120,25 @@ def test_ctrl_c_while_waiting_for_lines_reports_what_was_published(service):
         130,
         ["Interrupted after line 2: the lines that follow were not sent.", "Published 2 lines, 0 failed."],
     )
+
+
+SLOW_END = """
+import time
+from sampleapp.cli import _output
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.2)
+
+slow = Slow()
+_output.GRACE_S = 0.01
+_output.interrupt_output()
+raise SystemExit(130)
+"""
+
+
+def test_an_interrupted_command_that_takes_long_to_end_keeps_its_exit_status():
+    assert subprocess.run([sys.executable, "-c", SLOW_END], check=False, timeout=60).returncode == 130
 
 
 def test_ctrl_c_while_waiting_for_content_publishes_nothing(service):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import select
@@ -105,6 +106,8 @@ def interrupt_output() -> None:
 
     signal.signal(signal.SIGALRM, give_up_if_blocked)
     signal.setitimer(signal.ITIMER_REAL, GRACE_S, GRACE_S)
+    # At the end, Python removes the handler first: then the signal would replace the exit status.
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
 @contextmanager
