@@ -143,12 +143,25 @@ def _lines(media_type: str, summary: str, description: str, *examples: str) -> C
     )
 
 
+_ONE_CONTENT: Final = {
+    # Not "oneOf", of which generators of clients make several types.
+    "if": {"required": ["content_base64"]},
+    "then": {"not": {"required": ["content"]}},
+    "else": {"required": ["content"]},
+    "not": {
+        "required": ["key", "key_base64"],
+        "properties": {"key": {"type": "string"}, "key_base64": {"type": "string"}},
+    },
+}
+"""A message has one of the two contents, and at most one of the two keys."""
+
 PUBLISH: Final = Description(
     tag="Messages",
     summary="Publish one message, or many",
     text=(
         "Publishes exactly one record for each message, and answers after the broker has acknowledged all of "
-        "them. Many messages have one line each: all of them are checked before any is published. After 503, "
+        "them. Bytes that are not text: `content_base64` and `key_base64`, instead of `content` and `key`. "
+        "Many messages have one line each: all of them are checked before any is published. After 503, "
         "nothing was published. After 504, the outcome is unknown; for many messages, `results` has the "
         "outcome of each."
     ),
@@ -159,6 +172,7 @@ PUBLISH: Final = Description(
             kind=Message,
             summary="One message",
             example={"topic": "readings", "key": "kitchen", "content": "21.5"},
+            rules=_ONE_CONTENT,
         ),
         *(
             _lines(
