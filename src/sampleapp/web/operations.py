@@ -215,6 +215,20 @@ PUBLISH: Final = Description(
     ),
 )
 
+_NOT_EMPTY: Final = {"type": "string", "minLength": 1}
+_EVENT: Final = {
+    "type": "object",
+    "description": "A CloudEvent of version 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": _NOT_EMPTY,
+        "source": _NOT_EMPTY,
+        "type": _NOT_EMPTY,
+        "partitionkey": {**_NOT_EMPTY, "description": "The record's key, unless the query has one."},
+    },
+}
+
 PUBLISH_TO_TOPIC: Final = Description(
     tag="Messages",
     summary="Publish any bytes",
@@ -222,8 +236,9 @@ PUBLISH_TO_TOPIC: Final = Description(
         "Publishes exactly one record whose value is the body, byte for byte. An empty body is an empty "
         "value. Answers after the broker has acknowledged the record. After 503, nothing was published. "
         "After 504, the outcome is unknown.\n\n"
-        "A CloudEvent in binary mode (with `ce-specversion`) gets its attributes as headers of the record, "
-        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only.\n\n"
+        "A CloudEvent in binary mode (with `ce-…` fields) gets its attributes as headers of the record, "
+        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only. Its "
+        "`partitionkey` is the key, unless the query has one.\n\n"
         "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
         "others were refused permanently; `offsets` has the outcome of each."
@@ -248,11 +263,29 @@ PUBLISH_TO_TOPIC: Final = Description(
             kind={"contentMediaType": "application/octet-stream"},
             summary="Any bytes, with or without a media type",
         ),
+        Content(
+            media_type="application/cloudevents+json",
+            kind=_EVENT,
+            summary="A CloudEvent in structured mode",
+            example={
+                "specversion": "1.0",
+                "id": "17",
+                "source": "/shop",
+                "type": "order.paid",
+                "partitionkey": "17",
+                "data": {"order": 17},
+            },
+        ),
         *PRODUCE_BODIES,
     ),
     needs_body=False,
     successes=(replace(_STORED, contents=(*_STORED.contents, PRODUCED)),),
-    refusals=(request_errors.SeveralContentTypes, *PRODUCE_REFUSALS, *IDEMPOTENCY_REFUSALS),
+    refusals=(
+        request_errors.SeveralContentTypes,
+        request_errors.UnsupportedEventFormat,
+        *PRODUCE_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
     error_objects=PRODUCE_ERRORS,
 )
 
