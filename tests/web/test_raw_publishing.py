@@ -229,6 +229,39 @@ def test_a_structured_event_that_is_none_is_refused(service, content_type, body,
     assert service.broker.records == []
 
 
+BATCHED = [(b"Content-Type", b"application/cloudevents-batch+json; charset=utf-8")]
+
+
+def test_each_event_of_a_batch_becomes_a_structured_record(service):
+    body = b"[%b,%b]" % (STRUCTURED, STRUCTURED.replace(b'"p"', b"null"))
+    response = service.request("POST", "/topics/t", [*BATCHED, (b"traceparent", PARENT)], body)
+    assert (response.status, response.headers[b"content-type"]) == (200, b"application/x-ndjson")
+    assert [json.loads(line)["offset"] for line in response.body.splitlines()] == [0, 1]
+    headers = (("content-type", b"application/cloudevents+json"), ("traceparent", PARENT))
+    assert service.broker.records == [
+        record_of(key=b"p", value=STRUCTURED.strip(), headers=headers),
+        record_of(key=None, value=STRUCTURED.strip().replace(b'"p"', b"null"), headers=headers),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointers"),
+    [
+        (b"[%b,{}]" % STRUCTURED, 422, ["/1/specversion", "/1/id", "/1/source", "/1/type"]),
+        (b"[%b,{},nul]" % STRUCTURED, 400, None),
+        (b"[]", 422, [""]),
+        (b"{}", 400, None),
+        (b'{"specversion":', 400, None),
+    ],
+)
+def test_of_a_batch_with_anything_wrong_nothing_is_published(service, body, status, pointers):
+    response = service.request("POST", "/topics/t", BATCHED, body)
+    assert_problem(response, status)
+    if pointers is not None:
+        assert [fault["pointer"] for fault in json.loads(response.body)["errors"]] == pointers
+    assert service.broker.records == []
+
+
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 def test_an_event_keeps_its_attributes_and_its_trace(service, mode):
     content_type = {"binary": b"application/xml", "structured": b"application/cloudevents+json"}[mode]

@@ -2,7 +2,7 @@
 Conversion of CloudEvents over HTTP into keys and headers of Kafka records.
 
 By version 1.0.2 of CloudEvents' bindings for HTTP and for Kafka. The value of the record is the body in
-binary and in structured mode. A batch of events has no form in Kafka, so its body is published as any other.
+binary and in structured mode. For batches, see `sampleapp.messages.event_lists`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _NULL: Final = Raw(b"null")
 _WRONG_VERSION: Final = f"must be {_VERSION}, the only version of CloudEvents that is supported"
 
 _STRUCTURED: Final = b"application/cloudevents"
-_BATCHED: Final = b"application/cloudevents-batch"
-_JSON: Final = b"+json"
 
 # CloudEvents, section "Attribute naming convention"; names of HTTP fields ignore case.
 _ATTRIBUTE: Final = re.compile(rb"ce-[a-z0-9]+")
@@ -64,8 +62,15 @@ class EventFormat(Enum):
     STRUCTURED = "structured"
     """One event as JSON."""
     BATCHED = "batched"
+    """A JSON array of events."""
     UNSUPPORTED = "unsupported"
     """A format other than JSON."""
+
+
+_FORMATS: Final = {
+    b"application/cloudevents+json": EventFormat.STRUCTURED,
+    b"application/cloudevents-batch+json": EventFormat.BATCHED,
+}
 
 
 class _Event(Struct):
@@ -97,11 +102,9 @@ def event_format(content_type: bytes) -> EventFormat | None:
     """Return the format that a ``Content-Type`` names; ``None`` if it is not for CloudEvents."""
     media_type = content_type.partition(b";")[0].strip().lower()
     # HTTP binding, section 3: the beginning of the media type decides on the mode.
-    if media_type.startswith(_BATCHED):
-        return EventFormat.BATCHED
-    if media_type.startswith(_STRUCTURED):
-        return EventFormat.STRUCTURED if media_type == _STRUCTURED + _JSON else EventFormat.UNSUPPORTED
-    return None
+    if not media_type.startswith(_STRUCTURED):
+        return None
+    return _FORMATS.get(media_type, EventFormat.UNSUPPORTED)
 
 
 def read_event_headers(
@@ -134,18 +137,19 @@ def key_of_headers(headers: RecordHeaders) -> bytes | None:
     return dict(headers).get(_KAFKA_PREFIX + "partitionkey")
 
 
-def read_event_key(body: bytes) -> bytes | None:
+def read_event_key(body: bytes, *, source: str = "body") -> bytes | None:
     """
     Check a CloudEvent in structured mode, and return the key that it gives its record.
 
     :param body: the event in the JSON format.
+    :param source: the name of the body in error messages.
     :return: ``partitionkey``; ``None`` if it has none.
     :raise MalformedMessage: the body is not JSON.
     :raise InvalidMessage: it is not a CloudEvent of version 1.0. Names all faults.
     """
     if not body.strip():
         raise MalformedMessage("The body is empty; a CloudEvent in structured mode is a JSON object.")
-    require_json(body)
+    require_json(body, source=source)
     event = _decode(body)
     faults: list[Fault] = []
     key = None
@@ -171,7 +175,7 @@ def _decode(body: bytes) -> _Event:
     try:
         return _decode_event(body)
     except msgspec.ValidationError as error:
-        raise InvalidMessage([Fault("", "A CloudEvent in structured mode is a JSON object.")]) from error
+        raise InvalidMessage([Fault("", "A CloudEvent in the JSON format is an object.")]) from error
     except msgspec.DecodeError as error:
         lone = "A string has a lone surrogate, which has no form in UTF-8."
         raise InvalidMessage([Fault("", lone)]) from error

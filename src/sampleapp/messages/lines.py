@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeVar, cast
+from typing import ClassVar, Final, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -80,6 +80,19 @@ class MessageLines:
 
     A line ends in LF or CRLF; the last line may have no end. Empty lines are ignored.
     """
+
+    are_lines: ClassVar = True
+    """False for messages that are not on lines of their own."""
+    nothing: ClassVar = InvalidMessage(
+        [
+            Fault(
+                "",
+                "The body contains no message. Each message is one line, such as "
+                '{"topic":"t","content":"21.5"}.',
+            )
+        ]
+    )
+    """The error of a body without a message."""
 
     def __init__(
         self,

@@ -143,6 +143,14 @@ def _lines(media_type: str, summary: str, description: str, *examples: str) -> C
     )
 
 
+_STORED_LINES: Final = _lines(
+    "application/x-ndjson",
+    "The partitions and the offsets of the records",
+    "The partition and the offset of each record, one on each line.",
+    '{"topic":"readings","partition":0,"offset":42}',
+    '{"topic":"readings","partition":2,"offset":7}',
+)
+
 _ONE_CONTENT: Final = {
     # Not "oneOf", of which generators of clients make several types.
     "if": {"required": ["content_base64"]},
@@ -192,16 +200,7 @@ PUBLISH: Final = Description(
                 "The record is stored at this partition and offset. For many messages: one line for each "
                 "record, in the same order."
             ),
-            contents=(
-                *_STORED.contents,
-                _lines(
-                    "application/x-ndjson",
-                    "The partitions and the offsets of the records",
-                    "The partition and the offset of each record, one on each line.",
-                    '{"topic":"readings","partition":0,"offset":42}',
-                    '{"topic":"readings","partition":2,"offset":7}',
-                ),
-            ),
+            contents=(*_STORED.contents, _STORED_LINES),
         ),
     ),
     refusals=(
@@ -238,7 +237,9 @@ PUBLISH_TO_TOPIC: Final = Description(
         "After 504, the outcome is unknown.\n\n"
         "A CloudEvent in binary mode (with `ce-…` fields) gets its attributes as headers of the record, "
         "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only. Its "
-        "`partitionkey` is the key, unless the query has one.\n\n"
+        "`partitionkey` is the key, unless the query has one. A batch of CloudEvents is like many messages "
+        "sent to `/messages`: all events are checked before any is published, and the answer has a line for "
+        "each.\n\n"
         "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
         "others were refused permanently; `offsets` has the outcome of each."
@@ -276,13 +277,24 @@ PUBLISH_TO_TOPIC: Final = Description(
                 "data": {"order": 17},
             },
         ),
+        Content(
+            media_type="application/cloudevents-batch+json",
+            kind={"type": "array", "items": _EVENT, "minItems": 1},
+            summary="CloudEvents, each of which becomes a record",
+            example=[
+                {"specversion": "1.0", "id": "17", "source": "/shop", "type": "order.paid"},
+                {"specversion": "1.0", "id": "18", "source": "/shop", "type": "order.sent"},
+            ],
+        ),
         *PRODUCE_BODIES,
     ),
     needs_body=False,
-    successes=(replace(_STORED, contents=(*_STORED.contents, PRODUCED)),),
+    successes=(replace(_STORED, contents=(*_STORED.contents, _STORED_LINES, PRODUCED)),),
     refusals=(
         request_errors.SeveralContentTypes,
         request_errors.UnsupportedEventFormat,
+        errors.PartlyPublished,
+        errors.PartlyRefused,
         *PRODUCE_REFUSALS,
         *IDEMPOTENCY_REFUSALS,
     ),

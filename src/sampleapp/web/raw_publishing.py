@@ -24,6 +24,7 @@ from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
+from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
@@ -99,12 +100,15 @@ class RawPublishing:
 
     routes = Routes()
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, batches: BatchPublisher) -> None:
         self._publisher = publisher
+        self._batches = batches
         self._raw = Plan(self._publish_raw, admit=_admit_raw)
         self._events = {
             EventFormat.STRUCTURED: Plan(self._publish_structured, admit=_admit_raw),
-            EventFormat.BATCHED: self._raw,
+            EventFormat.BATCHED: Plan(
+                self._publish_events, admit=_admit_raw, max_body=publisher.limits.max_batch_body
+            ),
             EventFormat.UNSUPPORTED: _UNSUPPORTED_EVENT,
         }
         self._produce = produce_plan(publisher)
@@ -131,6 +135,17 @@ class RawPublishing:
             return self._events[event]
         # A body in another of REST Proxy's formats must not become a record as it is.
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
+
+    def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        head: _Head = request.admitted
+        return self._batches.publish_events(
+            request,
+            topic=topic,
+            key=head.key,
+            now_ms=self._publisher.now_ms(),
+            trace=trace_of(request),
+            scope=head.scope,
+        )
 
     def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted

@@ -234,12 +234,12 @@ class SeveralContentTypes(RequestError):
 class UnsupportedEventFormat(RequestError):
     """``Content-Type`` is a format of CloudEvents other than JSON."""
 
-    headers = ((b"Accept", b"application/cloudevents+json"),)
+    headers = ((b"Accept", b"application/cloudevents+json, application/cloudevents-batch+json"),)
 
     def __init__(self) -> None:
         super().__init__(
-            "Of the formats of CloudEvents, only JSON is supported: application/cloudevents+json. Any format "
-            "can be sent in binary mode."
+            "Of the formats of CloudEvents, only JSON is supported: application/cloudevents+json, or "
+            "application/cloudevents-batch+json for a batch. Data of any type can be sent in binary mode."
         )
 
 
