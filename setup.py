@@ -15,6 +15,8 @@ TESTING = [
 
 TEST = [
     *TESTING,
+    # The official SDK of CloudEvents: events as its users send and read them.
+    "cloudevents >= 2.2",
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
     "confluent-kafka >= 2.6",
     "h11 >= 0.14",

@@ -69,17 +69,34 @@ _Topic: TypeAlias = Annotated[
 ]
 
 
+_Base64: TypeAlias = Annotated[
+    bytes,
+    Meta(
+        # RFC 4648, section 4, with padding.
+        extra_json_schema={
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+            "contentMediaType": "application/octet-stream",
+        },
+    ),
+]
+
+
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message that a caller publishes: plain strings, each of which has a UTF-8 form."""
+    """
+    A message that a caller publishes: strings, each of which has a UTF-8 form, or bytes.
+
+    A valid message has either ``content`` or ``content_base64``, and at most one key.
+    """
 
     topic: _Topic
     content: Annotated[
-        str,
+        str | UnsetType,
         Meta(
-            description="The record's value: a string also when it looks like a number. It may be empty.",
+            description="The record's value: a string also when it looks like a number. It may be empty. "
+            "Required, unless there is `content_base64`.",
             examples=["21.5"],
         ),
-    ]
+    ] = UNSET
     key: Annotated[
         str | UnsetType | None,
         Meta(
@@ -119,6 +136,23 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         ),
     ] = UNSET
     """When the record was made: milliseconds, or before validation any of the forms. Unset: now."""
+    content_base64: Annotated[
+        _Base64 | UnsetType,
+        Meta(
+            description="The record's value as base64 (RFC 4648, section 4, with padding), instead of "
+            "`content`: for bytes that are not text. It may be empty.",
+            examples=["AP8="],
+        ),
+    ] = UNSET
+    """The record's value, decoded."""
+    key_base64: Annotated[
+        _Base64 | UnsetType | None,
+        Meta(
+            description="The record's key as base64, instead of `key`. Absent or null: as for `key`.",
+            examples=["AP8="],
+        ),
+    ] = UNSET
+    """The record's key, decoded; ``None`` and unset if there is none here."""
 
 
 FINGERPRINT_HEADER: Final = "idempotency-fingerprint"

@@ -67,6 +67,7 @@ def publishing(
     clock=None,
     progress=lambda _: None,
     is_idempotent=False,
+    is_base64=False,
     template=Template(topic="t"),  # noqa: B008 -- it is immutable
 ):
     """Begin to publish the lines of a file; the end of the file is where the chunks end."""
@@ -84,6 +85,7 @@ def publishing(
             clock=clock or Clock(),
             progress=progress,
             is_idempotent=is_idempotent,
+            is_base64=is_base64,
         )
     )
 
@@ -169,6 +171,14 @@ def test_what_all_lines_have_in_common_is_in_each_message():
     assert [message.content for message in publisher.messages] == ["1", ""]
     for message, (name, value) in itertools.product(publisher.messages, common.items()):
         assert getattr(message, name) == value
+
+
+def test_the_same_lines_as_text_and_as_base64_have_different_keys():
+    publisher = Publisher()
+    for is_base64 in (False, True):
+        publishing(publisher, b"AP8=\n", is_idempotent=True, is_base64=is_base64)
+    assert publisher.batches == [["AP8="], [b"\0\xff"]]
+    assert len(set(publisher.keys)) == 2
 
 
 def test_failed_lines_are_told_by_their_reasons_and_numbers():

@@ -67,6 +67,39 @@ def test_records_have_the_headers_the_time_the_bytes_and_the_keys_that_they_were
     assert (three["key_base64"], three["value"]) == ("/w==", None)
 
 
+def test_bytes_are_given_in_base64(service):
+    sampleapp(service, "publish", "bytes", "--key-base64", "/w==", "--base64", "AP8=", "--header", "a=1")
+    # Tools that encode end lines.
+    sampleapp(service, "publish", "bytes", "--key", "k", "--base64", "-", stdin=b"AP\n8=\n")
+    sampleapp(service, "publish", "bytes", "--key-base64", "AP8=", "--raw", "-", stdin=b"raw")
+    lines = b"AP8=\r\nAP8\n\nQQ=="
+    _, stderr = sampleapp(service, "publish", "bytes", "--base64", "--lines", "-", stdin=lines, code=1)
+    assert stderr == (
+        "Line 2: not base64 with padding (RFC 4648, section 4).\nPublished 3 lines, 1 failed.\n"
+    )
+    one, two, three, *others = consumed(service, "bytes")
+    assert (one["key_base64"], one["value_base64"]) == ("/w==", "AP8=")
+    assert one["headers"] == [{"name": "a", "value": "1"}]
+    assert (two["key"], two["value_base64"]) == ("k", "AP8=")
+    assert (three["key_base64"], three["value"]) == ("AP8=", "raw")
+    assert sorted(each.get("value", each.get("value_base64")) for each in others) == ["", "A", "AP8="]
+
+
+def test_what_is_not_base64_or_is_given_twice_is_refused(service):
+    stdout, stderr = sampleapp(service, "publish", "bytes", "--base64", "AP8", code=1)
+    assert (stdout, stderr) == (
+        "",
+        "Error: CONTENT is not base64 with padding (RFC 4648, section 4). Nothing was published.\n",
+    )
+    for arguments, told in [
+        (["--key-base64", "_-8=", "c"], "it is not base64 with padding"),
+        (["--key-base64", "", "--key", "", "c"], "Give one key: either --key or --key-base64."),
+        (["--base64", "--raw", "-"], "--raw publishes FILE as it is."),
+    ]:
+        _, stderr = sampleapp(service, "publish", "bytes", *arguments, code=2)
+        assert told in stderr
+
+
 def test_a_topic_that_there_cannot_be_is_refused_before_its_path_is_asked_for(service):
     _, stderr = sampleapp(service, "delete", "no/topic", "k", code=1)
     assert stderr.startswith("Error: The topic must be 1 to 249 characters")

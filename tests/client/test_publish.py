@@ -43,6 +43,28 @@ async def test_any_text_arrives_unchanged(topic, key, content):
 
 
 @pytest_twisted.ensureDeferred
+async def test_bytes_are_sent_as_base64():
+    service = ContractResource()
+    client = in_memory(service)
+    await client.publish(topic="t", content=b"\0\xff", key=b"", headers={"a": "1"}, timestamp_ms=7)
+    await client.publish_many(
+        [Message(topic="t", content=b"", key="k"), Message(topic="t", content="c", key=b"\xff")]
+    )
+    assert service.records == [
+        {"topic": "t", "content_base64": "AP8=", "key_base64": "", "headers": {"a": "1"}, "timestamp": 7},
+        {"topic": "t", "content_base64": "", "key": "k"},
+        {"topic": "t", "content": "c", "key_base64": "/w=="},
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_text_beside_bytes_that_utf8_cannot_carry_is_refused():
+    with pytest.raises(InvalidMessage) as caught:
+        await in_memory(ContractResource()).publish(topic="t", content=b"c", key="\udfff")
+    assert [fault.pointer for fault in caught.value.faults] == ["/key"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_text_that_utf8_cannot_carry_is_refused_before_anything_is_sent():
     service = ContractResource()
     with pytest.raises(InvalidMessage) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -149,6 +150,18 @@ def test_another_writing_another_trace_and_another_time_make_the_same_identity(
         shuffled["headers"] = in_another_order(members["headers"], random)
     again = identified(shuffled, now_ms=now_ms, trace=TRACE, ensure_ascii=is_ascii, separators=separators)
     assert again.identity == identified(members).identity
+
+
+@given(strategies.texts, strategies.texts)
+def test_base64_is_the_same_as_the_text_that_it_stands_for(content, key):
+    def base64(text):
+        return b64encode(text.encode()).decode()
+
+    assert (
+        identified({"topic": "t", "content": content, "key": key}).identity
+        == identified({"topic": "t", "content_base64": base64(content), "key_base64": base64(key)}).identity
+        == identified({"topic": "t", "content": content, "key_base64": base64(key)}).identity
+    )
 
 
 @given(

@@ -40,13 +40,23 @@ def refused(lines):
 texts = strategies.texts | st.sampled_from(
     ['"', "\\", '\\"', ":", '":"', "\\u003a", "\n", "\r\n", "}\n{", "\N{GRINNING FACE}"]
 )
-messages = st.fixed_dictionaries(
-    {"topic": strategies.topics, "content": texts},
-    optional={
-        "key": st.none() | texts,
-        "headers": st.dictionaries(texts, texts, max_size=3),
-        "timestamp": st.integers(0, 2**63 - 1) | st.sampled_from(["2026-03-01T12:00:00Z"]),
-    },
+other_members = {
+    "headers": st.dictionaries(texts, texts, max_size=3),
+    "timestamp": st.integers(0, 2**63 - 1) | st.sampled_from(["2026-03-01T12:00:00Z"]),
+}
+base64 = st.sampled_from(["", "AP8=", "////"])
+messages = st.one_of(
+    st.fixed_dictionaries(
+        {"topic": strategies.topics, "content": texts}, optional={"key": st.none() | texts, **other_members}
+    ),
+    st.fixed_dictionaries(
+        {"topic": strategies.topics, "content_base64": base64},
+        optional={"key": st.none() | texts, **other_members},
+    ),
+    st.fixed_dictionaries(
+        {"topic": strategies.topics, "content": texts},
+        optional={"key_base64": st.none() | base64, **other_members},
+    ),
 )
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\r\n\n\r\n"])
 separators = st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :\r")])
@@ -72,7 +82,10 @@ def test_any_list_of_messages_makes_exactly_those_records_in_order(listed, style
 
 # Parts of lines: names and values that a message may have, in any number and order.
 names = st.sampled_from(
-    ['"topic"', '"content"', '"key"', '"headers"', '"timestamp"', r'"t\u006fpic"', '"Key"']
+    [
+        *['"topic"', '"content"', '"key"', '"headers"', '"timestamp"', r'"t\u006fpic"', '"Key"'],
+        *['"content_base64"', '"key_base64"'],
+    ]
 )
 values = st.sampled_from(
     [
@@ -92,6 +105,7 @@ values = st.sampled_from(
         ],
         *["{}", '{"a":"1"}', '{"a":"1","a":"2"}', '{"a":1}', '"2026-03-01T12:00:00Z"'],
         '"\\"topic\\":\\"x\\""',
+        '"AP8="',
     ]
 )
 spaces = st.sampled_from(["", "", "", "", " ", "\n", "\r", "\r\n"])
@@ -156,6 +170,8 @@ def one_by_one(body):
 @example(GOOD + b"," + GOOD + b"\n\n" + GOOD, 1 << 17)
 @example(b'{"topic":"t","content":"c","content":"d"}', 1 << 17)
 @example(b'{"topic":"t","content":"c","key":null,"key":"k"}', 1 << 17)
+# As many colons as two messages have.
+@example(b'{"topic":"t"}\n{"topic":"t","content":"c","content_base64":""}', 1 << 17)
 def test_lines_that_are_read_together_are_read_as_if_one_by_one(body, size):
     lines = read(body, read_at_once=size)
     assert (lines.records, refused(lines), lines.count) == one_by_one(body)
@@ -208,6 +224,20 @@ def test_two_messages_on_a_line_do_not_make_up_for_one_on_two_lines(two_on_a_lin
     lines = read(two_on_a_line + b"\n" + split + b"\n" + GOOD)
     assert [number for number, _, _ in refused(lines)] == [0, 1, 2]
     assert len(lines.records) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        GOOD,
+        b'{"topic":"t","content_base64":"AP8="}',
+        b'{"topic":"t","content":"c","key_base64":"AP8="}',
+        b'{"topic":"t","content_base64":"AP8=","key":"k:","headers":{"h":"v"},"timestamp":1}',
+    ],
+)
+def test_lines_that_are_right_are_not_read_one_by_one(line, monkeypatch):
+    monkeypatch.setattr("sampleapp.messages.lines.parse_message", None)
+    assert len(read((line + b"\n" + GOOD + b"\n") * 100).records) == 200
 
 
 def test_a_null_is_no_message():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,11 +13,12 @@ from msgspec.structs import replace
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages.parsing import parse_message
-from sampleapp.model import MOST_HEADERS, Message
+from sampleapp.messages.records import record_of
+from sampleapp.model import MOST_HEADERS, Message, Record
 from tests.support import strategies
 
 ABSENT = object()
-MEMBERS = ("topic", "key", "content", "headers", "timestamp")
+MEMBERS = ("topic", "key", "content", "headers", "timestamp", "content_base64", "key_base64")
 
 
 def encoded(members, *, ensure_ascii=True):
@@ -337,11 +339,13 @@ def test_names_of_any_length_are_told_briefly(character):
     ("name", "meant"),
     [
         *[("Key", "key"), ("kye", "key"), ("TOPIC", "topic"), (" content", "content"), ("value", "content")],
+        *[("contentBase64", "content_base64"), ("data_base64", "content_base64"), ("key_64", "key_base64")],
         *[("header", "headers"), ("Headers", "headers"), ("timeStamp", "timestamp"), ("time", "timestamp")],
     ],
 )
 def test_a_member_that_is_misspelt_is_named_with_the_one_that_was_meant(name, meant):
-    body = encoded({**{m: "x" for m in ("topic", "key", "content") if m != meant}, name: "x"})
+    others = [m for m in ("topic", "key", "content") if m != meant.removesuffix("_base64")]
+    body = encoded({**dict.fromkeys(others, "x"), name: "x"})
     with pytest.raises(InvalidMessage) as caught:
         parse_message(body)
     assert f'"{name}" is not a member of a message; did you mean "{meant}"?' in str(caught.value)
@@ -352,14 +356,82 @@ def test_no_member_is_proposed_that_is_there_or_that_is_not_alike(name):
     with pytest.raises(InvalidMessage) as caught:
         parse_message(encoded({"topic": "t", "key": "k", "content": "c", name: "x"}))
     assert str(caught.value) == (
-        f'"{name}" is not a member of a message; it has "topic", "content" and, if wanted, "key", "headers" '
-        'and "timestamp".'
+        f'"{name}" is not a member of a message; it has "topic", "content" or "content_base64" and, if '
+        'wanted, "key" or "key_base64", "headers" and "timestamp".'
     )
 
 
-def test_a_fault_says_what_would_be_right():
-    with pytest.raises(InvalidMessage, match='"content" must be a string, not a number'):
-        parse_message(b'{"topic":"t","content":21.5}')
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize(
+    ("value", "what"), [("21.5", "a number"), ("{}", "an object"), ("[1]", "an array"), ("true", "a boolean")]
+)
+def test_json_as_content_is_refused_with_both_ways_to_send_it(value, what, is_large):
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(b'{"topic":"t","content":%b}' % value.encode() + b" " * LARGE * is_large)
+    assert str(caught.value) == (
+        f'"content" must be a string, not {what}. Send its JSON as a string, or as the body of a POST to '
+        "/topics/{topic}."
+    )
+
+
+def test_null_as_content_is_refused_without_a_way_to_send_it():
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(b'{"topic":"t","content":null}')
+    assert str(caught.value) == '"content" must be a string, not null.'
+
+
+@given(
+    st.binary(),
+    st.binary() | st.none() | st.just(ABSENT),
+    st.sampled_from([{}, {"key": None}, {"headers": {"a:": ":"}, "timestamp": 1}]),
+    st.sampled_from(["/", r"\/", r"\u002f"]),
+    st.booleans(),
+)
+@settings(max_examples=50)
+def test_bytes_are_read_from_base64(content, key, others, slash, is_large):
+    members = {"topic": "t", "content_base64": b64encode(content).decode(), **others}
+    if key is not ABSENT:
+        members["key_base64"] = None if key is None else b64encode(key).decode()
+    body = json.dumps(members).replace("/", slash).encode() + b" " * LARGE * is_large
+    record = record_of(parse_message(body), now_ms=2)
+    assert record == Record(
+        topic="t",
+        key=None if key is ABSENT else key,
+        value=content,
+        timestamp_ms=others.get("timestamp", 2),
+        headers=(("a:", b":"),) if "headers" in others else (),
+    )
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("name", ["content_base64", "key_base64"])
+@pytest.mark.parametrize(
+    "text",
+    ["AA", "AA=", "A", "AA===", "AA==AA==", "_-8=", "A A=", "AA==\\n", "AAA", "=", "ä", "AA:=", "\\ud800"],
+)
+def test_text_that_is_not_base64_with_padding_is_refused(text, name, is_large):
+    rest = '"content":"c"' if name == "key_base64" else '"key":"k"'
+    body = f'{{"topic":"t",{rest},"{name}":"{text}"}}'.encode() + b" " * LARGE * is_large
+    with pytest.raises(InvalidMessage) as caught:
+        parse_message(body)
+    (fault,) = caught.value.faults
+    if text != "\\ud800":
+        assert fault.pointer == f"/{name}"
+        assert fault.detail == f'"{name}" must be base64 with padding (RFC 4648, section 4), such as "AP8=".'
+
+
+def test_both_of_a_pair_are_refused_and_so_is_no_content():
+    assert told_of(b'{"topic":"t","content":"","content_base64":"","key":"","key_base64":""}') == [
+        ("/key_base64", '"key" and "key_base64" are both there; a message has one of them.'),
+        ("/content_base64", '"content" and "content_base64" are both there; a message has one of them.'),
+    ]
+    assert told_of(b'{"topic":"t","key_base64":""}') == [
+        ("/content", '"content" is missing; a message must have it, or "content_base64".')
+    ]
+    # A key of null is no key; a content of null is one that is wrong.
+    assert parse_message(b'{"topic":"t","content":"","key":"k","key_base64":null}').key == "k"
+    assert faults_of(b'{"topic":"t","content":null,"content_base64":""}') == ["/content", "/content_base64"]
+    assert faults_of(b'{"topic":"t","content_base64":null}') == ["/content_base64"]
 
 
 def is_timestamp(value):
@@ -369,12 +441,22 @@ def is_timestamp(value):
     return 0 <= value <= (2**53 if isinstance(value, float) else 2**63 - 1)
 
 
+def is_base64(value):
+    try:
+        return isinstance(value, str) and len(value) % 4 == 0 and b64decode(value, validate=True) is not None
+    except ValueError:
+        return False
+
+
+base64_texts = st.sampled_from(["", "AP8=", "AA", "_-8="])
 members = st.fixed_dictionaries(
     {},
     optional={
         "topic": strategies.topics | strategies.json_values,
         "key": strategies.json_values,
         "content": strategies.json_values,
+        "content_base64": strategies.json_values | base64_texts,
+        "key_base64": strategies.json_values | base64_texts,
         "headers": strategies.json_values | st.dictionaries(strategies.texts, strategies.json_values),
         "timestamp": strategies.json_values | st.integers(-1, 2**63),
         "Key": strategies.json_values,
@@ -383,14 +465,27 @@ members = st.fixed_dictionaries(
 )
 
 
+def wrong_texts(document):
+    wrong = {f"/{name}" for name in ("topic", "content") if not isinstance(document.get(name, ""), str)}
+    wrong |= {f"/{name}" for name in ("key",) if not isinstance(document.get(name, ""), str | None)}
+    wrong |= {f"/{n}_base64" for n in ("key", "content") if not is_base64(document.get(f"{n}_base64", ""))}
+    if document.get("key_base64", "") is None:
+        wrong.remove("/key_base64")
+    if "topic" not in document:
+        wrong.add("/topic")
+    if document.keys().isdisjoint({"content", "content_base64"}):
+        wrong.add("/content")
+    if document.get("key") is not None and document.get("key_base64") is not None:
+        wrong.add("/key_base64")
+    if {"content", "content_base64"} <= document.keys():
+        wrong.add("/content_base64")
+    return wrong
+
+
 @settings(max_examples=300)
 @given(members)
 def test_the_faults_are_exactly_those_that_the_rules_name(document):
-    wrong = {f"/{name}" for name in ("topic", "content") if name not in document}
-    wrong |= {f"/{name}" for name in document if name not in MEMBERS}
-    wrong |= {f"/{name}" for name in ("topic", "content") if not isinstance(document.get(name), str)}
-    if not isinstance(document.get("key"), str | None):
-        wrong.add("/key")
+    wrong = {f"/{name}" for name in document if name not in MEMBERS} | wrong_texts(document)
     headers = document.get("headers", {})
     if not isinstance(headers, dict):
         wrong.add("/headers")
@@ -409,7 +504,7 @@ def test_the_faults_are_exactly_those_that_the_rules_name(document):
         assert wrong == set(faults_of(body))
     else:
         message = parse_message(body)
-        assert message.content == document["content"]
+        assert message.content == document.get("content", UNSET)
         assert message.headers == document.get("headers", UNSET)
         assert message.timestamp == document.get("timestamp", UNSET)
 
@@ -469,6 +564,7 @@ written_members = st.one_of(
     st.tuples(st.just("key"), json_strings | st.just("null")),
     st.tuples(st.just("headers"), written_headers),
     st.tuples(st.just("timestamp"), st.sampled_from(["0", "7.0", "12", '"1970-01-01T00:00:01Z"'])),
+    st.tuples(st.just("key_base64"), st.sampled_from(['""', '"AP8="', "null"])),
 )
 
 
@@ -484,6 +580,8 @@ def test_whatever_is_repeated_is_noticed_and_nothing_else(members):
     ]
     body = "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
     repeated = {f"/{name}" for name, _ in members if [other for other, _ in members].count(name) > 1}
+    if all(dict(members).get(name, "null") != "null" for name in ("key", "key_base64")):
+        repeated.add("/key_base64")
     names = [name for name, _ in json.loads(dict(members).get("headers", "{}"), object_pairs_hook=list)]
     repeated |= {header_pointer(name) for name in names if names.count(name) > 1}
     if repeated:

@@ -14,11 +14,12 @@ def operations(reactor: IReactorTime) -> None:
     client = Client(base_url="http://127.0.0.1:8080/", reactor=reactor)
     assert_type(client.publish(topic="t", content="c"), Deferred[RecordMetadata])
     assert_type(client.publish(topic="t", content="c", key=None), Deferred[RecordMetadata])
+    assert_type(client.publish(topic="t", content=b"c", key=b"k"), Deferred[RecordMetadata])
     assert_type(client.publish_many([Message(topic="t", content="c")]), Deferred[list[RecordMetadata]])
     assert_type(client.publish_raw(topic="t", body=b"b", key=b"k"), Deferred[RecordMetadata])
     assert_type(client.delete(topic="t", key="k"), Deferred[RecordMetadata])
     assert_type(client.close(), Deferred[None])
-    client.publish(topic="t", content=b"c")  # type: ignore[arg-type]  # contents are text
+    client.publish(topic="t", content=1)  # type: ignore[arg-type]  # contents are text or bytes
     client.publish_raw(topic="t", body="b")  # type: ignore[arg-type]  # bodies are bytes
 
 

@@ -196,11 +196,77 @@ def test_every_failure_has_the_status_that_it_has_for_a_message(error, method, t
     assert_problem(response, ROWS[error].status)
 
 
+STRUCTURED = b' {"specversion":"1.0","id":"1","source":"s","type":"t","partitionkey":"p"}'
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ([*EVENT, (b"ce-partitionkey", b"p")], b""),
+        ([(b"Content-Type", b"application/cloudevents+json")], STRUCTURED),
+    ],
+)
+def test_the_partitionkey_of_an_event_is_the_key_unless_the_query_has_one(service, headers, body):
+    for target, key in [("/topics/t", b"p"), ("/topics/t?key=k", b"k"), ("/topics/t?key=", b"")]:
+        assert service.request("POST", target, headers, body).status == 200
+        record = service.broker.records[-1]
+        assert (record.key, record.value) == (key, body)
+        assert body or record.headers[-1] == ("ce_partitionkey", b"p")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        (b"application/cloudevents+json", b"not json", 400),
+        (b"application/cloudevents+json", b"{}", 422),
+        (b"application/cloudevents+avro", STRUCTURED, 415),
+        (b"application/cloudevents", STRUCTURED, 415),
+    ],
+)
+def test_a_structured_event_that_is_none_is_refused(service, content_type, body, status):
+    response = service.request("POST", "/topics/t", [(b"Content-Type", content_type)], body)
+    assert_problem(response, status)
+    assert service.broker.records == []
+
+
+BATCHED = [(b"Content-Type", b"application/cloudevents-batch+json; charset=utf-8")]
+
+
+def test_each_event_of_a_batch_becomes_a_structured_record(service):
+    body = b"[%b,%b]" % (STRUCTURED, STRUCTURED.replace(b'"p"', b"null"))
+    response = service.request("POST", "/topics/t", [*BATCHED, (b"traceparent", PARENT)], body)
+    assert (response.status, response.headers[b"content-type"]) == (200, b"application/x-ndjson")
+    assert [json.loads(line)["offset"] for line in response.body.splitlines()] == [0, 1]
+    headers = (("content-type", b"application/cloudevents+json"), ("traceparent", PARENT))
+    assert service.broker.records == [
+        record_of(key=b"p", value=STRUCTURED.strip(), headers=headers),
+        record_of(key=None, value=STRUCTURED.strip().replace(b'"p"', b"null"), headers=headers),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointers"),
+    [
+        (b"[%b,{}]" % STRUCTURED, 422, ["/1/specversion", "/1/id", "/1/source", "/1/type"]),
+        (b"[%b,{},nul]" % STRUCTURED, 400, None),
+        (b"[]", 422, [""]),
+        (b"{}", 400, None),
+        (b'{"specversion":', 400, None),
+    ],
+)
+def test_of_a_batch_with_anything_wrong_nothing_is_published(service, body, status, pointers):
+    response = service.request("POST", "/topics/t", BATCHED, body)
+    assert_problem(response, status)
+    if pointers is not None:
+        assert [fault["pointer"] for fault in json.loads(response.body)["errors"]] == pointers
+    assert service.broker.records == []
+
+
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 def test_an_event_keeps_its_attributes_and_its_trace(service, mode):
     content_type = {"binary": b"application/xml", "structured": b"application/cloudevents+json"}[mode]
     headers = [*EVENT, (b"Content-Type", content_type), (b"traceparent", PARENT)]
-    assert service.request("POST", "/topics/t?key=k", headers, b"<a/>").status == 200
+    assert service.request("POST", "/topics/t?key=k", headers, STRUCTURED).status == 200
     attributes = (
         ("ce_specversion", b"1.0"),
         ("ce_type", b"com.example.someevent"),
@@ -210,7 +276,7 @@ def test_an_event_keeps_its_attributes_and_its_trace(service, mode):
     assert service.broker.records == [
         record_of(
             key=b"k",
-            value=b"<a/>",
+            value=STRUCTURED,
             headers=(
                 ("content-type", content_type),
                 *(attributes if mode == "binary" else ()),

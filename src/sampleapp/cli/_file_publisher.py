@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
+from sampleapp.cli._base64 import from_base64
 from sampleapp.cli._lines import MAX_LINE_BYTES, Line, LineSource
 from sampleapp.cli._pace import Pace
 from sampleapp.cli._report import Report
@@ -46,7 +47,7 @@ _REFUSED_FOR_A_LINE = frozenset(
 )
 _NO_KEYS = frozenset({"idempotency-not-enabled", "idempotency-not-supported"})
 """The last parts of the types of problems that any request with an idempotency key has for this topic."""
-_COMMON_MEMBERS = frozenset({"topic", "key", "headers", "timestamp"})
+_COMMON_MEMBERS = frozenset({"topic", "key", "key_base64", "headers", "timestamp"})
 
 _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", re.DOTALL)
 _LINE_IN_TEXT = re.compile(r"\bLine (?P<number>[0-9]{1,9}):")
@@ -67,6 +68,7 @@ async def publish_lines(
     clock: IReactorTime,
     progress: Callable[[Report], None],
     is_idempotent: bool = False,
+    is_base64: bool = False,
 ) -> Report:
     """
     Publish each line as a message, in batches.
@@ -82,6 +84,7 @@ async def publish_lines(
     :param progress: is called when the outcome of lines is known, and when lines must wait.
     :param is_idempotent: send an idempotency key with each batch, made from the message that the lines share,
         the lines, and their numbers. So a batch may be sent again, also by another call for the same file.
+    :param is_base64: each line is base64 of the message's content.
     :return: the outcome of the lines.
     """
     publisher = _Publisher(
@@ -92,6 +95,7 @@ async def publish_lines(
         clock=clock,
         progress=progress,
         is_idempotent=is_idempotent,
+        is_base64=is_base64,
     )
     return await publisher.run()
 
@@ -100,8 +104,8 @@ class _Parcel(Struct, frozen=True):
     """Lines for one request."""
 
     lines: Sequence[Line]
-    contents: Sequence[str]
-    """The text of each line."""
+    contents: Sequence[str | bytes]
+    """The text of each line, or the bytes that it stands for in base64."""
     in_doubt: bool = False
     """True if an earlier request with the same idempotency key may have published some of the lines."""
 
@@ -137,6 +141,7 @@ class _Publisher:
         clock: IReactorTime,
         progress: Callable[[Report], None],
         is_idempotent: bool,
+        is_base64: bool,
     ) -> None:
         self._client = client
         self._template = template
@@ -144,6 +149,7 @@ class _Publisher:
         self._workers = in_flight
         self._progress = progress
         self._is_idempotent = is_idempotent
+        self._is_base64 = is_base64
         self._report = Report()
         self._pace = Pace(clock, self._report)
 
@@ -165,17 +171,28 @@ class _Publisher:
                 return
             if not lines:
                 return
-            await self._publish(self._readable(lines))
+            await self._publish(self._parcel(lines))
             report.finished_bytes += sum(line.size for line in lines)
             self._progress(report)
 
-    def _readable(self, lines: list[Line]) -> _Parcel:
-        """Return the lines that can be messages; report the others."""
+    def _parcel(self, lines: list[Line]) -> _Parcel:
+        """Return the lines that can be messages, with their contents; report the others."""
+        readable, texts = self._readable(lines)
+        if not self._is_base64:
+            return _Parcel(readable, texts)
+        decoded: list[tuple[Line, bytes]] = []
+        for line, text in zip(readable, texts, strict=True):
+            if (content := self._decoded(line, text)) is not None:
+                decoded.append((line, content))
+        return _Parcel([line for line, _ in decoded], [content for _, content in decoded])
+
+    def _readable(self, lines: list[Line]) -> tuple[list[Line], list[str]]:
+        """Return the lines that are text, with their texts; report the others."""
         contents = [line.content for line in lines]
         if None not in contents:
             try:
                 # Decoding all at once is many times faster. No other character in UTF-8 has a line feed.
-                return _Parcel(lines, b"\n".join(contents).decode("utf-8").split("\n"))  # type: ignore[arg-type]  # see above
+                return lines, b"\n".join(contents).decode("utf-8").split("\n")  # type: ignore[arg-type]  # see above
             except UnicodeDecodeError:
                 pass
         readable: list[tuple[Line, str]] = []
@@ -188,7 +205,14 @@ class _Publisher:
             except UnicodeDecodeError:
                 # Without the position in the line, so that all such lines share one reason.
                 self._report.fail(line.number, "not UTF-8.")
-        return _Parcel([line for line, _ in readable], [content for _, content in readable])
+        return [line for line, _ in readable], [content for _, content in readable]
+
+    def _decoded(self, line: Line, text: str) -> bytes | None:
+        try:
+            return from_base64(text)
+        except ValueError as error:
+            self._report.fail(line.number, f"{error}.")
+            return None
 
     async def _publish(self, parcel: _Parcel) -> None:
         """Publish lines, and report the outcome of each."""
@@ -208,7 +232,7 @@ class _Publisher:
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
         messages = self._messages(parcel)
-        key = _idempotency_key(messages, parcel) if self._is_idempotent else None
+        key = _idempotency_key(messages, parcel, is_base64=self._is_base64) if self._is_idempotent else None
         try:
             await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
@@ -330,9 +354,11 @@ def _concerns_all_lines(error: ClientError) -> bool:
     return isinstance(error, Unauthorized | Forbidden)
 
 
-def _idempotency_key(messages: Sequence[Message], parcel: _Parcel) -> str:
+def _idempotency_key(messages: Sequence[Message], parcel: _Parcel, *, is_base64: bool) -> str:
     numbers = [line.number for line in parcel.lines]
-    return sha256(msgspec.json.encode((messages, numbers))).hexdigest()
+    # Bytes and their base64 as text are encoded alike.
+    content = (messages, numbers, "base64") if is_base64 else (messages, numbers)
+    return sha256(msgspec.json.encode(content)).hexdigest()
 
 
 def _faults_by_line(error: ProblemError, *, count: int) -> dict[int, str]:

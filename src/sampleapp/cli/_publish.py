@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from sampleapp.cli._base64 import from_base64
 from sampleapp.cli._options import checked_text, url_option
 from sampleapp.cli._output import INTERRUPTED, CommandFailed, note
 from sampleapp.cli._record import publish_record
@@ -50,6 +51,7 @@ Examples:
   sampleapp publish orders --lines orders.txt --idempotent
   tail -f /var/log/syslog | sampleapp publish logs --lines -
   sampleapp publish photos --key door --raw door.jpg
+  sampleapp publish frames --header format=cbor --base64 oWF4AQ==
 
 Content that begins with a dash, and is not a number, must follow "--".
 """
@@ -90,6 +92,15 @@ def _headers(
     return headers or None
 
 
+def _base64_key(_context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return from_base64(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it is {error}.", param=parameter) from error
+
+
 def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
@@ -110,6 +121,19 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
     "--key",
     help="Key of the record, or of every record. Without this option a record has no key, which differs from "
     'the empty key, --key "".',
+)
+@click.option(
+    "--key-base64",
+    callback=_base64_key,
+    metavar="BASE64",
+    help="Key of the record, or of every record, in base64: for a key that is not text. Instead of --key.",
+)
+@click.option(
+    "--base64",
+    "is_base64",
+    is_flag=True,
+    help="CONTENT, or with --lines each line, is base64 with padding (RFC 4648, section 4); white space in "
+    "it is ignored. The record gets the decoded bytes.",
 )
 @click.option(
     "--lines",
@@ -165,6 +189,8 @@ def publish(
     topic: str,
     content: str | None,
     key: str | None,
+    key_base64: bytes | None,
+    is_base64: bool,
     path: str | None,
     in_flight: int | None,
     is_idempotent: bool,
@@ -189,24 +215,39 @@ def publish(
         raise click.UsageError(
             "Give the message to publish: either CONTENT (- for stdin), or --lines FILE, or --raw FILE."
         )
+    if key is not None and key_base64 is not None:
+        raise click.UsageError("Give one key: either --key or --key-base64.")
     warn_of_unencrypted_token(url=url, token=token)
     if raw_path is not None:
+        if is_base64:
+            raise click.UsageError("--raw publishes FILE as it is. With --base64, give CONTENT or --lines.")
         if headers is not None or timestamp_ms is not None:
             raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
         # The bytes as typed, UTF-8 or not: a key may have any bytes.
-        raw_key = None if key is None else os.fsencode(key)
+        raw_key = key_base64 if key is None else os.fsencode(key)
         request = _raw_request(topic=topic, key=raw_key, body=_read(raw_path), is_idempotent=is_idempotent)
         publish_record(request, what="message", url=url, token=token)
         return
-    key = _checked_key(key)
-    template = Template(topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
+    template = Template(
+        topic=topic,
+        key=_checked_key(key) if key_base64 is None else key_base64,
+        headers=headers,
+        timestamp_ms=timestamp_ms,
+    )
     if path is not None:
         _publish_lines(
-            template, path=path, in_flight=in_flight, is_idempotent=is_idempotent, url=url, token=token
+            template,
+            path=path,
+            in_flight=in_flight,
+            is_idempotent=is_idempotent,
+            is_base64=is_base64,
+            url=url,
+            token=token,
         )
     elif content is not None:
+        text = _stdin() if content == "-" else content
         request = _request(
-            template, content=_stdin() if content == "-" else content, is_idempotent=is_idempotent
+            template, content=_decoded(text) if is_base64 else text, is_idempotent=is_idempotent
         )
         publish_record(request, what="message", url=url, token=token)
 
@@ -215,6 +256,13 @@ def _checked_key(key: str | None) -> str | None:
     context = click.get_current_context()
     (parameter,) = [each for each in context.command.params if each.name == "key"]
     return checked_text(context, parameter, key)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return from_base64(text)
+    except ValueError as error:
+        raise CommandFailed(f"CONTENT is {error}. Nothing was published.") from error
 
 
 def _read(path: str) -> bytes:
@@ -245,7 +293,7 @@ def _stdin_bytes() -> bytes:
         raise CommandFailed(f"Stdin cannot be read: {error.strerror}. Nothing was published.") from error
 
 
-def _request(template: Template, *, content: str, is_idempotent: bool) -> _Request:
+def _request(template: Template, *, content: str | bytes, is_idempotent: bool) -> _Request:
     key = _new_idempotency_key() if is_idempotent else None
 
     def request(client: Client) -> Deferred[RecordMetadata]:
@@ -286,6 +334,7 @@ def _publish_lines(
     path: str,
     in_flight: int | None,
     is_idempotent: bool,
+    is_base64: bool,
     url: str,
     token: str | None,
 ) -> None:
@@ -317,6 +366,7 @@ def _publish_lines(
                 clock=reactor,
                 progress=progress,
                 is_idempotent=is_idempotent,
+                is_base64=is_base64,
             )
         for sentence in report.sentences():
             note(sentence)

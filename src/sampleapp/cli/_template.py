@@ -11,6 +11,6 @@ class Template(Struct, frozen=True, kw_only=True):
     """The members that the messages of one command share; see `sampleapp.client.Message`."""
 
     topic: str
-    key: str | None = None
+    key: str | bytes | None = None
     headers: dict[str, str] | None = None
     timestamp_ms: int | None = None

@@ -109,8 +109,8 @@ class Client:
         self,
         *,
         topic: str,
-        content: str,
-        key: str | None = None,
+        content: str | bytes,
+        key: str | bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timestamp_ms: int | None = None,
         idempotency_key: str | None = None,
@@ -123,8 +123,9 @@ class Client:
         by itself.
 
         :param topic: the name of the topic.
-        :param content: the record's value; stored as UTF-8.
-        :param key: the record's key, stored as UTF-8; ``None`` for no key, which differs from the empty key.
+        :param content: the record's value; text is stored as UTF-8.
+        :param key: the record's key; text is stored as UTF-8. ``None`` for no key, which differs from the
+            empty key.
         :param headers: the record's headers, in this order; values are stored as UTF-8.
         :param timestamp_ms: the time of the record, in milliseconds since the epoch; ``None`` for the time at
             which the service receives it.

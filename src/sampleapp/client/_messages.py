@@ -21,14 +21,26 @@ class Message(
 
     topic: str
     """The name of the topic."""
-    content: str
-    """The record's value; stored as UTF-8."""
-    key: str | None = None
-    """The record's key, stored as UTF-8; ``None`` for no key, which differs from the empty key."""
+    content: str | bytes
+    """The record's value; text is stored as UTF-8."""
+    key: str | bytes | None = None
+    """The record's key; text is stored as UTF-8. ``None`` for no key, which differs from the empty key."""
     headers: dict[str, str] | None = None
     """The record's headers, in this order; values are stored as UTF-8."""
     timestamp_ms: int | None = None
     """The time of the record, in milliseconds since the epoch; ``None`` for the time of its arrival."""
+
+
+class _MessageWithBytes(Struct, kw_only=True, omit_defaults=True):
+    """A message in the form of the interface; msgspec encodes bytes as base64 with padding."""
+
+    topic: str
+    content: str | None = None
+    content_base64: bytes | None = None
+    key: str | None = None
+    key_base64: bytes | None = None
+    headers: dict[str, str] | None = None
+    timestamp: int | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -36,12 +48,12 @@ _encoder = msgspec.json.Encoder()
 
 def encode_message(message: Message) -> bytes:
     """
-    Encode a message as JSON.
+    Encode a message as JSON; bytes are base64.
 
     :raise InvalidMessage: a text in it has a lone surrogate.
     """
     try:
-        return _encoder.encode(message)
+        return _encoder.encode(_members(message))
     except UnicodeEncodeError as error:
         raise InvalidMessage(list(_surrogate_faults(message))) from error
 
@@ -54,7 +66,7 @@ def encode_messages(messages: Sequence[Message]) -> bytes:
         from 0.
     """
     try:
-        return _encoder.encode_lines(messages)
+        return _encoder.encode_lines(list(map(_members, messages)))
     except UnicodeEncodeError as error:
         raise InvalidMessage(
             [
@@ -83,10 +95,25 @@ def topic_path(topic: str, *, key: str | bytes | None) -> tuple[str, str]:
     return f"topics/{topic}", "" if key is None else f"?key={quote(key, safe='')}"
 
 
+def _members(message: Message) -> Message | _MessageWithBytes:
+    content, key = message.content, message.key
+    if isinstance(content, str) and not isinstance(key, bytes):
+        return message
+    return _MessageWithBytes(
+        topic=message.topic,
+        content=content if isinstance(content, str) else None,
+        content_base64=content if isinstance(content, bytes) else None,
+        key=key if isinstance(key, str) else None,
+        key_base64=key if isinstance(key, bytes) else None,
+        headers=message.headers,
+        timestamp=message.timestamp_ms,
+    )
+
+
 def _surrogate_faults(message: Message) -> Iterator[Fault]:
-    texts = {"topic": message.topic, "content": message.content, "key": message.key or ""}
+    texts = {"topic": message.topic, "content": message.content, "key": message.key}
     for name, text in texts.items():
-        if _has_surrogate(text):
+        if isinstance(text, str) and _has_surrogate(text):
             yield _surrogate_fault(name)
     if any(_has_surrogate(name + value) for name, value in (message.headers or {}).items()):
         yield Fault("/headers", "The headers have characters that UTF-8 cannot carry (lone surrogates).")

@@ -1,8 +1,8 @@
 """
-Conversion of CloudEvents over HTTP into the headers of Kafka records.
+Conversion of CloudEvents over HTTP into keys and headers of Kafka records.
 
-By version 1.0.2 of CloudEvents' bindings for HTTP and for Kafka. The value of the record is the body in every
-mode. A batch of events has no form in Kafka, so its body is published as any other.
+By version 1.0.2 of CloudEvents' bindings for HTTP and for Kafka. The value of the record is the body in
+binary and in structured mode. For batches, see `sampleapp.messages.event_lists`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,27 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from enum import Enum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from sampleapp.errors import Fault
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import astuple
+
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
+from sampleapp.messages.json_text import require_json
 from sampleapp.messages.records import RecordHeaders
 
-__all__ = ["may_be_event", "read_event_headers"]
+__all__ = [
+    "EventFormat",
+    "event_format",
+    "key_of_headers",
+    "may_be_event",
+    "read_event_headers",
+    "read_event_key",
+]
 
 _HTTP_PREFIX: Final = b"ce-"
 _KAFKA_PREFIX: Final = "ce_"
@@ -25,9 +39,14 @@ _SPECVERSION: Final = b"ce-specversion"
 _DATACONTENTTYPE: Final = b"ce-datacontenttype"
 # CloudEvents, section "Required attributes": none of them may be empty.
 _REQUIRED: Final = (b"ce-id", b"ce-source", _SPECVERSION, b"ce-type")
+# An extension of CloudEvents (extensions/partitioning.md), which the Kafka binding makes the key.
+_PARTITIONKEY: Final = b"ce-partitionkey"
+_NOT_EMPTY: Final = (*_REQUIRED, _PARTITIONKEY)
+_VERSION: Final = "1.0"
+_NULL: Final = Raw(b"null")
+_WRONG_VERSION: Final = f"must be {_VERSION}, the only version of CloudEvents that is supported"
 
 _STRUCTURED: Final = b"application/cloudevents"
-_BATCHED: Final = b"application/cloudevents-batch"
 
 # CloudEvents, section "Attribute naming convention"; names of HTTP fields ignore case.
 _ATTRIBUTE: Final = re.compile(rb"ce-[a-z0-9]+")
@@ -37,15 +56,55 @@ _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MOST_FAULTS: Final = 100
 
 
-def may_be_event(specversions: tuple[bytes, ...], content_type: bytes | None) -> bool:
-    """
-    Check quickly whether a request may be a CloudEvent: nearly all requests are not.
+class EventFormat(Enum):
+    """The formats of bodies with CloudEvents."""
 
-    :param specversions: the values of ``ce-specversion``.
+    STRUCTURED = "structured"
+    """One event as JSON."""
+    BATCHED = "batched"
+    """A JSON array of events."""
+    UNSUPPORTED = "unsupported"
+    """A format other than JSON."""
+
+
+_FORMATS: Final = {
+    b"application/cloudevents+json": EventFormat.STRUCTURED,
+    b"application/cloudevents-batch+json": EventFormat.BATCHED,
+}
+
+
+class _Event(Struct):
+    """The attributes that are checked, as they are written."""
+
+    specversion: Raw = _NULL
+    id: Raw = _NULL
+    source: Raw = _NULL
+    type: Raw = _NULL
+    partitionkey: Raw = _NULL
+
+
+_decode_event: Final = msgspec.json.Decoder(_Event).decode
+_decode_string: Final = msgspec.json.Decoder(str).decode
+
+
+def may_be_event(names: Iterable[bytes]) -> bool:
     """
-    return bool(specversions) or (
-        content_type is not None and content_type[: len(_STRUCTURED)].lower() == _STRUCTURED
-    )
+    Check quickly whether a request has attributes of a CloudEvent: nearly all requests have none.
+
+    :param names: of its header fields, in lower case.
+    """
+    # One search in all of them. No name has a comma.
+    return b",ce-" in b",".join((b"", *names))
+
+
+@lru_cache(maxsize=256)
+def event_format(content_type: bytes) -> EventFormat | None:
+    """Return the format that a ``Content-Type`` names; ``None`` if it is not for CloudEvents."""
+    media_type = content_type.partition(b";")[0].strip().lower()
+    # HTTP binding, section 3: the beginning of the media type decides on the mode.
+    if not media_type.startswith(_STRUCTURED):
+        return None
+    return _FORMATS.get(media_type, EventFormat.UNSUPPORTED)
 
 
 def read_event_headers(
@@ -57,21 +116,77 @@ def read_event_headers(
     :param fields: the names, in lower case, and the values of the header fields, in order.
     :param content_type: the value of ``Content-Type``, or ``None``.
     :param faults: gets the faults of the event: attributes that are missing, empty, repeated, or not UTF-8,
-        and names that no attribute may have.
+        another version, and names that no attribute may have.
     :return: ``content-type``, if the request has it; in binary mode also each attribute, as ``ce_…``. Nothing
-        if the request is not a CloudEvent.
+        if the request is not a CloudEvent, or a batch of them.
     """
-    media_type = b"" if content_type is None else content_type.partition(b";")[0].strip().lower()
     own = () if content_type is None else ((_CONTENT_TYPE, content_type),)
-    # HTTP binding, section 3: the media type decides on the mode, not the other fields.
-    if media_type == _STRUCTURED or media_type.startswith(_STRUCTURED + b"+"):
-        return own
+    mode = None if content_type is None else event_format(content_type)
+    if mode is not None:
+        return () if mode is EventFormat.BATCHED else own
     attributes = [field for field in fields if field[0].startswith(_HTTP_PREFIX)]
-    if media_type.startswith(_BATCHED) or all(name != _SPECVERSION for name, _ in attributes):
+    if not attributes:
         return ()
     found = list(_faults(attributes))
     faults += found[:_MOST_FAULTS]
     return (*own, *(_header(name, value) for name, value in attributes))
+
+
+def key_of_headers(headers: RecordHeaders) -> bytes | None:
+    """Return the key that the headers of an event in binary mode give its record: ``partitionkey``."""
+    return dict(headers).get(_KAFKA_PREFIX + "partitionkey")
+
+
+def read_event_key(body: bytes, *, source: str = "body") -> bytes | None:
+    """
+    Check a CloudEvent in structured mode, and return the key that it gives its record.
+
+    :param body: the event in the JSON format.
+    :param source: the name of the body in error messages.
+    :return: ``partitionkey``; ``None`` if it has none.
+    :raise MalformedMessage: the body is not JSON.
+    :raise InvalidMessage: it is not a CloudEvent of version 1.0. Names all faults.
+    """
+    if not body.strip():
+        raise MalformedMessage("The body is empty; a CloudEvent in structured mode is a JSON object.")
+    require_json(body, source=source)
+    event = _decode(body)
+    faults: list[Fault] = []
+    key = None
+    for name, written in zip(_Event.__struct_fields__, astuple(event), strict=True):
+        if written == _NULL:
+            # An attribute of null is not set (JSON format, section 2.2).
+            if name != "partitionkey":
+                faults.append(Fault(f"/{name}", f'"{name}" is missing; a CloudEvent must have it.'))
+            continue
+        value = _string(written)
+        if not value:
+            faults.append(Fault(f"/{name}", f'"{name}" must be a string that is not empty.'))
+        elif name == "specversion" and value != _VERSION:
+            faults.append(Fault("/specversion", f'"specversion" {_WRONG_VERSION}.'))
+        elif name == "partitionkey":
+            key = value.encode()
+    if faults:
+        raise InvalidMessage(faults)
+    return key
+
+
+def _decode(body: bytes) -> _Event:
+    try:
+        return _decode_event(body)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage([Fault("", "A CloudEvent in the JSON format is an object.")]) from error
+    except msgspec.DecodeError as error:
+        lone = "A string has a lone surrogate, which has no form in UTF-8."
+        raise InvalidMessage([Fault("", lone)]) from error
+
+
+def _string(written: Raw) -> str:
+    """Return a string, or the empty one for anything else."""
+    try:
+        return _decode_string(written)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _header(name: bytes, value: bytes) -> tuple[str, bytes]:
@@ -83,6 +198,20 @@ def _faults(attributes: list[tuple[bytes, bytes]]) -> Iterator[Fault]:
     for name in _REQUIRED:
         if name not in counts:
             yield _fault(name, "is missing; a CloudEvent must have it")
+    yield from _faults_of_names(counts)
+    for name, value in attributes:
+        decoded = _decoded(value)
+        if not decoded and name in _NOT_EMPTY:
+            yield _fault(name, "is empty; a CloudEvent must have a value for it")
+        elif name == _SPECVERSION and decoded != _VERSION.encode():
+            yield _fault(name, _WRONG_VERSION)
+        try:
+            decoded.decode("utf-8")
+        except UnicodeDecodeError:
+            yield _fault(name, "is not UTF-8 after percent-decoding")
+
+
+def _faults_of_names(counts: Counter[bytes]) -> Iterator[Fault]:
     for name, count in counts.items():
         if count > 1:
             yield _fault(name, f"is there {count} times; a CloudEvent has each attribute once")
@@ -92,14 +221,6 @@ def _faults(attributes: list[tuple[bytes, bytes]]) -> Iterator[Fault]:
             yield _fault(
                 name, "is not an attribute of a CloudEvent: their names have letters and digits only"
             )
-    for name, value in attributes:
-        decoded = _decoded(value)
-        if not decoded and name in _REQUIRED:
-            yield _fault(name, "is empty; a CloudEvent must have a value for it")
-        try:
-            decoded.decode("utf-8")
-        except UnicodeDecodeError:
-            yield _fault(name, "is not UTF-8 after percent-decoding")
 
 
 def _fault(name: bytes, wrong: str) -> Fault:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -23,9 +23,17 @@ from sampleapp.model import MOST_HEADERS, TOPIC_RULE, Message, is_legal_topic
 
 __all__ = ["has_too_many_strings", "parse_or_name_faults"]
 
-_MEMBERS: Final = ("topic", "key", "content", "headers", "timestamp")
-_REQUIRED: Final = ("topic", "content")
-_OTHER_WORDS: Final = {"value": "content", "time": "timestamp", "ts": "timestamp"}
+_MEMBERS: Final = ("topic", "key", "key_base64", "content", "content_base64", "headers", "timestamp")
+_PAIRS: Final = {"key": "key_base64", "content": "content_base64"}
+"""Two members of which a message has one."""
+_MOST_OF_ONE: Final = len(_MEMBERS) - len(_PAIRS)
+_OTHER_WORDS: Final = {
+    "data_base64": "content_base64",
+    "time": "timestamp",
+    "ts": "timestamp",
+    "value": "content",
+    "value_base64": "content_base64",
+}
 """Other names that users of Kafka give to a member."""
 
 _MOST_FAULTS: Final = 100
@@ -39,12 +47,28 @@ _MOST_STRINGS: Final = 10_000
 _GREATEST_WHOLE: Final = 2.0**53
 """The greatest floating-point number that is surely the integer that the caller wrote."""
 
+_BASE64: Final = 'base64 with padding (RFC 4648, section 4), such as "AP8="'
+_WAYS_OUT: Final = "Send its JSON as a string, or as the body of a POST to /topics/{topic}."
+"""For a ``content`` that is JSON itself."""
 _A_TIMESTAMP: Final = (
     'milliseconds since the epoch or a date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
 )
+_RIGHT_VALUES: Final = {
+    "content_base64": f"a string of {_BASE64}",
+    "headers": "an object of strings",
+    "key_base64": f"a string of {_BASE64}",
+    "timestamp": _A_TIMESTAMP,
+}
+"""For the members that are not just strings."""
+_NULLABLE: Final = ("key", "key_base64")
+_NO_TOPIC: Final = Fault("/topic", '"topic" is missing; a message must have it.')
+_NO_CONTENT: Final = Fault("/content", '"content" is missing; a message must have it, or "content_base64".')
 _TOO_MANY_HEADERS: Final = Fault(
     "/headers", f"There are more than {MOST_HEADERS} headers, which is the most for a message."
 )
+_NOT_BASE64: Final = {name: Fault(f"/{name}", f'"{name}" must be {_BASE64}.') for name in _PAIRS.values()}
+_WITHOUT_TYPE: Final = {"headers": _TOO_MANY_HEADERS, **_NOT_BASE64}
+"""The faults of a value of the right type."""
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TYPE_NAMES: Final = {
@@ -102,7 +126,7 @@ def parse_or_name_faults(body: bytes, source: str) -> Message:
     if not isinstance(document, JSONObject):
         raise InvalidMessage([_not_an_object(_type_name(document))])
     if len(document) > _MOST_MEMBERS:
-        too_many = f"There are more than {_MOST_MEMBERS} members; a message has {len(_MEMBERS)} at most."
+        too_many = f"There are more than {_MOST_MEMBERS} members; a message has {_MOST_OF_ONE} at most."
         raise InvalidMessage([Fault("", too_many)])
     values = dict(document)
     faults = list(_faults(document, values))
@@ -114,6 +138,9 @@ def parse_or_name_faults(body: bytes, source: str) -> Message:
         raise InvalidMessage(faults)
     if "headers" in values:
         values["headers"] = dict(headers)
+    for name in _PAIRS.values():
+        if values.get(name) is not None:
+            values[name] = _from_base64(values[name])
     if "timestamp" in values:
         values["timestamp"] = parse_timestamp(_whole(values["timestamp"]))
     return Message(**values)
@@ -128,7 +155,7 @@ def _faults_with_names(headers: JSONObject, values: dict[str, Any], *, room: int
         more += 1
         unknown = unknown[: max(0, len(unknown) - more)]
         wrong_headers = wrong_headers[: room - 1]
-    absent = [name for name in _MEMBERS if name not in values]
+    absent = _absent({name for name in _MEMBERS if name in values})
     faults = [*_header_faults(headers, wrong_headers)]
     faults += [_unknown_member_fault(name, absent) for name in unknown]
     if more > 0:
@@ -166,11 +193,10 @@ def _first_fault(error: str, body: bytes) -> Fault:
     :param error: the message of its `msgspec.ValidationError`.
     """
     if (unknown := _UNKNOWN_FIELD.match(error)) is not None:
-        return _unknown_member_fault(
-            unknown[1], [name for name in _MEMBERS if b'"%b"' % name.encode() not in body]
-        )
-    if (missing := _MISSING_FIELD.match(error)) is not None:
-        return _missing(missing[1])
+        present = {name for name in _MEMBERS if b'"%b"' % name.encode() in body}
+        return _unknown_member_fault(unknown[1], _absent(present))
+    if _MISSING_FIELD.match(error) is not None:
+        return _NO_TOPIC
     got = _GOT.search(error)
     found = "a number" if got is None else _TYPE_NAMES.get(got[1], "another type")
     place = _PLACE.search(error)
@@ -179,8 +205,8 @@ def _first_fault(error: str, body: bytes) -> Fault:
     name, is_inside = place.groups()
     if name == "headers" and is_inside is not None:
         return Fault("/headers", f"The value of each header must be a string, not {found}.")
-    if name == "headers" and got is None:
-        return _TOO_MANY_HEADERS
+    if got is None and name in _WITHOUT_TYPE:
+        return _WITHOUT_TYPE[name]
     return _wrong_type(name, found)
 
 
@@ -188,25 +214,36 @@ def _faults(members: JSONObject, values: dict[str, Any]) -> Iterator[Fault]:
     for name, count in _counts(members).items():
         if count > 1 and name in _MEMBERS:
             yield Fault(f"/{name}", f'"{name}" is there {count} times; a message has it once.')
-    for name in _REQUIRED:
-        if name not in values:
-            yield _missing(name)
+    if "topic" not in values:
+        yield _NO_TOPIC
+    if "content" not in values and "content_base64" not in values:
+        yield _NO_CONTENT
+    given = {name for name, value in values.items() if value is not None or name not in _NULLABLE}
     for name in _MEMBERS:
-        if name in values and not (name == "key" and values[name] is None):
+        if name in given:
             yield from _value_faults(name, values[name])
+    for name, instead in _PAIRS.items():
+        if {name, instead} <= given:
+            yield Fault(f"/{instead}", f'"{name}" and "{instead}" are both there; a message has one of them.')
 
 
 def _not_an_object(type_name: str) -> Fault:
     return Fault("", f"A message is a JSON object, not {type_name}.")
 
 
-def _missing(name: str) -> Fault:
-    return Fault(f"/{name}", f'"{name}" is missing; a message must have it.')
-
-
 def _wrong_type(name: str, type_name: str) -> Fault:
-    right = {"headers": "an object of strings", "timestamp": _A_TIMESTAMP}.get(name, "a string")
-    return Fault(f"/{name}", f'"{name}" must be {right}, not {type_name}.')
+    right = _RIGHT_VALUES.get(name, "a string")
+    ways_out = f" {_WAYS_OUT}" if name == "content" and type_name != _TYPE_NAMES["null"] else ""
+    return Fault(f"/{name}", f'"{name}" must be {right}, not {type_name}.{ways_out}')
+
+
+def _from_base64(text: str) -> bytes:
+    """
+    Decode as the strict decoder does.
+
+    :raise msgspec.ValidationError: the text is not base64 with padding.
+    """
+    return msgspec.convert(text, bytes)
 
 
 def _value_faults(name: str, value: Any) -> Iterator[Fault]:
@@ -223,6 +260,11 @@ def _value_faults(name: str, value: Any) -> Iterator[Fault]:
         yield Fault(f"/{name}", f'"{name}" holds {_described(surrogate)}.')
     elif name == "topic" and not is_legal_topic(value):
         yield Fault("/topic", f'"topic" must be {TOPIC_RULE}.')
+    elif name in _PAIRS.values():
+        try:
+            _from_base64(value)
+        except msgspec.ValidationError:
+            yield _NOT_BASE64[name]
 
 
 def _timestamp_faults(value: Any) -> Iterator[Fault]:
@@ -305,10 +347,17 @@ def _unknown_member_fault(name: str, absent: list[str]) -> Fault:
         detail = f'"{_printable(name)}" is not a member of a message; did you mean "{meant}"?'
     else:
         detail = (
-            f'"{_printable(name)}" is not a member of a message; it has "topic", "content" and, if wanted, '
-            '"key", "headers" and "timestamp".'
+            f'"{_printable(name)}" is not a member of a message; it has "topic", "content" or '
+            '"content_base64" and, if wanted, "key" or "key_base64", "headers" and "timestamp".'
         )
     return Fault(f"/{_pointer_token(name)}", detail)
+
+
+def _absent(present: Collection[str]) -> list[str]:
+    """Return the members that a message may have besides those that it has."""
+    excluded = {*present, *(instead for name, instead in _PAIRS.items() if name in present)}
+    excluded |= {name for name, instead in _PAIRS.items() if instead in present}
+    return [name for name in _MEMBERS if name not in excluded]
 
 
 def _meant(name: str, absent: list[str]) -> str | None:

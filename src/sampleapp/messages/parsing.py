@@ -19,11 +19,18 @@ from sampleapp.messages.json_text import LARGE
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 from sampleapp.model import Message, is_legal_topic
 
-__all__ = ["has_escaped_colon", "may_repeat_a_member", "parse_message", "with_milliseconds"]
+__all__ = [
+    "has_escaped_colon",
+    "has_one_content",
+    "may_repeat_a_member",
+    "parse_message",
+    "with_milliseconds",
+]
 
 _decode: Final = msgspec.json.Decoder(Message).decode
 
-if set(Message.__struct_fields__) != {"topic", "key", "content", "headers", "timestamp"}:
+_MEMBERS: Final = {"topic", "content", "content_base64", "key", "key_base64", "headers", "timestamp"}
+if set(Message.__struct_fields__) != _MEMBERS:
     raise AssertionError("_count_members must count every member")
 
 
@@ -45,21 +52,28 @@ def parse_message(body: bytes, *, source: str = "body") -> Message:
         message = _decode(body)
         # Every message passes here, so the usual ones come first.
         if is_legal_topic(message.topic):
-            key = message.key
-            if message.headers is UNSET and message.timestamp is UNSET:
+            key, content = message.key, message.content
+            if content is not UNSET and message.headers is UNSET and message.timestamp is UNSET:
                 inside = body.count(b":") - (2 if key is UNSET else 3)
-                # As may_repeat_a_member does it, without the calls.
+                # As may_repeat_a_member does it, without the calls. A member with base64 is one colon more.
                 if not inside or (
-                    inside == (message.content + (key or "")).count(":")
+                    inside == (content + (key or "")).count(":")
                     and (b"\\" not in body or not has_escaped_colon(body))
                 ):
                     return message
-            elif not may_repeat_a_member(body, (message,)):
+            if has_one_content(message) and not may_repeat_a_member(body, (message,)):
                 return with_milliseconds(message)
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidTimestamp):
         # Named below, with all other faults.
         pass
     return parse_or_name_faults(body, source)
+
+
+def has_one_content(message: Message) -> bool:
+    """Check that a message has one of the two contents, and at most one of the two keys."""
+    if (message.content is UNSET) is (message.content_base64 is UNSET):
+        return False
+    return message.key_base64 is UNSET or message.key_base64 is None or not isinstance(message.key, str)
 
 
 def may_repeat_a_member(text: bytes, messages: Sequence[Message]) -> bool:
@@ -70,6 +84,7 @@ def may_repeat_a_member(text: bytes, messages: Sequence[Message]) -> bool:
     with no more colons than its messages need repeats none.
 
     :param text: the JSON of the messages.
+    :param messages: see `has_one_content`.
     :return: true also if a colon in a string is escaped: it would hide the colon of a repeated member.
     """
     inside = text.count(b":") - sum(map(_count_members, messages))
@@ -82,18 +97,20 @@ def has_escaped_colon(text: bytes) -> bool:
 
 
 def _count_members(message: Message) -> int:
-    """Count the members and the headers."""
+    """Count the members of a message with one content, and its headers."""
     headers = message.headers
     members = 2 if message.key is UNSET else 3
+    if message.key_base64 is not UNSET:
+        members += 1
     if message.timestamp is not UNSET:
         members += 1
     return members if headers is UNSET else members + 1 + len(headers)
 
 
 def _count_colons_inside(message: Message) -> int:
-    """Count the colons in the strings; a valid topic has none."""
-    key, headers, timestamp = message.key, message.headers, message.timestamp
-    strings = [message.content]
+    """Count the colons in the strings; a valid topic has none, and neither has base64."""
+    content, key, headers, timestamp = message.content, message.key, message.headers, message.timestamp
+    strings = [content] if content else []
     if key:
         strings.append(key)
     if headers is not UNSET:

@@ -26,15 +26,20 @@ def record_of(message: Message, *, now_ms: int, trace: RecordHeaders = ()) -> Re
     :param trace: the trace headers of its request, see `sampleapp.messages.trace_context.trace_headers`.
         They follow the message's own.
     """
-    key, headers, timestamp = message.key, message.headers, message.timestamp
+    key, content, headers, timestamp = message.key, message.content, message.headers, message.timestamp
+    if isinstance(key, str):
+        key_bytes: bytes | None = key.encode("utf-8")
+    else:
+        key_bytes = None if message.key_base64 is UNSET else message.key_base64
     if timestamp is UNSET:
         timestamp = now_ms
     elif isinstance(timestamp, str):
         timestamp = parse_timestamp(timestamp)
     return Record(
         topic=message.topic,
-        key=key.encode("utf-8") if isinstance(key, str) else None,
-        value=message.content.encode("utf-8"),
+        key=key_bytes,
+        # A valid message has one of the two contents.
+        value=message.content_base64 if content is UNSET else content.encode("utf-8"),  # type: ignore[arg-type]
         timestamp_ms=timestamp,
         headers=trace if headers is UNSET else _own_first(headers, trace),
     )

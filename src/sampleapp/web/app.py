@@ -109,7 +109,7 @@ class FrontDoor:
         self._plans_with_key = {
             media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
         }
-        self.raw_publishing = RawPublishing(self._publisher)
+        self.raw_publishing = RawPublishing(self._publisher, self._batches)
         self.rest_proxy = RestProxy(self._publisher)
         self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""

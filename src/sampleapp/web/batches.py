@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ from sampleapp.errors import (
     PublishError,
 )
 from sampleapp.interfaces import IBroker, Outcome
+from sampleapp.messages.event_lists import EventList
+from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
@@ -68,6 +70,7 @@ _RESULTS_AT_ONCE: Final = 500
 _MOST_TOPICS: Final = 1000
 """The maximum number of topics that are counted for one batch."""
 
+_Messages: TypeAlias = MessageLines | EventList
 _STORED: Final = {RecordMetadata, ReplayedRecord}
 
 _encode = msgspec.json.Encoder().encode
@@ -75,7 +78,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class BatchPublisher:
-    """Publishes bodies that have a message on each line."""
+    """Publishes bodies that have a message on each line, or a list of CloudEvents."""
 
     def __init__(
         self, broker: IBroker, slices: TimeSlices, *, max_line: int, idempotent_records: IdempotentRecords
@@ -114,10 +117,40 @@ class BatchPublisher:
         )
         return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
 
-    async def _publish(self, lines: MessageLines, length: int, share: Share | None) -> Answer:
+    def publish_events(
+        self,
+        request: Request,
+        *,
+        topic: str,
+        key: bytes | None,
+        now_ms: int,
+        trace: RecordHeaders,
+        scope: IdempotencyScope | None,
+    ) -> Deferred[Answer]:
+        """
+        Publish all CloudEvents in the body of a request, or none if one of them is refused.
+
+        :param topic: of all records; the caller may publish to it.
+        :param key: as for `EventList`, like ``scope``.
+        :param now_ms: the timestamp of the records; milliseconds since the epoch.
+        :param trace: headers of every record.
+        :return: as for `publish`; fails also with a `MessageError` if the body is not a list of events.
+        """
+        events = EventList(
+            request.body,
+            topic=topic,
+            key=key,
+            max_event=self._max_line,
+            now_ms=now_ms,
+            trace=trace,
+            scope=scope,
+        )
+        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.share))
+
+    async def _publish(self, lines: _Messages, length: int, share: Share | None) -> Answer:
         try:
             await self._read(lines, length, share)
-        except RequestError:
+        except (RequestError, MessageError):
             self._slices.free_gradually(lines.records)
             raise
         answer = await self._check_and_publish(lines)
@@ -125,7 +158,7 @@ class BatchPublisher:
         self._slices.free_gradually(lines.records)
         return answer
 
-    async def _read(self, lines: MessageLines, length: int, share: Share | None) -> None:
+    async def _read(self, lines: _Messages, length: int, share: Share | None) -> None:
         """
         Read all lines, and reserve memory for their records.
 
@@ -147,9 +180,9 @@ class BatchPublisher:
             if is_unread:
                 await self._slices.next()
 
-    async def _check_and_publish(self, lines: MessageLines) -> Answer:
+    async def _check_and_publish(self, lines: _Messages) -> Answer:
         if lines.count == 0:
-            return replace(problem_answer(_NO_MESSAGE), batch=Batch())
+            return replace(problem_answer(lines.nothing), batch=Batch())
         refused = [*lines.refused, *await self._refused_by_broker(lines)]
         if refused:
             return _refusal(refused)
@@ -185,9 +218,10 @@ class BatchPublisher:
             counts.add(outcomes[start : start + _RECORDS_AT_ONCE])
         return outcomes
 
-    async def _refused_by_broker(self, lines: MessageLines) -> list[RefusedLine]:
+    async def _refused_by_broker(self, lines: _Messages) -> list[RefusedLine]:
         """Find messages whose topics cannot be published to, up to the maximum number of faults."""
-        room = MOST_FAULTS - lines.faults
+        # Events have the topic of the path.
+        room = min(MOST_FAULTS - lines.faults, MOST_FAULTS if lines.are_lines else 1)
         if room <= 0 or not lines.topics:
             return []
         # A refused batch must not create topics, nor wait for a broker that cannot be reached.
@@ -203,7 +237,7 @@ class BatchPublisher:
             some = lines.records[start : start + _RECORDS_AT_ONCE]
             for record, number in zip(some, numbers, strict=False):
                 if record.topic in errors:
-                    line = None if lines.empty_lines else number + 1
+                    line = number + 1 if lines.are_lines and not lines.empty_lines else None
                     found.append(RefusedLine(number, errors[record.topic], line=line))
             if len(found) >= room:
                 break
@@ -348,16 +382,6 @@ class _Failures:
         )
 
 
-_NO_MESSAGE: Final = InvalidMessage(
-    [
-        Fault(
-            "",
-            'The body contains no message. Each message is one line, such as {"topic":"t","content":"21.5"}.',
-        )
-    ]
-)
-
-
 def _refusal(refused: Sequence[RefusedLine]) -> Answer:
     """
     Answer that nothing was published, because some messages were refused.
@@ -414,7 +438,7 @@ def _result(outcome: Outcome) -> RecordMetadata | Result:
     return Result(status=row.status, type=row.type, detail=str(outcome))
 
 
-def _numbers(lines: MessageLines) -> Iterator[int]:
+def _numbers(lines: _Messages) -> Iterator[int]:
     """Yield the numbers of the messages that have a record, without end."""
     refused = {each.number for each in lines.refused}
     return (number for number in count() if number not in refused)

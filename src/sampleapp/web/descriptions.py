@@ -49,6 +49,8 @@ class Content(Struct, frozen=True, kw_only=True):
     summary: str = ""
     example: Any = None
     """A value; ``None`` for no example."""
+    rules: Mapping[str, Any] = {}
+    """More keywords for the JSON Schema of ``kind``, if that is a struct: rules that types cannot express."""
 
 
 class Field(Struct, frozen=True, kw_only=True):

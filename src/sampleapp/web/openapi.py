@@ -205,6 +205,9 @@ class _Builder:
         kinds = [Problem, *_kinds(route.description for part in parts for route in part.by_endpoint.values())]
         schemas, self._schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
         self._schema_of = dict(zip(map(repr, kinds), schemas, strict=True))
+        for content in _contents(route.description for part in parts for route in part.by_endpoint.values()):
+            if content.rules:
+                self._schemas[content.kind.__name__].update(content.rules)
 
     def document(self, *, version: str) -> dict[str, Any]:
         paths: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -438,12 +441,20 @@ class _Builder:
 
 
 def _kinds(descriptions: Iterable[Description | None]) -> Iterator[Any]:
+    descriptions = list(descriptions)
     for description in descriptions:
         if description is not None:
             yield from description.error_objects
             yield from (each.kind for each in description.parameters if not isinstance(each.kind, dict))
-            for contents in (description.bodies, *(success.contents for success in description.successes)):
-                yield from (content.kind for content in contents if not isinstance(content.kind, dict))
+    yield from (content.kind for content in _contents(descriptions) if not isinstance(content.kind, dict))
+
+
+def _contents(descriptions: Iterable[Description | None]) -> Iterator[Content]:
+    for description in descriptions:
+        if description is not None:
+            yield from description.bodies
+            for success in description.successes:
+                yield from success.contents
 
 
 def _methods(rule: Rule) -> list[str]:

@@ -143,12 +143,33 @@ def _lines(media_type: str, summary: str, description: str, *examples: str) -> C
     )
 
 
+_STORED_LINES: Final = _lines(
+    "application/x-ndjson",
+    "The partitions and the offsets of the records",
+    "The partition and the offset of each record, one on each line.",
+    '{"topic":"readings","partition":0,"offset":42}',
+    '{"topic":"readings","partition":2,"offset":7}',
+)
+
+_ONE_CONTENT: Final = {
+    # Not "oneOf", of which generators of clients make several types.
+    "if": {"required": ["content_base64"]},
+    "then": {"not": {"required": ["content"]}},
+    "else": {"required": ["content"]},
+    "not": {
+        "required": ["key", "key_base64"],
+        "properties": {"key": {"type": "string"}, "key_base64": {"type": "string"}},
+    },
+}
+"""A message has one of the two contents, and at most one of the two keys."""
+
 PUBLISH: Final = Description(
     tag="Messages",
     summary="Publish one message, or many",
     text=(
         "Publishes exactly one record for each message, and answers after the broker has acknowledged all of "
-        "them. Many messages have one line each: all of them are checked before any is published. After 503, "
+        "them. Bytes that are not text: `content_base64` and `key_base64`, instead of `content` and `key`. "
+        "Many messages have one line each: all of them are checked before any is published. After 503, "
         "nothing was published. After 504, the outcome is unknown; for many messages, `results` has the "
         "outcome of each."
     ),
@@ -159,6 +180,7 @@ PUBLISH: Final = Description(
             kind=Message,
             summary="One message",
             example={"topic": "readings", "key": "kitchen", "content": "21.5"},
+            rules=_ONE_CONTENT,
         ),
         *(
             _lines(
@@ -178,16 +200,7 @@ PUBLISH: Final = Description(
                 "The record is stored at this partition and offset. For many messages: one line for each "
                 "record, in the same order."
             ),
-            contents=(
-                *_STORED.contents,
-                _lines(
-                    "application/x-ndjson",
-                    "The partitions and the offsets of the records",
-                    "The partition and the offset of each record, one on each line.",
-                    '{"topic":"readings","partition":0,"offset":42}',
-                    '{"topic":"readings","partition":2,"offset":7}',
-                ),
-            ),
+            contents=(*_STORED.contents, _STORED_LINES),
         ),
     ),
     refusals=(
@@ -201,6 +214,20 @@ PUBLISH: Final = Description(
     ),
 )
 
+_NOT_EMPTY: Final = {"type": "string", "minLength": 1}
+_EVENT: Final = {
+    "type": "object",
+    "description": "A CloudEvent of version 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": _NOT_EMPTY,
+        "source": _NOT_EMPTY,
+        "type": _NOT_EMPTY,
+        "partitionkey": {**_NOT_EMPTY, "description": "The record's key, unless the query has one."},
+    },
+}
+
 PUBLISH_TO_TOPIC: Final = Description(
     tag="Messages",
     summary="Publish any bytes",
@@ -208,8 +235,11 @@ PUBLISH_TO_TOPIC: Final = Description(
         "Publishes exactly one record whose value is the body, byte for byte. An empty body is an empty "
         "value. Answers after the broker has acknowledged the record. After 503, nothing was published. "
         "After 504, the outcome is unknown.\n\n"
-        "A CloudEvent in binary mode (with `ce-specversion`) gets its attributes as headers of the record, "
-        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only.\n\n"
+        "A CloudEvent in binary mode (with `ce-…` fields) gets its attributes as headers of the record, "
+        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only. Its "
+        "`partitionkey` is the key, unless the query has one. A batch of CloudEvents is like many messages "
+        "sent to `/messages`: all events are checked before any is published, and the answer has a line for "
+        "each.\n\n"
         "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
         "others were refused permanently; `offsets` has the outcome of each."
@@ -234,11 +264,40 @@ PUBLISH_TO_TOPIC: Final = Description(
             kind={"contentMediaType": "application/octet-stream"},
             summary="Any bytes, with or without a media type",
         ),
+        Content(
+            media_type="application/cloudevents+json",
+            kind=_EVENT,
+            summary="A CloudEvent in structured mode",
+            example={
+                "specversion": "1.0",
+                "id": "17",
+                "source": "/shop",
+                "type": "order.paid",
+                "partitionkey": "17",
+                "data": {"order": 17},
+            },
+        ),
+        Content(
+            media_type="application/cloudevents-batch+json",
+            kind={"type": "array", "items": _EVENT, "minItems": 1},
+            summary="CloudEvents, each of which becomes a record",
+            example=[
+                {"specversion": "1.0", "id": "17", "source": "/shop", "type": "order.paid"},
+                {"specversion": "1.0", "id": "18", "source": "/shop", "type": "order.sent"},
+            ],
+        ),
         *PRODUCE_BODIES,
     ),
     needs_body=False,
-    successes=(replace(_STORED, contents=(*_STORED.contents, PRODUCED)),),
-    refusals=(request_errors.SeveralContentTypes, *PRODUCE_REFUSALS, *IDEMPOTENCY_REFUSALS),
+    successes=(replace(_STORED, contents=(*_STORED.contents, _STORED_LINES, PRODUCED)),),
+    refusals=(
+        request_errors.SeveralContentTypes,
+        request_errors.UnsupportedEventFormat,
+        errors.PartlyPublished,
+        errors.PartlyRefused,
+        *PRODUCE_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
     error_objects=PRODUCE_ERRORS,
 )
 

@@ -140,6 +140,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     ),
     request_errors.UnsupportedContentType: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.SeveralContentTypes: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
+    request_errors.UnsupportedEventFormat: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.UnsupportedEmbeddedFormat: _plain(_S.UNSUPPORTED_MEDIA_TYPE),
     request_errors.NotAcceptable: _plain(_S.NOT_ACCEPTABLE),
     request_errors.UnsupportedContentCoding: _plain(_S.UNSUPPORTED_MEDIA_TYPE),

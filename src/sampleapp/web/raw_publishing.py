@@ -5,22 +5,31 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters
-from sampleapp.messages.cloud_events import may_be_event, read_event_headers
+from sampleapp.messages.cloud_events import (
+    EventFormat,
+    event_format,
+    key_of_headers,
+    may_be_event,
+    read_event_headers,
+    read_event_key,
+)
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
+from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
 from sampleapp.web.publishing import Publisher, trace_of
-from sampleapp.web.request_errors import SeveralContentTypes
+from sampleapp.web.request_errors import SeveralContentTypes, UnsupportedEventFormat
 from sampleapp.web.rest_proxy import UNSUPPORTED_FORMAT, produce_plan
 from sampleapp.web.routing import Plan, Routes
 from sampleapp.web.server import Request
@@ -51,6 +60,13 @@ def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa
 _AMBIGUOUS: Final = Plan(_refuse_several_types, admit=_refuse_several_types)
 
 
+def _refuse_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
+    raise UnsupportedEventFormat
+
+
+_UNSUPPORTED_EVENT: Final = Plan(_refuse_event_format, admit=_refuse_event_format)
+
+
 def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _Head:
     """
     Read the parts of a record that are not in the body: key and headers.
@@ -69,8 +85,11 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
     headers: RecordHeaders = ()
     fields = request.fields
     content_type = fields.joined(b"content-type")
-    if not is_tombstone and may_be_event(fields.all(b"ce-specversion"), content_type):
+    if not is_tombstone and (
+        may_be_event(fields.names()) or (content_type is not None and event_format(content_type) is not None)
+    ):
         headers = read_event_headers(fields, content_type, faults)
+        key = key_of_headers(headers) if key is None else key
     if faults:
         raise InvalidParameters(faults)
     return _Head(key, headers, scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None)
@@ -81,9 +100,17 @@ class RawPublishing:
 
     routes = Routes()
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, batches: BatchPublisher) -> None:
         self._publisher = publisher
+        self._batches = batches
         self._raw = Plan(self._publish_raw, admit=_admit_raw)
+        self._events = {
+            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=_admit_raw),
+            EventFormat.BATCHED: Plan(
+                self._publish_events, admit=_admit_raw, max_body=publisher.limits.max_batch_body
+            ),
+            EventFormat.UNSUPPORTED: _UNSUPPORTED_EVENT,
+        }
         self._produce = produce_plan(publisher)
 
     @routes.planned_route(
@@ -94,7 +121,7 @@ class RawPublishing:
         description=operations.PUBLISH_TO_TOPIC,
     )
     def publish_to_topic(self, request: Request) -> Plan:
-        """Choose by ``Content-Type``: records as for REST Proxy, or one record with the body as its value."""
+        """Choose by ``Content-Type``: records as for REST Proxy, a CloudEvent, or any body as it is."""
         content_types = request.fields.all(b"content-type")
         if not content_types:
             return self._raw
@@ -103,8 +130,29 @@ class RawPublishing:
         content_type = content_types[0]
         if embedded_format(content_type) is not None:
             return self._produce
+        event = event_format(content_type)
+        if event is not None:
+            return self._events[event]
         # A body in another of REST Proxy's formats must not become a record as it is.
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
+
+    def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        head: _Head = request.admitted
+        return self._batches.publish_events(
+            request,
+            topic=topic,
+            key=head.key,
+            now_ms=self._publisher.now_ms(),
+            trace=trace_of(request),
+            scope=head.scope,
+        )
+
+    def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        head: _Head = request.admitted
+        key = read_event_key(request.body)
+        if head.key is None and key is not None:
+            request.admitted = replace(head, key=key)
+        return self._publish_raw(request, topic=topic)
 
     def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted

@@ -231,6 +231,18 @@ class SeveralContentTypes(RequestError):
         super().__init__("The request has more than one Content-Type. Send one, or none.")
 
 
+class UnsupportedEventFormat(RequestError):
+    """``Content-Type`` is a format of CloudEvents other than JSON."""
+
+    headers = ((b"Accept", b"application/cloudevents+json, application/cloudevents-batch+json"),)
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Of the formats of CloudEvents, only JSON is supported: application/cloudevents+json, or "
+            "application/cloudevents-batch+json for a batch. Data of any type can be sent in binary mode."
+        )
+
+
 def _shown(field: bytes) -> str:
     # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
     text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")

@@ -1,0 +1,226 @@
+"""
+Parsing of a batch of CloudEvents: a JSON array (JSON event format 1.0.2, section 4).
+
+Kafka has no form for a batch, so each event becomes a record as in structured mode, with its text as the
+value. The ends of the events are found without decoding them, and a few at a time, so that the caller can
+yield to the reactor in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator
+from typing import ClassVar, Final
+
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError
+from sampleapp.messages.cloud_events import read_event_key
+from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.json_text import require_json
+from sampleapp.messages.lines import MOST_FAULTS, RefusedLine
+from sampleapp.messages.records import RecordHeaders
+from sampleapp.model import Record
+
+__all__ = ["EventList"]
+
+_CONTENT_TYPE: Final[RecordHeaders] = (("content-type", b"application/cloudevents+json"),)
+_SOURCE: Final = "event"
+
+_BYTES_AT_ONCE: Final = 64 * 1024
+_EVENTS_AT_ONCE: Final = 200
+_TOKENS_AT_ONCE: Final = 10_000
+"""Brackets and strings of one step: 2 ms."""
+
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+# The last quotation mark is optional, so that no string is looked at twice.
+_STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
+_TOKEN: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_SCALAR: Final = re.compile(_STRING + rb"|[^\s,\[\]{}\"]*", re.DOTALL)
+
+
+class EventList:
+    """
+    The events of a body, with the interface of `sampleapp.messages.lines.MessageLines`.
+
+    The errors in `refused` have the numbers of events.
+    """
+
+    are_lines: ClassVar = False
+    nothing: ClassVar = InvalidMessage(
+        [
+            Fault(
+                "", "The body contains no event. A batch of CloudEvents is a JSON array of one event or more."
+            )
+        ]
+    )
+
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        topic: str,
+        key: bytes | None,
+        max_event: int,
+        now_ms: int,
+        trace: RecordHeaders = (),
+        scope: IdempotencyScope | None = None,
+    ) -> None:
+        """
+        :param topic: of all records.
+        :param key: of all records; ``None`` for the ``partitionkey`` of each event.
+        :param max_event: the greatest length of an event, in bytes.
+        :param now_ms: the timestamp of all records; milliseconds since the epoch.
+        :param trace: headers of every record.
+        :param scope: makes identities of the records; by default they have none.
+        """
+        self._spans = _spans(body, max_event)
+        self._body = body
+        self._topic = topic
+        self._key = key
+        self._now_ms = now_ms
+        self._headers = _CONTENT_TYPE + trace
+        self._scope = scope
+        self._is_malformed = False
+        self.topics: Collection[str] = (topic,)
+        self.count = 0
+        self.empty_lines = 0
+        self.faults = 0
+        self.headers = 0
+        self.records: list[Record] = []
+        self.refused: list[RefusedLine] = []
+
+    @property
+    def has_identities(self) -> bool:
+        """True if the records have identities."""
+        return self._scope is not None
+
+    def read(self) -> bool:
+        """
+        Read the next part, for a few milliseconds at most.
+
+        :return: true while there is more to read.
+        :raise MalformedMessage: the body is not a JSON array.
+        :raise InvalidMessage: an event is too long.
+        """
+        until = None
+        for _ in range(_EVENTS_AT_ONCE):
+            span = next(self._spans, _END)
+            if span is _PAUSE:
+                return True
+            if span is _END:
+                self._body = b""
+                return False
+            start, end = span
+            until = start + _BYTES_AT_ONCE if until is None else until
+            self._read_event(start, end)
+            if end > until:
+                break
+        return True
+
+    def _read_event(self, start: int, end: int) -> None:
+        number = self.count
+        self.count += 1
+        if self._is_malformed:
+            # Nothing else would change the status.
+            return
+        try:
+            record = self._parse(start, end, number)
+        except MessageError as error:
+            # As a value, without the frames of its traceback.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            self.refused.append(RefusedLine(number, error))
+            self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
+            self._is_malformed = self.faults >= MOST_FAULTS and isinstance(error, MalformedMessage)
+        else:
+            if record is not None:
+                self.records.append(record)
+
+    def _parse(self, start: int, end: int, number: int) -> Record | None:
+        """
+        Parse one event.
+
+        :return: ``None`` if the event was only checked to be JSON.
+        """
+        text = self._body[start:end]
+        if self.faults >= MOST_FAULTS:
+            require_json(text, source=_SOURCE)
+            return None
+        partition_key = read_event_key(text, source=_SOURCE)
+        key = partition_key if self._key is None else self._key
+        return Record(
+            topic=self._topic,
+            key=key,
+            value=text,
+            timestamp_ms=self._now_ms,
+            headers=self._headers,
+            identity=None
+            if self._scope is None
+            else self._scope.identity(number, topic=self._topic, key=key, value=text, headers=_CONTENT_TYPE),
+        )
+
+
+_PAUSE: Final = (-1, -1)
+_END: Final = (-2, -2)
+
+
+def _spans(body: bytes, most: int) -> Generator[tuple[int, int], None, None]:
+    """
+    Yield the start and the end of each member of an array, and `_PAUSE` where a step should end.
+
+    :param most: the greatest length of a member, in bytes.
+    :raise MalformedMessage: the body is not an array.
+    :raise InvalidMessage: a member is longer.
+    """
+    position = _after_space(body, 0)
+    if body[position : position + 1] != b"[":
+        raise MalformedMessage("The body is not a JSON array; a batch of CloudEvents is one.")
+    position = _after_space(body, position + 1)
+    separator = b"]" if body[position : position + 1] == b"]" else b","
+    while separator == b",":
+        start = position
+        end = yield from _end(body, start, start + most)
+        if end is None:
+            raise _unfinished(body, start, most)
+        yield start, end
+        position = _after_space(body, end)
+        separator = body[position : position + 1]
+        if separator == b",":
+            position = _after_space(body, position + 1)
+    if separator != b"]":
+        raise MalformedMessage(f"The body is not JSON: there is no comma or ] at byte {position}.")
+    if _after_space(body, position + 1) != len(body):
+        raise MalformedMessage("The body is not JSON: there is something after the array.")
+
+
+def _end(body: bytes, start: int, limit: int) -> Generator[tuple[int, int], None, int | None]:
+    """
+    Return the end of a JSON value, which may not be valid.
+
+    :param limit: the last place where it may end.
+    :return: ``None`` if it does not end, or there is none.
+    """
+    if body[start : start + 1] not in (b"{", b"["):
+        match = _SCALAR.match(body, start, limit + 1)
+        return None if match is None or not start < match.end() <= limit else match.end()
+    depth = 0
+    for number, token in enumerate(_TOKEN.finditer(body, start, limit), 1):
+        first = token[0][:1]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+            if not depth:
+                return token.end()
+        if number % _TOKENS_AT_ONCE == 0:
+            yield _PAUSE
+    return None
+
+
+def _unfinished(body: bytes, start: int, most: int) -> MessageError:
+    if len(body) - start > most:
+        return InvalidMessage([Fault("", f"An event has more than {most} bytes, which is the most for one.")])
+    return MalformedMessage("The body is not JSON: the array ends too early, or lacks an event.")
+
+
+def _after_space(body: bytes, position: int) -> int:
+    match = _SPACE.match(body, position)
+    return position if match is None else match.end()
