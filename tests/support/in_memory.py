@@ -213,11 +213,20 @@ class InMemoryService:
     make_clock = Clock
 
     def __init__(
-        self, *, broker=None, callers=None, allowed_origins=(), allowed_hosts=None, others=(), **limits
+        self,
+        *,
+        broker=None,
+        callers=None,
+        allowed_origins=(),
+        allowed_hosts=None,
+        others=(),
+        recorded=None,
+        **limits,
     ):
         """
         :param allowed_hosts: that requests may be for, as well as loopback; any host by default.
         :param callers: a callers file, as text; by default everybody may do everything.
+        :param recorded: the header fields of requests that become headers of records.
         :param others: more that is served: routes, each with the instance whose handlers they are.
         """
         self.clock = self.make_clock()
@@ -243,6 +252,7 @@ class InMemoryService:
             gate=gate,
             allowed_origins=allowed_origins,
             limits=Limits(**limits),
+            recorded=recorded,
             now=self.clock.seconds,
         )
         self.probes = Probes(

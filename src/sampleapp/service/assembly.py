@@ -16,6 +16,7 @@ from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import Admin, SampleApp
@@ -94,6 +95,7 @@ def build(
         gate=gate,
         allowed_origins=config.allowed_origins,
         limits=limits,
+        recorded=RecordedFields(config.record_headers, has_content_type=config.has_record_content_type),
     )
     metrics = MetricsPage(clock=reactor)
     server = _server(

@@ -20,6 +20,7 @@ from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer, Event
@@ -66,6 +67,7 @@ class FrontDoor:
         gate: Gate | None = None,
         allowed_origins: Iterable[str] = (),
         limits: Limits | None = None,
+        recorded: RecordedFields | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -77,6 +79,8 @@ class FrontDoor:
         :param allowed_origins: the other sites whose pages may publish, each in the form that
             `sampleapp.web.cors.check_origin` accepts. Pages of this service always may.
         :param limits: for the lengths of bodies.
+        :param recorded: chooses the header fields of requests that become headers of records; by default
+            only ``Content-Type``.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         self._limits = Limits() if limits is None else limits
@@ -109,7 +113,9 @@ class FrontDoor:
         self._plans_with_key = {
             media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
         }
-        self.raw_publishing = RawPublishing(self._publisher)
+        self.raw_publishing = RawPublishing(
+            self._publisher, RecordedFields() if recorded is None else recorded
+        )
         self.rest_proxy = RestProxy(self._publisher)
         self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""

@@ -13,6 +13,7 @@ from sampleapp.messages.cloud_events import may_be_event, read_event_headers
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
@@ -33,15 +34,10 @@ class _Head(Struct, frozen=True, gc=False):
 
     key: bytes | None
     headers: RecordHeaders
+    """Those of an event."""
+    recorded: RecordHeaders
+    """Those that `RecordedFields` has chosen."""
     scope: IdempotencyScope | None
-
-
-def _admit_raw(request: Request, *, topic: str) -> None:
-    request.admitted = _read_head(request, topic)
-
-
-def _admit_tombstone(request: Request, *, topic: str) -> None:
-    request.admitted = _read_head(request, topic, is_tombstone=True)
 
 
 def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
@@ -51,7 +47,12 @@ def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa
 _AMBIGUOUS: Final = Plan(_refuse_several_types, admit=_refuse_several_types)
 
 
-def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _Head:
+_CONTENT_TYPE: Final = frozenset({b"content-type"})
+
+
+def _read_head(
+    request: Request, topic: str, recorded: RecordedFields, *, is_tombstone: bool = False
+) -> _Head:
     """
     Read the parts of a record that are not in the body: key and headers.
 
@@ -73,7 +74,13 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
         headers = read_event_headers(fields, content_type, faults)
     if faults:
         raise InvalidParameters(faults)
-    return _Head(key, headers, scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None)
+    return _Head(
+        key,
+        headers,
+        # An event has its content type among its own headers.
+        recorded.of(fields, without=_CONTENT_TYPE) if headers else recorded.of(fields),
+        scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None,
+    )
 
 
 class RawPublishing:
@@ -81,9 +88,12 @@ class RawPublishing:
 
     routes = Routes()
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, recorded: RecordedFields) -> None:
+        """:param recorded: chooses the header fields of a request that become headers of its record."""
         self._publisher = publisher
-        self._raw = Plan(self._publish_raw, admit=_admit_raw)
+        self._recorded = recorded
+        self._raw = Plan(self._publish_raw, admit=self._admit_raw)
+        self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone)
         self._produce = produce_plan(publisher)
 
     @routes.planned_route(
@@ -106,6 +116,9 @@ class RawPublishing:
         # A body in another of REST Proxy's formats must not become a record as it is.
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
 
+    def _admit_raw(self, request: Request, *, topic: str) -> None:
+        request.admitted = _read_head(request, topic, self._recorded)
+
     def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted
         return self._publisher.publish_to(
@@ -113,19 +126,25 @@ class RawPublishing:
             key=head.key,
             value=request.body,
             headers=head.headers,
-            trace=trace_of(request),
+            of_request=head.recorded + trace_of(request),
             scope=head.scope,
         )
 
-    @routes.route(
+    @routes.planned_route(
         "/topics/<topic>",
         "DELETE",
-        admit=_admit_tombstone,
         right=Right.PUBLISH,
         topic_use=TO_PUBLISH,
         description=operations.DELETE_KEY,
     )
-    def delete_key(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def delete_key(self, _request: Request) -> Plan:
+        """Return the only plan."""
+        return self._tombstone
+
+    def _admit_tombstone(self, request: Request, *, topic: str) -> None:
+        request.admitted = _read_head(request, topic, self._recorded, is_tombstone=True)
+
+    def _publish_tombstone(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         """
         Publish a tombstone.
 
@@ -143,5 +162,9 @@ class RawPublishing:
             )
         head: _Head = request.admitted
         return self._publisher.publish_to(
-            topic, key=head.key, value=None, trace=trace_of(request), scope=head.scope
+            topic,
+            key=head.key,
+            value=None,
+            of_request=head.recorded + trace_of(request),
+            scope=head.scope,
         )
