@@ -18,6 +18,8 @@ from msgspec import Struct
 
 __all__ = [
     "ENCODINGS",
+    "FIXED_SCHEMES",
+    "HMAC",
     "REFUSALS",
     "SCHEMES",
     "Claim",
@@ -225,14 +227,17 @@ class StandardWebhooks:
         return key
 
 
-SCHEMES: Final[Mapping[str, type[GitHub | Stripe | Slack | StandardWebhooks | HMACScheme]]] = {
-    "github": GitHub,
-    "stripe": Stripe,
-    "slack": Slack,
-    "standard": StandardWebhooks,
-    "hmac": HMACScheme,
+FIXED_SCHEMES: Final[Mapping[str, Scheme]] = {
+    "github": GitHub(),
+    "stripe": Stripe(),
+    "slack": Slack(),
+    "standard": StandardWebhooks(),
 }
-"""The schemes by their names in the callers file."""
+"""The schemes in which everything is fixed, by their names in the callers file."""
+HMAC: Final = "hmac"
+"""The name of `HMACScheme` in the callers file."""
+SCHEMES: Final = (*FIXED_SCHEMES, HMAC)
+"""The names of all schemes."""
 
 
 def _only(fields: SignedFields, name: str) -> bytes:
