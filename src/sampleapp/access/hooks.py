@@ -79,7 +79,8 @@ def read_hook(name: str, value: object) -> Hook:
     :raise Mistake: there is one in it.
     """
     path: Path = ("hooks", name)
-    if not is_legal_name(name):
+    # Clients resolve these two in a path.
+    if not is_legal_name(name) or name in {".", ".."}:
         raise Mistake(path, "is not a name for a hook: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @")
     table = convert(value, HookTable, path)
     if not is_legal_topic(table.topic):
