@@ -50,6 +50,15 @@ def test_without_a_file_it_prints_the_lines_and_what_to_enter():
     assert hook.idempotency_header == "X-GitHub-Delivery"
 
 
+def test_a_secret_that_the_sender_makes_is_to_be_copied():
+    _, stdout, _ = run("h", "--scheme=slack", "--topic=t")
+    assert stdout == (
+        "Slack: your app, Event Subscriptions, Enable Events:\n"
+        "  Request URL: https://HOST/hooks/h\n"
+        "  Signing Secret (Basic Information, App Credentials): copy it into h.secret\n"
+    )
+
+
 def test_a_new_secret_is_made_printed_and_used(file):
     code, stdout, stderr = run(*GITHUB, "--append", file)
     assert (code, stderr) == (0, f"Added to {file}: the hook github.\n")
@@ -68,6 +77,7 @@ def test_the_secret_of_a_sender_comes_from_standard_input_and_is_not_printed(fil
     code, stdout, _ = run("h", "--scheme", scheme, "--topic=t", "--append", file)
     assert code == 0
     assert "https://HOST/hooks/h\n" in stdout
+    assert stdout.endswith(f": stored in {file.parent / 'h.secret'}\n")
     assert SECRET not in stdout
     callers = load_callers(file)
     assert list(callers.by_name) == ["full"]

@@ -104,7 +104,8 @@ def hook(
     address = f"{url.rstrip('/')}/hooks/{name}"
     if path is None:
         note(f"# For the callers file. Put the secret into {secret_file}, in the same directory.\n\n{lines}")
-        _print(_instructions(scheme, address, f"the content of {secret_file}"))
+        shown = "the content of" if scheme in _CHOSEN_HERE else "copy it into"
+        _print(_instructions(scheme, address, f"{shown} {secret_file}"))
         return
     _append(path, lines, name=name, scheme=scheme, secret_path=path.parent / secret_file, address=address)
     note(f"Added to {path}: the hook {name}.")
@@ -126,8 +127,9 @@ def _append(path: Path, lines: str, *, name: str, scheme: str, secret_path: Path
             _write_secret(secret_path, secret, like=path)
         try:
             _check_secret(lines, directory=path.parent)
-            shown = secret if is_new and scheme in _CHOSEN_HERE else f"the content of {secret_path}"
-            _print(_instructions(scheme, address, shown))
+            is_shown = is_new and scheme in _CHOSEN_HERE
+            shown = "the content of" if scheme in _CHOSEN_HERE else "stored in"
+            _print(_instructions(scheme, address, secret if is_shown else f"{shown} {secret_path}"))
         except CommandFailed:
             if is_new:
                 secret_path.unlink(missing_ok=True)
@@ -212,7 +214,7 @@ def _instructions(scheme: str, address: str, secret: str) -> str:
     if scheme in _CHOSEN_HERE:
         lines.append(f"  Secret: {secret}")
     else:
-        lines.append(f"  {_SECRET_NAMES[scheme]}: {secret} must be it")
+        lines.append(f"  {_SECRET_NAMES[scheme]}: {secret}")
     return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ class Hooks:
 
     def __init__(self, publisher: Publisher, verifier: HookVerifier | None, recorded: RecordedFields) -> None:
         """
-        :param verifier: verifies requests; ``None`` if there are no hooks.
+        :param verifier: verifies requests; ``None`` without a callers file.
         :param recorded: chooses the header fields of a request that become headers of its record.
         """
         self._publisher = publisher
