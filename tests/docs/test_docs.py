@@ -35,8 +35,10 @@ import pytest
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from sampleapp.access.signatures import HMACScheme
 from sampleapp.cli import main
 from sampleapp.web.problems import FAULT, ROWS
+from sampleapp.web.server import Fields
 from tests.support.certificates import Authority
 from tests.support.command import stored
 from tests.support.live_service import LiveService
@@ -581,6 +583,32 @@ def test_the_script_with_curl_publishes_a_file_or_says_which_line_is_wrong(proje
     code, shown, errors = printed_by(script, file, service.url)
     assert (code, shown) == (1, "")
     assert [fault["pointer"] for fault in json.loads(errors)["errors"]] == ["/1/content"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_script_of_a_device_signs_as_the_scheme_hmac_has_it(project, tmp_path):
+    (tmp_path / "secret").write_text("the secret of a meter\n")
+    curl = tmp_path / "curl"
+    curl.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    curl.chmod(0o700)
+    sent = subprocess.run(
+        [
+            project / "docs/howto/send-signed.sh",
+            "http://h/hooks/meters",
+            tmp_path / "secret",
+            "kitchen",
+            "21.5",
+        ],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    names = ("X-Signature: ", "X-Meter: ")
+    fields = Fields([tuple(each.encode().split(b": ")) for each in sent if each.startswith(names)])
+    claim = HMACScheme("x-signature", prefix=b"sha256=").claim(fields, now_s=0, tolerance_s=1)
+    claim.verify(b"21.5", [b"the secret of a meter"])
+    assert (sent[-1], fields.all(b"X-Meter")) == ("21.5", (b"kitchen",))
 
 
 def test_no_code_is_wider_than_a_page(project):

@@ -21,7 +21,7 @@ HEADERS = (("content-type", b"application/cloudevents+json"), *TRACE)
 
 
 def read(body, *, key=None, max_event=10_000, scope=None):
-    events = EventList(body, topic="t", key=key, max_event=max_event, now_ms=7, trace=TRACE, scope=scope)
+    events = EventList(body, topic="t", key=key, max_event=max_event, now_ms=7, of_request=TRACE, scope=scope)
     while events.read():
         pass
     return events

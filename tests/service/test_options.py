@@ -120,6 +120,42 @@ def test_a_pattern_that_no_topic_can_match_is_refused(pattern):
     )
 
 
+def test_headers_for_records_are_given_one_by_one():
+    options = Options({"SAMPLEAPP_RECORD_HEADER": "X-GitHub-* User-Agent user-agent"})
+    options.parseOptions([])
+    config = options.config
+    assert (config.record_headers, config.has_record_content_type) == (("x-github-*", "user-agent"), True)
+    options = Options({})
+    options.parseOptions(["--no-record-content-type"])
+    assert not options.config.has_record_content_type
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--record-header=X A"],
+            (
+                "--record-header takes the name of a header, such as X-GitHub-Event, or the beginning of "
+                "names, such as X-GitHub-*, not 'X A'."
+            ),
+        ),
+        (
+            ["--record-header=Cookie"],
+            "--record-header cannot take Cookie: it may have credentials, which no record gets.",
+        ),
+        (
+            ["--no-record-content-type", "--record-header=content-type"],
+            "--no-record-content-type contradicts --record-header Content-Type; give one of them.",
+        ),
+    ],
+)
+def test_headers_that_records_cannot_have_are_refused(arguments, said):
+    with pytest.raises(UsageError) as caught:
+        Options({}).parseOptions(arguments)
+    assert str(caught.value) == said
+
+
 def test_each_limit_has_an_option():
     options = Options()
     options.parseOptions(

@@ -15,7 +15,8 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.access import Authenticator, Callers, parse_callers
+from sampleapp.access import Authenticator, Callers, HookVerifier, parse_callers
+from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.interfaces import IBroker
 from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings
@@ -213,11 +214,22 @@ class InMemoryService:
     make_clock = Clock
 
     def __init__(
-        self, *, broker=None, callers=None, allowed_origins=(), allowed_hosts=None, others=(), **limits
+        self,
+        *,
+        broker=None,
+        callers=None,
+        allowed_origins=(),
+        allowed_hosts=None,
+        others=(),
+        recorded=None,
+        secrets=None,
+        **limits,
     ):
         """
         :param allowed_hosts: that requests may be for, as well as loopback; any host by default.
         :param callers: a callers file, as text; by default everybody may do everything.
+        :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
+        :param recorded: the header fields of requests that become headers of records.
         :param others: more that is served: routes, each with the instance whose handlers they are.
         """
         self.clock = self.make_clock()
@@ -235,6 +247,10 @@ class InMemoryService:
                 callers_of(callers), seconds=self.clock.seconds, now=self.clock.seconds
             )
             gate = Gate(self.authenticator, seconds=self.clock.seconds, max_body=Limits(**limits).max_body)
+        self.secrets = {} if secrets is None else secrets
+        self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
+        if callers is not None:
+            self.use_hooks(callers)
         self.front_door = FrontDoor(
             broker=self.broker,
             get_representation=self._representation,
@@ -243,6 +259,8 @@ class InMemoryService:
             gate=gate,
             allowed_origins=allowed_origins,
             limits=Limits(**limits),
+            recorded=recorded,
+            hooks=self.hooks,
             now=self.clock.seconds,
         )
         self.probes = Probes(
@@ -273,6 +291,18 @@ class InMemoryService:
     def use_callers(self, text: str) -> None:
         """Take another callers file."""
         self.authenticator.use(callers_of(text))
+        self.use_hooks(text)
+
+    def use_hooks(self, text: str) -> None:
+        """Take the hooks of a callers file."""
+        hooks = callers_of(text).hooks
+        self.hooks.use(
+            hooks,
+            {
+                name: HookKeys(hook.scheme.key_of(secret) for secret in self.secrets[name])
+                for name, hook in hooks.items()
+            },
+        )
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """One more record of the readings was read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from functools import partial
@@ -40,13 +41,24 @@ def described_by(service):
     return Described(json.loads(service.request("GET", "/openapi.json").body))
 
 
+HOOK = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
+
+
+def signed(body):
+    """The header of a request to the hook."""
+    return [(b"X-Hub-Signature-256", b"sha256=" + hmac.digest(b"s", body, "sha256").hex().encode())]
+
+
 class WholeService(InMemoryService):
     """All that is served, with a broker that leaves each answer to the test."""
 
     def __init__(self, broker=None, **limits):
         others = [(MetricsPage.routes, MetricsPage(clock=Clock()))]
         broker = ManualBroker() if broker is None else broker
-        super().__init__(broker=broker, others=others, **{"allowed_hosts": [], **limits})
+        super().__init__(
+            broker=broker, others=others, **{"allowed_hosts": [], "secrets": {"h": [b"s"]}, **limits}
+        )
+        self.use_hooks(HOOK)
 
     def connect(self, transport=MemoryTransport):
         connection = super().connect(transport)
@@ -292,6 +304,18 @@ def answers_to_raw_bodies():
     yield service.request("POST", "/topics/t", [*JSON, *JSON], b"{}")
 
 
+def answers_to_hooks():
+    request = ("POST", "/hooks/h", signed(b"anything"), b"anything")
+    yield from answers_to_publishing(*request)
+    yield from answers_with_a_key(*request)
+    service = WholeService()
+    yield service.request("POST", "/hooks/h", (), b"anything")
+    yield service.request("POST", "/hooks/h?x=y", *request[2:])
+    service.use_hooks(f"{HOOK}requests_per_second = 1")
+    raw(service, request_bytes(*request))
+    yield service.request(*request)
+
+
 def answers_to_tombstones():
     yield from answers_to_publishing("DELETE", "/topics/t?key=k")
     yield from answers_with_a_key("DELETE", "/topics/t?key=k")
@@ -416,6 +440,7 @@ ANSWERS = {
     ("HEAD", "/changes"): lambda: answers_of_changes("HEAD"),
     ("POST", "/messages"): answers_to_messages,
     ("POST", "/topics/{topic}"): answers_to_raw_bodies_and_produce_requests,
+    ("POST", "/hooks/{hook}"): answers_to_hooks,
     ("POST", ONE_PARTITION): lambda: answers_to_produce_requests("/topics/t/partitions/0"),
     **{
         (method, path): partial(answers_about_topics, method, target)
@@ -452,6 +477,7 @@ What the server may answer to every request is not among them, nor is ``OPTIONS`
 """
 TARGETS = {
     "/docs/{file}": "/docs/a.js",
+    "/hooks/{hook}": "/hooks/h",
     "/topics/{topic}": "/topics/t?key=k",
     "/topics/{topic}/partitions": "/topics/t/partitions",
     RECORDS_OF_TOPIC: "/topics/t/records",
@@ -462,7 +488,10 @@ TARGETS = {
 
 def answers_to(method, path):
     target = TARGETS.get(path, path)
-    yield from answers_of_every_operation(method, target, JSON if method == "POST" else ())
+    headers = JSON if method == "POST" else ()
+    if path == "/hooks/{hook}":
+        headers = [*headers, *signed(b"x")]
+    yield from answers_of_every_operation(method, target, headers)
     if method == "OPTIONS":
         yield WholeService().request("OPTIONS", target)
     else:

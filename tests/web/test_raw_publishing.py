@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import PublishError
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Record
 from sampleapp.web.problems import ROWS
 from tests.support import strategies
@@ -74,7 +75,9 @@ def test_any_body_in_any_segments_becomes_one_record_byte_for_byte(topic, key, b
         200,
         {"topic": topic, "partition": 0, "offset": 0},
     )
-    assert service.broker.records == [record_of(topic=topic, key=key, value=body)]
+    # Without the white space around it, as HTTP has it.
+    kept = () if content_type is None else (("content-type", content_type),)
+    assert service.broker.records == [record_of(topic=topic, key=key, value=body, headers=kept)]
 
 
 @given(strategies.topics, st.binary())
@@ -295,6 +298,46 @@ def test_what_an_event_lacks_is_named_with_all_else_that_is_wrong(service):
 def test_a_trace_becomes_headers_of_tombstones_as_well(service):
     service.request("DELETE", "/topics/t?key=k", [(b"traceparent", PARENT), (b"tracestate", b"a=b")])
     assert service.broker.records[0].headers == (("traceparent", PARENT), ("tracestate", b"a=b"))
+
+
+GITHUB = [
+    (b"Content-Type", b"application/json"),
+    (b"User-Agent", b"GitHub-Hookshot/1"),
+    (b"X-GitHub-Event", b"push"),
+    (b"X-GitHub-Delivery", b"17"),
+    (b"X-Hub-Signature-256", b"sha256=00"),
+    (b"Cookie", b"secret"),
+    (b"traceparent", PARENT),
+]
+KEPT = (("content-type", b"application/json"), ("x-github-event", b"push"), ("x-github-delivery", b"17"))
+
+
+@pytest.mark.parametrize(("method", "target"), [("POST", "/topics/t"), ("DELETE", "/topics/t?key=k")])
+def test_chosen_headers_of_a_request_become_headers_of_its_record(method, target):
+    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-github-*", "x-hub-*"]))
+    assert service.request(method, target, GITHUB).status == 200
+    assert service.broker.records[0].headers == (*KEPT, ("traceparent", PARENT))
+
+
+def test_messages_and_records_for_rest_proxy_keep_no_headers_of_their_request():
+    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-*"]))
+    own = (b"X-Own", b"1")
+    message = b'{"topic": "t", "content": ""}'
+    service.request("POST", "/messages", [(b"Content-Type", b"application/json"), own], message)
+    produce = (b"Content-Type", b"application/vnd.kafka.json.v2+json")
+    service.request("POST", "/topics/t", [produce, own], b'{"records": [{"value": 1}]}')
+    assert [record.headers for record in service.broker.records] == [(), ()]
+
+
+def test_an_event_has_its_content_type_once_and_also_where_others_have_none():
+    for recorded in (RecordedFields(["x-*"]), RecordedFields(["x-*"], has_content_type=False)):
+        service = InMemoryService(broker=PromptBroker(), recorded=recorded)
+        service.request("POST", "/topics/t", [*EVENT, (b"Content-Type", b"a/b"), (b"X-A", b"1")])
+        headers = service.broker.records[0].headers
+        assert [header for header in headers if not header[0].startswith("ce_")] == [
+            ("content-type", b"a/b"),
+            ("x-a", b"1"),
+        ]
 
 
 def test_what_pages_of_other_sites_send_is_not_published(service):

@@ -9,6 +9,7 @@ not paths (``*``, a whole URL), and the fields about the server and the connecti
 from __future__ import annotations
 
 import gzip
+import hmac
 import json
 from http import HTTPStatus
 from itertools import product
@@ -171,6 +172,25 @@ def test_every_event_is_answered_alike(both):
         assert both.services[0].broker.records[-1:] == both.services[1].broker.records[-1:]
     assert statuses == {200, 422}
     assert {len(record.headers) for record in both.services[0].broker.records} >= {1, 4, 5, 6}
+
+
+def test_every_request_to_a_hook_is_answered_alike():
+    both = BothWays()
+    for service in both.services:
+        service.secrets = {"h": [b"s"]}
+        service.use_hooks('[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n')
+    statuses = set()
+    packed = gzip.compress(MESSAGE, mtime=0)
+    codings = ([], [(b"Content-Encoding", b"gzip")], [(b"Content-Encoding", b"br")])
+    for body, coding, target in product(
+        (MESSAGE, packed, b""), codings, ("/hooks/h", "/hooks/h?x", "/hooks/i")
+    ):
+        digest = hmac.digest(b"s", body, "sha256").hex().encode()
+        for value in (digest, digest[::-1], b""):
+            headers = [*coding, (b"X-Hub-Signature-256", b"sha256=" + value)]
+            statuses.add(both.send(request_bytes("POST", target, headers, body), "POST").status)
+    assert statuses == {200, 400, 401, 415, 422}
+    assert {record.value for record in both.services[0].broker.records} == {MESSAGE, packed, b""}
 
 
 def test_every_version_and_condition_of_the_readings_is_answered_alike(both):

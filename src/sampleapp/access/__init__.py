@@ -7,13 +7,17 @@ from sampleapp.access.errors import (
     AccessError,
     AmbiguousCredentials,
     InvalidCredentials,
+    InvalidSignature,
     IssuerKeysNotKnown,
     NoCredentials,
     NotGranted,
     RateExceeded,
     TooManyStreamsOfCaller,
 )
+from sampleapp.access.hook_verification import HookVerifier, SignedRequest
+from sampleapp.access.hooks import Hook
 from sampleapp.access.rights import Right
+from sampleapp.access.signatures import Slack
 
 __all__ = [
     "AccessError",
@@ -22,13 +26,18 @@ __all__ = [
     "Caller",
     "Callers",
     "CallersFileError",
+    "Hook",
+    "HookVerifier",
     "Identity",
     "InvalidCredentials",
+    "InvalidSignature",
     "IssuerKeysNotKnown",
     "NoCredentials",
     "NotGranted",
     "RateExceeded",
     "Right",
+    "SignedRequest",
+    "Slack",
     "TokenVerifier",
     "TooManyStreamsOfCaller",
     "load_callers",

@@ -19,7 +19,8 @@ The callers file: each caller's credentials, rights and rates.
     sha256 = "…"
     until = 2027-01-31
 
-It also has the issuers of JSON Web Tokens; see `sampleapp.access.issuers`.
+It also has the issuers of JSON Web Tokens, see `sampleapp.access.issuers`, and senders that sign their
+requests, see `sampleapp.access.hooks`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sampleapp.access.caller import Caller, is_legal_name
 from sampleapp.access.callers_file_tables import (
@@ -42,6 +44,7 @@ from sampleapp.access.callers_file_tables import (
 )
 from sampleapp.access.certificate_names import CertificateName, parse_certificate_name
 from sampleapp.access.files import read_file
+from sampleapp.access.hooks import Hook, read_hook
 from sampleapp.access.issuers import Issuer, IssuersReader, Subject
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 from sampleapp.access.tokens import PREFIX, parse_digest
@@ -77,6 +80,8 @@ class Callers(Struct, frozen=True, kw_only=True):
     """Callers by a value of the ``caller_claim`` of an issuer's tokens."""
     issuers: Mapping[str, Issuer] = MappingProxyType({})
     """Issuers of JSON Web Tokens, by their names in the file."""
+    hooks: Mapping[str, Hook] = MappingProxyType({})
+    """Senders that sign their requests, by their names in the file."""
 
 
 def load_callers(path: Path) -> Callers:
@@ -109,7 +114,7 @@ def parse_callers(data: bytes, *, name: str) -> Callers:
     except Mistake as mistake:
         line = document.line_of(mistake.path)
         raise CallersFileError(f"--callers: {name}, line {line}: {mistake}") from mistake
-    if not callers.by_name and not callers.issuers:
+    if not (callers.by_name or callers.issuers or callers.hooks):
         # An editor may have emptied the file, and is about to fill it again.
         raise CallersFileError(
             f"--callers: {name}, line 1: names no caller, so every request would be refused; "
@@ -123,10 +128,11 @@ def _read(value: object) -> Callers:
     issuers = IssuersReader()
     for name, table in file.issuers.items():
         issuers.read(name, table)
+    hooks = {name: read_hook(name, table) for name, table in file.hooks.items()}
     reader = _CallersReader(issuers=issuers)
     for name, table in file.callers.items():
         reader.read(name, table)
-    return reader.callers()
+    return replace(reader.callers(), hooks=hooks)
 
 
 class _CallersReader:

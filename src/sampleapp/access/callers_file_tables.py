@@ -20,6 +20,7 @@ from sampleapp.concurrency.token_bucket import Rate
 __all__ = [
     "CallerTable",
     "FileTable",
+    "HookTable",
     "IssuerTable",
     "Mistake",
     "TokenTable",
@@ -66,6 +67,15 @@ _EXAMPLES: Final = {
     "names_callers": "true",
     "publish_claim": '"kafka_topics"',
     "consume_claim": '"kafka_topics"',
+    "topic": '"github"',
+    "scheme": '"github"',
+    "secret_files": '["github.secret"]',
+    "header": '"X-Signature"',
+    "encoding": '"hex"',
+    "prefix": '"sha256="',
+    "key_header": '"X-Device"',
+    "idempotency_header": '"X-GitHub-Delivery"',
+    "tolerance": "300",
 }
 _MOST_BITS: Final = 63
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -109,6 +119,7 @@ class FileTable(Struct, forbid_unknown_fields=True):
 
     issuers: dict[str, Any] = {}
     callers: dict[str, Any] = {}
+    hooks: dict[str, Any] = {}
 
 
 class TokenTable(Struct, forbid_unknown_fields=True):
@@ -137,14 +148,11 @@ class TokenTable(Struct, forbid_unknown_fields=True):
         return until.timestamp()
 
 
-class _RightsTable(Struct, forbid_unknown_fields=True, kw_only=True):
-    read: bool = False
-    metrics: bool = False
+class _RatesTable(Struct, forbid_unknown_fields=True, kw_only=True):
     requests_per_second: float | None = None
     requests_burst: float | None = None
     bytes_per_second: float | None = None
     bytes_burst: float | None = None
-    max_streams: int | None = None
 
     def requests(self, path: Path) -> Rate | None:
         """
@@ -158,6 +166,26 @@ class _RightsTable(Struct, forbid_unknown_fields=True, kw_only=True):
     def bytes(self, path: Path) -> Rate | None:
         """Return the rate of bytes; see `requests`."""
         return _rate("bytes", self.bytes_per_second, self.bytes_burst, path)
+
+
+class HookTable(_RatesTable):
+    """``[hooks.NAME]``."""
+
+    topic: str
+    scheme: str
+    secret_files: list[str]
+    header: str | None = None
+    encoding: str | None = None
+    prefix: str | None = None
+    key_header: str | None = None
+    idempotency_header: str | None = None
+    tolerance: float | None = None
+
+
+class _RightsTable(_RatesTable, kw_only=True):
+    read: bool = False
+    metrics: bool = False
+    max_streams: int | None = None
 
     def streams(self, path: Path) -> int | None:
         """

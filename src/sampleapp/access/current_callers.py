@@ -6,15 +6,28 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 
-from sampleapp.access import Authenticator, Callers, TokenVerifier, load_callers
+from sampleapp.access import (
+    Authenticator,
+    Callers,
+    CallersFileError,
+    HookVerifier,
+    TokenVerifier,
+    load_callers,
+)
+from sampleapp.access.hook_secrets import HookKeys, load_hook_keys, secret_paths
+from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.access.jwks import KeySet
+from sampleapp.file_permissions import is_readable_by_all
 
 __all__ = ["CurrentCallers"]
 
@@ -25,20 +38,36 @@ class _Content(NamedTuple):
     callers: Callers
     keys: Mapping[str, KeySet]
     """The keys from files, by the names of their issuers."""
+    hook_keys: Mapping[str, HookKeys]
+    """The keys of hooks, by their names."""
 
 
 class CurrentCallers:
-    """The callers of the file as it is now, with the keys of their issuers."""
+    """The callers of the file as it is now, with the keys of their issuers, and hooks with their secrets."""
 
-    def __init__(self, path: Path, *, reactor: Any, now: Callable[[], float] = time.time) -> None:
+    _log = Logger()
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reactor: Any,
+        recorded_names: AbstractSet[str] = frozenset(),
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """
         Read the file.
+
+        :param recorded_names: the names of the header fields, in lower case, that become headers of records.
+            None of them may have the signature of a hook.
 
         :param reactor: for rates, and for connections to issuers of tokens.
         :param now: the time of day, in seconds since the epoch.
         :raise CallersFileError: it cannot be read, or there is a mistake in it.
         """
         self._path = path
+        self._recorded_names = recorded_names
+        self._readable: set[Path] = set()
         self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
         self._key_paths: tuple[str, ...] = ()
@@ -47,13 +76,54 @@ class CurrentCallers:
             content.callers, *self._verifiers(content), seconds=reactor.seconds, now=now
         )
         """Authenticates the callers that are in the file now."""
+        self.hooks = HookVerifier(
+            content.callers.hooks,
+            content.hook_keys,
+            seconds=reactor.seconds,
+            now=now,
+            rate_refusals=self.authenticator.refusals,
+        )
+        """Verifies the requests of the hooks that are in the file now."""
+        self._warn_of_readable_secrets(content)
 
     def _load(self) -> _Content:
         callers = load_callers(self._path)
         directory = self._path.parent
+        hooks = callers.hooks
         # Set before loading: a key file that cannot be used is watched until it can.
-        self._key_paths = tuple(map(os.fspath, key_paths(callers, directory=directory).values()))
-        return _Content(callers, load_keys(callers, directory=directory))
+        paths = [*key_paths(callers, directory=directory).values(), *secret_paths(hooks, directory=directory)]
+        self._key_paths = tuple(map(os.fspath, paths))
+        self._require_unrecorded_signatures(hooks)
+        return _Content(
+            callers,
+            load_keys(callers, directory=directory),
+            load_hook_keys(hooks, directory=directory),
+        )
+
+    def _require_unrecorded_signatures(self, hooks: Mapping[str, Hook]) -> None:
+        for hook in hooks.values():
+            if hook.scheme.field in self._recorded_names:
+                raise CallersFileError(
+                    f"--callers: {self._path}: the header {hook.scheme.field} has the signature of "
+                    f"hooks.{hook.name}, and --record-header would keep it in each record; give one of them "
+                    "another name."
+                )
+
+    def _warn_of_readable_secrets(self, content: _Content) -> None:
+        """Warn of each file with a secret that every user of this machine may read, once."""
+        readable = set()
+        for path in secret_paths(content.callers.hooks, directory=self._path.parent):
+            # It was there a moment ago.
+            with suppress(OSError):
+                if is_readable_by_all(path.stat().st_mode):
+                    readable.add(path)
+        for path in sorted(readable - self._readable):
+            self._log.warn(
+                "The file {path} holds the secret of a hook, and every user of this machine may read it: "
+                "remove that permission (chmod o= {path}).",
+                path=str(path),
+            )
+        self._readable = readable
 
     def _load_many(self) -> _Content:
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
@@ -77,7 +147,7 @@ class CurrentCallers:
         return self.authenticator.refusals
 
     def paths(self) -> Iterable[str]:
-        """Return the paths of the callers file and of its key files."""
+        """Return the paths of the callers file, and of the files with keys and secrets that it names."""
         return (os.fspath(self._path), *self._key_paths)
 
     def reload(self) -> Deferred[None]:
@@ -96,6 +166,8 @@ class CurrentCallers:
 
     def _use(self, content: _Content) -> None:
         self.authenticator.use(content.callers, *self._verifiers(content))
+        self.hooks.use(content.callers.hooks, content.hook_keys)
+        self._warn_of_readable_secrets(content)
 
     def _forget(self) -> None:
         self.authenticator.forget()

@@ -8,6 +8,7 @@ __all__ = [
     "AccessError",
     "AmbiguousCredentials",
     "InvalidCredentials",
+    "InvalidSignature",
     "IssuerKeysNotKnown",
     "NoCredentials",
     "NotGranted",
@@ -29,6 +30,20 @@ class NoCredentials(AccessError):
 
 class InvalidCredentials(AccessError):
     """The credentials are malformed, unknown or not valid now (RFC 6750, section 3.1: invalid_token)."""
+
+
+class InvalidSignature(AccessError):
+    """
+    The request of a hook does not have a valid signature, or there is no such hook.
+
+    It does not say which, since the client has not proved who it is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no hook with this name, or the signature of the request is missing, wrong, too old or "
+            "from the future. Nothing was published."
+        )
 
 
 class AmbiguousCredentials(AccessError):

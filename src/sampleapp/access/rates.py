@@ -41,6 +41,19 @@ class RateLimiter:
         :param length: of its body, in bytes; ``None`` if it is not known yet, and is charged with `charge`.
         :raise RateExceeded: one of the rates does not allow it now.
         """
+        self.require(length, now_s=now_s)
+        if self._requests is not None:
+            self._requests.take(1, now_s=now_s)
+        if length is not None:
+            self.charge(length, now_s=now_s)
+
+    def require(self, length: int | None, *, now_s: float) -> None:
+        """
+        Check whether the rates allow a request, without charging it.
+
+        :param length: as for `admit`.
+        :raise RateExceeded: one of the rates does not allow it now.
+        """
         amount = 1 if length is None else length
         waits = [
             (bucket.wait_s(wanted, now_s=now_s), what)
@@ -54,10 +67,6 @@ class RateLimiter:
         if wait_s > 0:
             self._refusals[f"{what}_per_second"] += 1
             raise RateExceeded(what, retry_after_s=wait_s)
-        if self._requests is not None:
-            self._requests.take(1, now_s=now_s)
-        if length is not None:
-            self.charge(length, now_s=now_s)
 
     def charge(self, length: int, *, now_s: float) -> None:
         """Charge bytes of a body that `admit` has not charged. A negative length is refunded."""

@@ -1,5 +1,6 @@
 """
-The ``sampleapp`` command: run the service, publish, delete, print readings and records, create tokens.
+The ``sampleapp`` command: run the service, publish, delete, print readings and records, create tokens and
+hooks.
 
 Arguments are parsed before any module heavier than click is imported, so ``--help`` answers at once.
 """
@@ -14,6 +15,7 @@ import click
 
 from sampleapp.cli._consume import consume
 from sampleapp.cli._delete import delete
+from sampleapp.cli._hook import hook
 from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
 from sampleapp.cli._serve import serve
@@ -31,6 +33,7 @@ Examples:
   sampleapp readings --version 2
   sampleapp consume readings
   sampleapp token thermometer --publish readings
+  sampleapp hook github --scheme github --topic github
 
 \b
 Exit codes:
@@ -75,3 +78,4 @@ main.add_command(delete)
 main.add_command(readings)
 main.add_command(consume)
 main.add_command(token)
+main.add_command(hook)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
-__all__ = ["caller_lines", "replace_file", "token_lines"]
+__all__ = ["caller_lines", "hook_lines", "replace_file", "token_lines"]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -48,6 +49,22 @@ def token_lines(name: str, *, sha256: str, until: date | None) -> str:
     if until is not None:
         lines.append(f"until = {until.isoformat()}")
     return "\n".join(lines) + "\n"
+
+
+def hook_lines(name: str, **members: str | float | Sequence[str] | None) -> str:
+    """
+    Format a hook as TOML, with a line feed at the end.
+
+    :param members: of its table; ``None`` for those that are not given.
+    """
+
+    def written(value: object) -> str:
+        # JSON writes strings and arrays of strings as TOML does, and Python numbers (and nan).
+        return repr(value) if isinstance(value, float) else json.dumps(value)
+
+    given = [f"{member} = {written(value)}" for member, value in members.items() if value is not None]
+    header = name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+    return "\n".join([f"[hooks.{header}]", *given]) + "\n"
 
 
 def _key(name: str) -> str:

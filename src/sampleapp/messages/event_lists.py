@@ -61,7 +61,7 @@ class EventList:
         key: bytes | None,
         max_event: int,
         now_ms: int,
-        trace: RecordHeaders = (),
+        of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
     ) -> None:
         """
@@ -69,7 +69,7 @@ class EventList:
         :param key: of all records; ``None`` for the ``partitionkey`` of each event.
         :param max_event: the greatest length of an event, in bytes.
         :param now_ms: the timestamp of all records; milliseconds since the epoch.
-        :param trace: headers of every record.
+        :param of_request: more headers of every record, which come with the request.
         :param scope: makes identities of the records; by default they have none.
         """
         self._spans = _spans(body, max_event)
@@ -77,7 +77,7 @@ class EventList:
         self._topic = topic
         self._key = key
         self._now_ms = now_ms
-        self._headers = _CONTENT_TYPE + trace
+        self._headers = _CONTENT_TYPE + of_request
         self._scope = scope
         self._is_malformed = False
         self.topics: Collection[str] = (topic,)

@@ -23,8 +23,8 @@ __all__ = ["IdempotencyScope", "parse_idempotency_key"]
 
 _MOST: Final = 255
 _RULE: Final = (
-    f'one key of 1 to {_MOST} visible ASCII characters, such as "Idempotency-Key: 8e03978e-40d5" or '
-    '"Idempotency-Key: \\"8e03978e-40d5\\""'
+    f'one key of 1 to {_MOST} visible ASCII characters, such as "{{field}}: 8e03978e-40d5" or '
+    '"{field}: \\"8e03978e-40d5\\""'
 )
 _BARE: Final = re.compile(rb"[!#-~][!-~]*")
 # RFC 9651, section 3.3.3; and parameters (section 3.1.2), of which only the form is looked at.
@@ -36,22 +36,25 @@ _PARAMETERS: Final = re.compile(
 _ESCAPED: Final = re.compile(rb"\\(.)")
 
 
-def parse_idempotency_key(values: Sequence[bytes]) -> str | None:
+def parse_idempotency_key(values: Sequence[bytes], *, field: str = "Idempotency-Key") -> str | None:
     """
     Parse the header field ``Idempotency-Key``.
 
     :param values: the values of all its field lines.
+    :param field: its name, for messages: some senders have another field for the same purpose.
     :return: the key; ``None`` if the field is not there.
     :raise MalformedIdempotencyKey: there are two, or it has no key of 1 to 255 characters.
     """
     if not values:
         return None
     if len(values) > 1:
-        raise MalformedIdempotencyKey(f"There are {len(values)} fields Idempotency-Key. Send {_RULE}.")
+        raise MalformedIdempotencyKey(
+            f"There are {len(values)} fields {field}. Send {_RULE.format(field=field)}."
+        )
     value = values[0].strip(b" \t")
     key = _unquoted(value) if value.startswith(b'"') else value if _BARE.fullmatch(value) else None
     if key is None or not 1 <= len(key) <= _MOST:
-        raise MalformedIdempotencyKey(f"The field Idempotency-Key has no key. Send {_RULE}.")
+        raise MalformedIdempotencyKey(f"The field {field} has no key. Send {_RULE.format(field=field)}.")
     return key.decode("ascii")
 
 

@@ -49,6 +49,7 @@ class Families(Collector):
         reads: TopicReads | None = None,
         idempotent_records: IdempotentRecords | None = None,
         rate_refusals: Mapping[str, int] | None = None,
+        hook_results: Mapping[tuple[str, str], int] | None = None,
         lost_lines: Mapping[str, int] | None = None,
     ) -> None:
         """
@@ -60,6 +61,7 @@ class Families(Collector):
         :param idempotent_records: counts the records of requests with ``Idempotency-Key``, if there can be
             any.
         :param rate_refusals: the number of requests over a rate of their caller, by the name of the rate.
+        :param hook_results: the number of requests of hooks, by the name of the hook and the result.
         :param lost_lines: the number of lines that could not be written, by the name of the log.
         """
         self._requests = requests
@@ -71,6 +73,7 @@ class Families(Collector):
         self._reads = reads
         self._idempotent_records = idempotent_records
         self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
+        self._hook_results: Mapping[tuple[str, str], int] = {} if hook_results is None else hook_results
         self._lost_lines: Mapping[str, int] = {} if lost_lines is None else lost_lines
         self._build = {
             "version": __version__,
@@ -97,6 +100,7 @@ class Families(Collector):
             },
             label="limit",
         )
+        yield from _of_hooks(self._hook_results)
         yield from _of_admin(self._admin)
         yield _counter(
             "sampleapp_log_lost_lines",
@@ -177,6 +181,19 @@ def _of_idempotent_records(records: IdempotentRecords) -> Iterator[Metric]:
         "Records of requests with Idempotency-Key that wait for the broker's answer.",
         value=records.waiting,
     )
+
+
+def _of_hooks(results: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "sampleapp_hook_requests",
+        "Requests to /hooks/{hook}, by hook and by result: accepted, rate, or the fault of the signature "
+        "(missing, malformed, old, early, wrong). Names that are not in the callers file have no label hook "
+        "and the result unknown.",
+        labels=("hook", "result"),
+    )
+    for labels, count in results.items():
+        family.add_metric(labels, count)
+    yield family
 
 
 def _of_server(server: HTTPServer) -> Iterator[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import Admin, SampleApp
@@ -66,7 +68,8 @@ def build(
     follower = ReadingsFollower(broker=broker, topic=config.readings_topic, clock=reactor)
     readiness = Readiness(broker=broker, follower=follower)
     listeners = [Listener.from_description(description, reactor=reactor) for description in config.listen]
-    callers = _callers(config, listeners, reloads, reactor=reactor)
+    recorded = RecordedFields(config.record_headers, has_content_type=config.has_record_content_type)
+    callers = _callers(config, listeners, reloads, recorded_names=recorded.names, reactor=reactor)
     lost_lines = Counter() if lost_lines is None else lost_lines
     access_log = _access_log(config.log, reloads, clock=reactor, lost_lines=lost_lines)
 
@@ -94,6 +97,8 @@ def build(
         gate=gate,
         allowed_origins=config.allowed_origins,
         limits=limits,
+        recorded=recorded,
+        hooks=None if callers is None else callers.hooks,
     )
     metrics = MetricsPage(clock=reactor)
     server = _server(
@@ -125,6 +130,7 @@ def build(
             reads=front_door.reads,
             idempotent_records=front_door.idempotent_records,
             rate_refusals={} if callers is None else callers.refusals,
+            hook_results={} if callers is None else callers.hooks.results,
             lost_lines=lost_lines,
         )
     )
@@ -165,7 +171,12 @@ def _broker(config: Config, reloads: Reloads, *, reactor: Any) -> IBroker:
 
 
 def _callers(
-    config: Config, listeners: Sequence[Listener], reloads: Reloads, *, reactor: Any
+    config: Config,
+    listeners: Sequence[Listener],
+    reloads: Reloads,
+    *,
+    recorded_names: AbstractSet[str],
+    reactor: Any,
 ) -> CurrentCallers | None:
     """
     Read the callers file, if there is one.
@@ -174,7 +185,7 @@ def _callers(
         operator has not allowed that.
     """
     if config.callers:
-        callers = CurrentCallers(Path(config.callers), reactor=reactor)
+        callers = CurrentCallers(Path(config.callers), reactor=reactor, recorded_names=recorded_names)
         reloads.add("the callers file", callers.reload, callers.paths)
         return callers
     if not config.is_open_to_everybody:

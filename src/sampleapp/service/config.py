@@ -39,6 +39,14 @@ class Config(Struct, frozen=True, kw_only=True):
     """How long SQLite and memory remember a key, in seconds."""
     idempotency_rate: int = 20
     """The average rate of records on Kafka with a key, per second."""
+    record_headers: tuple[str, ...] = ()
+    """
+    The header fields of requests that become headers of records, besides ``Content-Type``.
+
+    Each as `sampleapp.messages.request_headers.check_recorded_name` returns it.
+    """
+    has_record_content_type: bool = True
+    """True if ``Content-Type`` becomes a header of the record."""
     limits: Limits = Limits()
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for requests in flight, in seconds."""

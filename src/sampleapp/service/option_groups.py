@@ -78,6 +78,22 @@ GROUPS: Final = (
         ),
     ),
     OptionGroup(
+        "Records",
+        (
+            Option(
+                name="record-header",
+                value="NAME",
+                is_repeatable=True,
+                help="Header of requests to /topics/{topic} that becomes a header of the record, or the "
+                "beginning of names, such as X-GitHub-*. Content-Type always becomes one.",
+            ),
+            Option(
+                name="no-record-content-type",
+                help="Do not keep the Content-Type of requests to /topics/{topic} as a header of the record.",
+            ),
+        ),
+    ),
+    OptionGroup(
         "Access",
         (
             Option(

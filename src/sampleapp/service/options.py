@@ -18,6 +18,7 @@ from twisted.python.usage import UsageError
 from sampleapp import __version__
 from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
 from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat, LogSettings
+from sampleapp.messages.request_headers import CONTENT_TYPE, NotRecordable, check_recorded_name
 from sampleapp.model import is_legal_topic
 from sampleapp.service.config import DEFAULTS, Config
 from sampleapp.service.environment_variables import InvalidVariable, arguments_of, unknown_variables
@@ -110,6 +111,7 @@ class Options(TwistedOptions):
         self._allowed_origins: list[str] = []
         self._allowed_hosts: list[str] = []
         self._idempotent_topics: list[str] = []
+        self._record_headers: list[str] = []
 
     def opt_listen(self, description: str) -> None:
         """Add an endpoint."""
@@ -143,6 +145,13 @@ class Options(TwistedOptions):
                 f"characters out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
             )
         self._idempotent_topics.append(pattern)
+
+    def opt_record_header(self, name: str) -> None:
+        """Add a header of requests, or the beginning of names."""
+        try:
+            self._record_headers.append(check_recorded_name(name))
+        except NotRecordable as error:
+            raise UsageError(f"--record-header {error}.") from error
 
     opt_h = TwistedOptions.opt_help
 
@@ -287,6 +296,10 @@ class Options(TwistedOptions):
                 "--open-to-everybody lets every client do everything, and --callers only the callers in the "
                 "file; give one of them."
             )
+        if self["no-record-content-type"] and CONTENT_TYPE in self._record_headers:
+            raise UsageError(
+                "--no-record-content-type contradicts --record-header Content-Type; give one of them."
+            )
         return Config(
             callers=_file("--callers", self["callers"]),
             is_open_to_everybody=bool(self["open-to-everybody"]),
@@ -298,6 +311,8 @@ class Options(TwistedOptions):
             broker=self["broker"],
             readings_topic=topic,
             idempotent_topics=TopicPatterns(dict.fromkeys(self._idempotent_topics)),
+            record_headers=tuple(dict.fromkeys(self._record_headers)),
+            has_record_content_type=not self["no-record-content-type"],
             idempotency_window_s=_seconds("--idempotency-window", self["idempotency-window"]),
             idempotency_rate=_whole(
                 "--idempotency-rate", self["idempotency-rate"], "a whole number of records a second", 20

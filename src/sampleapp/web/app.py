@@ -14,12 +14,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from sampleapp.access import Right
+from sampleapp.access import HookVerifier, Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer, Event
@@ -28,6 +29,7 @@ from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.event_streams import EventStreams
 from sampleapp.web.gate import Gate
+from sampleapp.web.hooks import Hooks
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, IdempotentRecords, admit_key
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.preconditions import match_fails
@@ -53,6 +55,7 @@ class FrontDoor:
 
     routes = Routes()
     routes.include(RawPublishing.routes, attrgetter("raw_publishing"))
+    routes.include(Hooks.routes, attrgetter("hooks"))
     routes.include(RestProxy.routes, attrgetter("rest_proxy"))
     routes.include(RecordReading.routes, attrgetter("record_reading"))
 
@@ -66,6 +69,8 @@ class FrontDoor:
         gate: Gate | None = None,
         allowed_origins: Iterable[str] = (),
         limits: Limits | None = None,
+        recorded: RecordedFields | None = None,
+        hooks: HookVerifier | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -77,6 +82,9 @@ class FrontDoor:
         :param allowed_origins: the other sites whose pages may publish, each in the form that
             `sampleapp.web.cors.check_origin` accepts. Pages of this service always may.
         :param limits: for the lengths of bodies.
+        :param recorded: chooses the header fields of requests that become headers of records; by default
+            only ``Content-Type``.
+        :param hooks: verifies the requests of hooks; by default there are none.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         self._limits = Limits() if limits is None else limits
@@ -109,7 +117,9 @@ class FrontDoor:
         self._plans_with_key = {
             media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
         }
-        self.raw_publishing = RawPublishing(self._publisher, self._batches)
+        recorded = RecordedFields() if recorded is None else recorded
+        self.raw_publishing = RawPublishing(self._publisher, self._batches, recorded)
+        self.hooks = Hooks(self._publisher, hooks, recorded)
         self.rest_proxy = RestProxy(self._publisher)
         self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""

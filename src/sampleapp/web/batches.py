@@ -124,7 +124,7 @@ class BatchPublisher:
         topic: str,
         key: bytes | None,
         now_ms: int,
-        trace: RecordHeaders,
+        of_request: RecordHeaders,
         scope: IdempotencyScope | None,
     ) -> Deferred[Answer]:
         """
@@ -133,7 +133,7 @@ class BatchPublisher:
         :param topic: of all records; the caller may publish to it.
         :param key: as for `EventList`, like ``scope``.
         :param now_ms: the timestamp of the records; milliseconds since the epoch.
-        :param trace: headers of every record.
+        :param of_request: more headers of every record, which come with the request.
         :return: as for `publish`; fails also with a `MessageError` if the body is not a list of events.
         """
         events = EventList(
@@ -142,7 +142,7 @@ class BatchPublisher:
             key=key,
             max_event=self._max_line,
             now_ms=now_ms,
-            trace=trace,
+            of_request=of_request,
             scope=scope,
         )
         return Deferred.fromCoroutine(self._publish(events, len(request.body), request.share))

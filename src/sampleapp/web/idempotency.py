@@ -40,17 +40,22 @@ SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempoten
 T = TypeVar("T")
 
 
-def scope_of(request: Request) -> IdempotencyScope | None:
+def scope_of(request: Request, field: bytes = IDEMPOTENCY_KEY) -> IdempotencyScope | None:
     """
     Return the scope of the records of a request, after the caller is known.
 
-    :return: ``None`` for a request without ``Idempotency-Key``.
+    :param field: the name of the header field with the key.
+    :return: ``None`` for a request without this field.
     :raise MalformedIdempotencyKey: the field is not valid.
     """
-    values = request.fields.all(IDEMPOTENCY_KEY)
+    values = request.fields.all(field)
     if not values:
         return None
-    key = parse_idempotency_key(values)
+    key = (
+        parse_idempotency_key(values)
+        if field is IDEMPOTENCY_KEY
+        else parse_idempotency_key(values, field=field.decode("ascii"))
+    )
     caller: Caller | None = request.caller
     # parse_idempotency_key() returns None only without values.
     return None if key is None else IdempotencyScope(caller="" if caller is None else caller.name, key=key)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 from msgspec.structs import replace
 
-from sampleapp import errors
+from sampleapp import access, errors
 from sampleapp.model import MEDIA_TYPES, Message, Reading, RecordMetadata
 from sampleapp.records import position_errors
 from sampleapp.records.event_stream import MEDIA_TYPE
@@ -35,7 +35,7 @@ from sampleapp.web.descriptions import (
 from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.rest_proxy.documents import PRODUCE_BODIES, PRODUCE_ERRORS, PRODUCE_REFUSALS, PRODUCED
 
-__all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS"]
+__all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS", "RECEIVE_HOOK"]
 
 READINGS: Final = Description(
     tag="Readings",
@@ -235,11 +235,12 @@ PUBLISH_TO_TOPIC: Final = Description(
         "Publishes exactly one record whose value is the body, byte for byte. An empty body is an empty "
         "value. Answers after the broker has acknowledged the record. After 503, nothing was published. "
         "After 504, the outcome is unknown.\n\n"
-        "A CloudEvent in binary mode (with `ce-…` fields) gets its attributes as headers of the record, "
-        "`ce_…`, and its `Content-Type` as `content-type`; one in structured mode gets the latter only. Its "
-        "`partitionkey` is the key, unless the query has one. A batch of CloudEvents is like many messages "
-        "sent to `/messages`: all events are checked before any is published, and the answer has a line for "
-        "each.\n\n"
+        "`Content-Type` becomes the header `content-type` of the record, and so do other headers that the "
+        "operator has chosen, under their names in lower case.\n\n"
+        "A CloudEvent in binary mode (with `ce-…` fields) also gets its attributes as headers of the record, "
+        "`ce_…`. The `partitionkey` of an event is the key, unless the query has one. A batch of CloudEvents "
+        "is like many messages sent to `/messages`: all events are checked before any is published, and the "
+        "answer has a line for each.\n\n"
         "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
         "others were refused permanently; `offsets` has the outcome of each."
@@ -322,6 +323,47 @@ DELETE_KEY: Final = Description(
     ),
     successes=(_STORED,),
     refusals=(errors.InvalidParameters, *BROKER_REFUSALS, *IDEMPOTENCY_REFUSALS),
+)
+
+RECEIVE_HOOK: Final = Description(
+    tag="Messages",
+    summary="Receive a signed webhook",
+    text=(
+        "Publishes exactly one record whose value is the body, byte for byte, to the topic of the hook. The "
+        "sender proves who it is with a signature in a header, and needs no other credentials: "
+        "`X-Hub-Signature-256` (GitHub), `Stripe-Signature`, `X-Slack-Signature`, `webhook-signature` "
+        "(Standard Webhooks), or the header that the operator has chosen. The signature is verified before "
+        "the body is decoded. Without a valid one, and for a name that no hook has, the answer is 401.\n\n"
+        "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
+        "published. After 503, nothing was published. After 504, the outcome is unknown."
+    ),
+    parameters=(
+        Parameter(name="hook", place="path", meaning="The name of the hook, from the callers file."),
+        IDEMPOTENCY_KEY,
+        TRACEPARENT,
+        TRACESTATE,
+    ),
+    bodies=(
+        Content(
+            media_type="*/*",
+            kind={"contentMediaType": "application/octet-stream"},
+            summary="Any bytes, with or without a media type",
+        ),
+    ),
+    needs_body=False,
+    successes=(
+        replace(
+            _STORED,
+            meaning="The record is stored at this partition and offset. For Slack, there is no body.",
+        ),
+    ),
+    refusals=(
+        access.InvalidSignature,
+        access.RateExceeded,
+        errors.InvalidParameters,
+        *BROKER_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
 )
 
 _POSITION: Final = Field(

@@ -125,6 +125,8 @@ def _plain(status: HTTPStatus, *, headers: Headers = ()) -> Row:
     return Row(status, None, status.phrase, headers)
 
 
+_CHALLENGE_SIGNATURE: Final[Headers] = ((b"WWW-Authenticate", b'Signature realm="sampleapp"'),)
+
 _S = HTTPStatus
 ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.MalformedRequest: _plain(_S.BAD_REQUEST),
@@ -169,6 +171,9 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     access.NoCredentials: Row(_S.UNAUTHORIZED, "no-credentials", "No credentials", _CHALLENGE, at_once=True),
     access.InvalidCredentials: Row(
         _S.UNAUTHORIZED, "invalid-credentials", "Invalid credentials", _CHALLENGE_INVALID_TOKEN, at_once=True
+    ),
+    access.InvalidSignature: Row(
+        _S.UNAUTHORIZED, "invalid-signature", "Invalid signature", _CHALLENGE_SIGNATURE, at_once=True
     ),
     access.AmbiguousCredentials: Row(
         _S.UNAUTHORIZED,

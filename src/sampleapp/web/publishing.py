@@ -71,14 +71,14 @@ class Publisher:
         key: bytes | None,
         value: bytes | None,
         headers: RecordHeaders = (),
-        trace: RecordHeaders = (),
+        of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
     ) -> Deferred[Answer]:
         """
         Publish a record to a topic that was checked already.
 
-        :param headers: of the record, apart from its trace.
-        :param trace: the trace headers of the request.
+        :param headers: those of the message itself, which a request with the same key must repeat.
+        :param of_request: more headers of the record, which may be others when the request is sent again.
         :param scope: makes the identity of the record; by default it has none.
         :return: as for `publish`.
         """
@@ -87,7 +87,7 @@ class Publisher:
             key=key,
             value=value,
             timestamp_ms=self.now_ms(),
-            headers=headers + trace,
+            headers=headers + of_request,
             identity=None
             if scope is None
             else scope.identity(0, topic=topic, key=key, value=value, headers=headers),

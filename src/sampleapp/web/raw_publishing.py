@@ -21,6 +21,7 @@ from sampleapp.messages.cloud_events import (
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web import operations
 from sampleapp.web.answers import Answer
@@ -42,15 +43,10 @@ class _Head(Struct, frozen=True, gc=False):
 
     key: bytes | None
     headers: RecordHeaders
+    """Those of an event."""
+    recorded: RecordHeaders
+    """Those that `RecordedFields` has chosen."""
     scope: IdempotencyScope | None
-
-
-def _admit_raw(request: Request, *, topic: str) -> None:
-    request.admitted = _read_head(request, topic)
-
-
-def _admit_tombstone(request: Request, *, topic: str) -> None:
-    request.admitted = _read_head(request, topic, is_tombstone=True)
 
 
 def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
@@ -66,8 +62,12 @@ def _refuse_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa:
 
 _UNSUPPORTED_EVENT: Final = Plan(_refuse_event_format, admit=_refuse_event_format)
 
+_CONTENT_TYPE: Final = frozenset({b"content-type"})
 
-def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _Head:
+
+def _read_head(
+    request: Request, topic: str, recorded: RecordedFields, *, is_tombstone: bool = False
+) -> _Head:
     """
     Read the parts of a record that are not in the body: key and headers.
 
@@ -85,14 +85,21 @@ def _read_head(request: Request, topic: str, *, is_tombstone: bool = False) -> _
     headers: RecordHeaders = ()
     fields = request.fields
     content_type = fields.joined(b"content-type")
-    if not is_tombstone and (
+    is_event = not is_tombstone and (
         may_be_event(fields.names()) or (content_type is not None and event_format(content_type) is not None)
-    ):
+    )
+    if is_event:
         headers = read_event_headers(fields, content_type, faults)
         key = key_of_headers(headers) if key is None else key
     if faults:
         raise InvalidParameters(faults)
-    return _Head(key, headers, scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None)
+    return _Head(
+        key,
+        headers,
+        # An event has its content type among its own headers.
+        recorded.of(fields, without=_CONTENT_TYPE) if is_event else recorded.of(fields),
+        scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None,
+    )
 
 
 class RawPublishing:
@@ -100,14 +107,17 @@ class RawPublishing:
 
     routes = Routes()
 
-    def __init__(self, publisher: Publisher, batches: BatchPublisher) -> None:
+    def __init__(self, publisher: Publisher, batches: BatchPublisher, recorded: RecordedFields) -> None:
+        """:param recorded: chooses the header fields of a request that become headers of its record."""
         self._publisher = publisher
         self._batches = batches
-        self._raw = Plan(self._publish_raw, admit=_admit_raw)
+        self._recorded = recorded
+        self._raw = Plan(self._publish_raw, admit=self._admit_raw)
+        self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone)
         self._events = {
-            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=_admit_raw),
+            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=self._admit_raw),
             EventFormat.BATCHED: Plan(
-                self._publish_events, admit=_admit_raw, max_body=publisher.limits.max_batch_body
+                self._publish_events, admit=self._admit_raw, max_body=publisher.limits.max_batch_body
             ),
             EventFormat.UNSUPPORTED: _UNSUPPORTED_EVENT,
         }
@@ -136,6 +146,9 @@ class RawPublishing:
         # A body in another of REST Proxy's formats must not become a record as it is.
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
 
+    def _admit_raw(self, request: Request, *, topic: str) -> None:
+        request.admitted = _read_head(request, topic, self._recorded)
+
     def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted
         return self._batches.publish_events(
@@ -143,7 +156,7 @@ class RawPublishing:
             topic=topic,
             key=head.key,
             now_ms=self._publisher.now_ms(),
-            trace=trace_of(request),
+            of_request=head.recorded + trace_of(request),
             scope=head.scope,
         )
 
@@ -161,19 +174,25 @@ class RawPublishing:
             key=head.key,
             value=request.body,
             headers=head.headers,
-            trace=trace_of(request),
+            of_request=head.recorded + trace_of(request),
             scope=head.scope,
         )
 
-    @routes.route(
+    @routes.planned_route(
         "/topics/<topic>",
         "DELETE",
-        admit=_admit_tombstone,
         right=Right.PUBLISH,
         topic_use=TO_PUBLISH,
         description=operations.DELETE_KEY,
     )
-    def delete_key(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def delete_key(self, _request: Request) -> Plan:
+        """Return the only plan."""
+        return self._tombstone
+
+    def _admit_tombstone(self, request: Request, *, topic: str) -> None:
+        request.admitted = _read_head(request, topic, self._recorded, is_tombstone=True)
+
+    def _publish_tombstone(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         """
         Publish a tombstone.
 
@@ -191,5 +210,9 @@ class RawPublishing:
             )
         head: _Head = request.admitted
         return self._publisher.publish_to(
-            topic, key=head.key, value=None, trace=trace_of(request), scope=head.scope
+            topic,
+            key=head.key,
+            value=None,
+            of_request=head.recorded + trace_of(request),
+            scope=head.scope,
         )

@@ -144,6 +144,10 @@ class CodedBody:
         elif data:
             self._pieces.append(bytearray(data))
 
+    def encoded(self) -> bytes:
+        """Return a copy of the compressed body, before any of it is decoded."""
+        return b"".join(self._pieces)
+
     def decode(self, most: int) -> bool:
         """
         Decode the next part, once the whole compressed body has come.

@@ -42,6 +42,7 @@ class Decoding:
         :return: a Deferred if decoding takes more than one slice; it fails with the errors that are raised
             otherwise.
         :raise RequestError: the body cannot be decoded, or is over the limit.
+        :raise SampleAppError: as `Request.verify_body`.
         """
 
         def handle(_: object) -> Answer | Deferred[Answer]:
@@ -51,6 +52,9 @@ class Decoding:
                 request.share.resize(len(request.body))
             return handler(request)
 
+        verify, request.verify_body = request.verify_body, None
+        if verify is not None:
+            verify(request, body.encoded())
         if self._decode(body, _DECODED_AT_ONCE, request.charge):
             return handle(None)
         return self._cooperator.cooperate(self._steps(body, request.charge)).whenDone().addCallback(handle)

@@ -77,6 +77,13 @@ class Request(Struct, gc=False):
     """
     admitted: Any = None
     """A value that the dispatch made of the head, for the handler."""
+    verify_body: Callable[[Request, bytes], None] | None = None
+    """
+    Verifies the body as it was sent, before it is decoded; set by the dispatch.
+
+    It raises a `SampleAppError` for a body that is refused. If the body does not come compressed, the handler
+    calls it.
+    """
     charge: Charge | None = None
     """Charges the bytes of the body; ``None`` if its caller has no rate."""
     share: Share | None = None

@@ -1,0 +1,165 @@
+"""
+Hooks: senders that sign their requests, from the callers file.
+
+::
+
+    [hooks.github]
+    topic = "github"
+    scheme = "github"
+    secret_files = ["github.secret", "github-old.secret"]
+    idempotency_header = "X-GitHub-Delivery"
+    requests_per_second = 50
+
+    [hooks.meters]
+    topic = "readings"
+    scheme = "hmac"
+    header = "X-Signature"
+    encoding = "hex"
+    prefix = "sha256="
+    secret_files = ["meters.secret"]
+    key_header = "X-Meter"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from difflib import get_close_matches
+from typing import Final
+
+from msgspec import Struct
+
+from sampleapp.access.caller import Caller, is_legal_name
+from sampleapp.access.callers_file_tables import HookTable, Mistake, convert
+from sampleapp.access.patterns import TopicPatterns
+from sampleapp.access.signatures import ENCODINGS, FIXED_SCHEMES, HMAC, SCHEMES, HMACScheme, Scheme
+from sampleapp.access.toml_lines import Path
+from sampleapp.model import TOPIC_RULE, is_legal_topic
+
+__all__ = ["DEFAULT_TOLERANCE_S", "MOST_SECRETS", "Hook", "read_hook"]
+
+DEFAULT_TOLERANCE_S: Final = 300.0
+"""The greatest difference between the time of a request and that of the service, in seconds."""
+MOST_SECRETS: Final = 10
+"""Maximum secrets of a hook: each is tried with each request."""
+_MOST_TOLERANCE_S: Final = 86_400.0
+
+# RFC 9110, section 5.6.2.
+_FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_PREFIX: Final = re.compile(r"[!-~]{1,100}")
+_NOT_FOR_SIGNATURES: Final = frozenset(
+    {"authorization", "cookie", "host", "connection", "content-length", "transfer-encoding", "content-type"}
+)
+_CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+
+class Hook(Struct, frozen=True, kw_only=True):
+    """A sender that signs its requests. Its secrets are not here."""
+
+    name: str
+    caller: Caller
+    """The sender as a caller, who may publish to its topic only. No other caller has its name."""
+    topic: str
+    scheme: Scheme
+    secret_files: tuple[str, ...]
+    """Paths, relative to the directory of the callers file."""
+    key_header: str | None
+    """The header field whose value is the record's key."""
+    idempotency_header: str | None
+    """The header field that has the idempotency key, instead of ``Idempotency-Key``."""
+    tolerance_s: float
+    """The greatest difference between the time of a request and that of the service, in seconds."""
+
+
+def read_hook(name: str, value: object) -> Hook:
+    """
+    Read one hook.
+
+    :param value: its table.
+    :raise Mistake: there is one in it.
+    """
+    path: Path = ("hooks", name)
+    # Clients resolve these two in a path.
+    if not is_legal_name(name) or name in {".", ".."}:
+        raise Mistake(path, "is not a name for a hook: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @")
+    table = convert(value, HookTable, path)
+    if not is_legal_topic(table.topic):
+        raise Mistake((*path, "topic"), f"must be the name of a topic: {TOPIC_RULE}")
+    scheme = _scheme(table, path)
+    for member in ("key_header", "idempotency_header"):
+        _check_field(getattr(table, member), scheme, (*path, member))
+    return Hook(
+        name=name,
+        # No name of a caller has a colon, so neither rates nor idempotency keys are shared with one.
+        caller=Caller(
+            name=f"hook:{name}",
+            publish=TopicPatterns([table.topic]),
+            requests=table.requests(path),
+            bytes=table.bytes(path),
+        ),
+        topic=table.topic,
+        scheme=scheme,
+        secret_files=_secret_files(table, path),
+        key_header=table.key_header,
+        idempotency_header=table.idempotency_header,
+        tolerance_s=_tolerance_s(table, scheme, path),
+    )
+
+
+def _scheme(table: HookTable, path: Path) -> Scheme:
+    if table.scheme == HMAC:
+        return _hmac_scheme(table, path)
+    scheme = FIXED_SCHEMES.get(table.scheme)
+    if scheme is None:
+        close = get_close_matches(table.scheme, SCHEMES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(SCHEMES)}"
+        raise Mistake((*path, "scheme"), f"is not known; {hint}")
+    for member in ("header", "encoding", "prefix"):
+        if getattr(table, member) is not None:
+            raise Mistake((*path, member), f"is for the scheme hmac only, and this one is {table.scheme}")
+    return scheme
+
+
+def _hmac_scheme(table: HookTable, path: Path) -> HMACScheme:
+    if table.header is None:
+        raise Mistake(path, 'has no header, which has the signature; add one, such as header = "X-Signature"')
+    if not _FIELD.fullmatch(table.header) or table.header.lower() in _NOT_FOR_SIGNATURES:
+        raise Mistake((*path, "header"), "must be the name of the header with the signature, and of it only")
+    encoding = ENCODINGS[0] if table.encoding is None else table.encoding
+    if encoding not in ENCODINGS:
+        raise Mistake((*path, "encoding"), f"must be {' or '.join(ENCODINGS)}")
+    prefix = "" if table.prefix is None else table.prefix
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise Mistake((*path, "prefix"), 'must be 1 to 100 visible ASCII characters, such as "sha256="')
+    return HMACScheme(table.header.lower(), encoding, prefix.encode("ascii"))
+
+
+def _check_field(name: str | None, scheme: Scheme, path: Path) -> None:
+    if name is None:
+        return
+    if not _FIELD.fullmatch(name):
+        raise Mistake(path, "must be the name of a header")
+    if name.lower() in _CREDENTIALS or name.lower() == scheme.field:
+        raise Mistake(path, "may not be a header with credentials, or with the signature")
+
+
+def _secret_files(table: HookTable, path: Path) -> tuple[str, ...]:
+    files, path = table.secret_files, (*path, "secret_files")
+    if not 1 <= len(files) <= MOST_SECRETS:
+        raise Mistake(path, f"must have 1 to {MOST_SECRETS} paths of files, with one secret each")
+    for place, file in enumerate(files):
+        if not file or "\0" in file:
+            raise Mistake((*path, place), "must be the path of a file")
+    return tuple(files)
+
+
+def _tolerance_s(table: HookTable, scheme: Scheme, path: Path) -> float:
+    tolerance_s: float | None = table.tolerance
+    if tolerance_s is None:
+        return DEFAULT_TOLERANCE_S
+    path = (*path, "tolerance")
+    if not scheme.has_time:
+        raise Mistake(path, f"has no effect, since requests of the scheme {table.scheme} have no signed time")
+    if math.isnan(tolerance_s) or not 0 < tolerance_s <= _MOST_TOLERANCE_S:
+        raise Mistake(path, f"must be a number of seconds above zero, and at most {_MOST_TOLERANCE_S:g}")
+    return tolerance_s

@@ -1,0 +1,143 @@
+"""Header fields of a request that become headers of its record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from sampleapp.messages.records import RecordHeaders
+from sampleapp.model import FINGERPRINT_HEADER
+
+__all__ = ["CONTENT_TYPE", "NotRecordable", "RecordedFields", "RequestFields", "check_recorded_name"]
+
+CONTENT_TYPE: Final = "content-type"
+
+# RFC 9110, section 5.1: the name of a field is a token. "*" could be in one as well, but never is.
+_NAME: Final = re.compile(r"(?P<name>[!#-'+.^_`|~0-9A-Za-z-]{1,256})(?P<is_prefix>\*)?|\*")
+_EXAMPLES: Final = "such as X-GitHub-Event, or the beginning of names, such as X-GitHub-*"
+
+_CREDENTIALS: Final = frozenset({"authorization", "cookie"})
+_PROXY: Final = "proxy-"
+# RFC 9110, section 7.6.1; with the fields that describe only how the body was sent.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("content-length", "content-encoding", "expect", "http2-settings"),
+    }
+)
+_TRACE: Final = frozenset({"traceparent", "tracestate"})
+_SIGNATURES: Final = frozenset(
+    {
+        *("x-hub-signature", "x-hub-signature-256", "stripe-signature"),
+        *("x-slack-signature", "webhook-signature"),
+    }
+)
+_NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {FINGERPRINT_HEADER}
+
+
+class NotRecordable(ValueError):
+    """A field cannot become a header of records. The message is the end of a sentence about the name."""
+
+
+class RequestFields(Protocol):
+    """The header fields of a request."""
+
+    def all(self, name: bytes, /) -> tuple[bytes, ...]:
+        """Return the values of all fields of this name, in their order."""
+
+    def names(self) -> Iterable[bytes]:
+        """Return the names of all fields, in lower case."""
+
+
+def check_recorded_name(text: str) -> str:
+    """
+    Check the name of a field, or the beginning of names with ``*`` after it.
+
+    :return: in lower case.
+    :raise NotRecordable: it is neither, or its value is a secret, or has a meaning for one connection only.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise NotRecordable(f"takes the name of a header, {_EXAMPLES}, not {text!r}")
+    lower = text.lower()
+    if lower.endswith("*"):
+        if lower.startswith(_PROXY):
+            raise NotRecordable(f"cannot take {text}: headers for proxies never become headers of a record")
+        return lower
+    if lower in _CREDENTIALS or lower.startswith(_PROXY):
+        raise NotRecordable(f"cannot take {text}: it may have credentials, which no record gets")
+    if lower in _SIGNATURES:
+        raise NotRecordable(f"cannot take {text}: no record gets the signature of a hook")
+    if lower in _TRACE:
+        raise NotRecordable(f"cannot take {text}: a valid one is a header of each record without this option")
+    if lower in _NEVER:
+        raise NotRecordable(
+            f"cannot take {text}: the service itself uses it, and it says nothing about the record"
+        )
+    return lower
+
+
+class RecordedFields:
+    """
+    The choice of header fields that become headers of a record.
+
+    A field that the request names in ``Connection`` is left out, since it is for one connection only (RFC
+    9110, section 7.6.1).
+    """
+
+    def __init__(self, names: Iterable[str] = (), *, has_content_type: bool = True) -> None:
+        """
+        :param names: each as `check_recorded_name` returns it.
+        :param has_content_type: True to include ``Content-Type``.
+        """
+        names = dict.fromkeys((CONTENT_TYPE, *names) if has_content_type else names)
+        self.names: Final = frozenset(name for name in names if not name.endswith("*"))
+        """The full names, in lower case."""
+        self._prefixes = tuple(name[:-1].encode("ascii") for name in names if name.endswith("*"))
+        self._exact = frozenset(name.encode("ascii") for name in self.names)
+        self._is_only_content_type = self.names == {CONTENT_TYPE} and not self._prefixes
+        self._has_content_type = has_content_type
+
+    def of(self, fields: RequestFields, *, without: frozenset[bytes] = frozenset()) -> RecordHeaders:
+        """
+        Return the headers of a record, in the order of the fields, with their names in lower case.
+
+        :param without: more names that are left out, in lower case.
+        """
+        if self._is_only_content_type and not without:
+            # Nearly all services: the cost for each record is that of one look-up.
+            return tuple([(CONTENT_TYPE, value) for value in fields.all(b"content-type")])
+        if not (self._exact or self._prefixes):
+            return ()
+        without |= _named_in(fields.all(b"connection"))
+        return tuple(
+            [
+                (name.decode("ascii"), value)
+                for name in fields.names()
+                if self._has(name) and name not in without
+                for value in fields.all(name)
+            ]
+        )
+
+    def _has(self, name: bytes) -> bool:
+        if name in self._exact:
+            return True
+        if not self._prefixes or not name.startswith(self._prefixes):
+            return False
+        return not (
+            name in _NEVER_BYTES
+            or name.startswith(_PROXY_BYTES)
+            or (name == b"content-type" and not self._has_content_type)
+        )
+
+
+_NEVER_BYTES: Final = frozenset(name.encode("ascii") for name in _NEVER)
+_PROXY_BYTES: Final = _PROXY.encode("ascii")
+
+
+def _named_in(connection: Iterable[bytes]) -> frozenset[bytes]:
+    """Return the names in ``Connection``; ``Content-Type`` is for the recipient, whatever is said there."""
+    return frozenset(name.strip(b" \t").lower() for value in connection for name in value.split(b",")) - {
+        b"content-type"
+    }

@@ -1,0 +1,138 @@
+"""``/hooks/{hook}``: records from senders that sign their requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+
+from sampleapp.access import Hook, HookVerifier, InvalidSignature, Right, SignedRequest, Slack
+from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.messages.queries import decoded_parameters, unknown_parameters
+from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.web import operations
+from sampleapp.web.answers import Answer
+from sampleapp.web.gate import TO_PUBLISH, authorize_topic
+from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
+from sampleapp.web.publishing import Publisher, trace_of
+from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.server import Request
+
+__all__ = ["Hooks"]
+
+_URL_VERIFICATION: Final = "url_verification"
+_PLAIN_TEXT: Final = (
+    (b"Content-Type", b"text/plain; charset=utf-8"),
+    (b"Cache-Control", b"no-store"),
+)
+
+
+class _SlackEvent(Struct):
+    """The members of an event from Slack that belong to the verification of a URL."""
+
+    type: str = ""
+    challenge: str = ""
+
+
+class Hooks:
+    """Publishes what hooks send, once its signature is verified."""
+
+    routes = Routes()
+
+    def __init__(self, publisher: Publisher, verifier: HookVerifier | None, recorded: RecordedFields) -> None:
+        """
+        :param verifier: verifies requests; ``None`` without a callers file.
+        :param recorded: chooses the header fields of a request that become headers of its record.
+        """
+        self._publisher = publisher
+        self._verifier = verifier
+        self._recorded = recorded
+        self._plan = Plan(self._receive, admit=self._admit)
+
+    @routes.planned_route("/hooks/<hook>", "POST", right=Right.NONE, description=operations.RECEIVE_HOOK)
+    def receive_hook(self, _request: Request) -> Plan:
+        """Return the only plan."""
+        return self._plan
+
+    def _admit(self, request: Request, *, hook: str) -> None:
+        if self._verifier is None:
+            raise InvalidSignature
+        head = request.exchange.head
+        length = len(request.body) if head is None else head.length
+        request.admitted = signed = self._verifier.begin(hook, request.fields, length)
+        # Without the request: a cycle would never be freed, since requests are not tracked.
+        request.verify_body = partial(_verify, self._verifier, signed)
+
+    def _receive(self, request: Request, *, hook: str) -> Answer | Deferred[Answer]:
+        if request.verify_body is not None:
+            request.verify_body(request, request.body)
+        signed: SignedRequest = request.admitted
+        sender = signed.hook
+        if isinstance(sender.scheme, Slack):
+            challenge = _challenge_in(request.body)
+            if challenge is not None:
+                return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
+            return self._publish(request, sender).addCallback(_without_body)
+        return self._publish(request, sender)
+
+    def _publish(self, request: Request, hook: Hook) -> Deferred[Answer]:
+        """
+        Publish the body of a verified request.
+
+        :raise InvalidParameters: the request has a query, or several keys.
+        :raise MalformedIdempotencyKey: its idempotency key is not valid.
+        """
+        fields = request.fields
+        names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
+        faults = list(unknown_parameters(names, "a hook takes none"))
+        keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
+        if len(keys) > 1:
+            faults.append(
+                Fault(
+                    f"/{hook.key_header}".replace("~", "~0"),
+                    f"The header {hook.key_header} is there {len(keys)} times; a record has one key.",
+                )
+            )
+        if faults:
+            raise InvalidParameters(faults)
+        field = (
+            IDEMPOTENCY_KEY if hook.idempotency_header is None else hook.idempotency_header.encode("ascii")
+        )
+        return self._publisher.publish_to(
+            authorize_topic(request, hook.topic, TO_PUBLISH),
+            key=keys[0] if keys else None,
+            value=request.body,
+            of_request=self._recorded.of(fields, without=frozenset({hook.scheme.field.encode("ascii")}))
+            + trace_of(request),
+            scope=scope_of(request, field),
+        )
+
+
+def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, body: bytes) -> None:
+    request.charge = verifier.finish(signed, body)
+    request.caller = caller = signed.hook.caller
+    request.exchange.caller = caller.name
+
+
+def _challenge_in(body: bytes) -> str | None:
+    """Return the challenge of a request with which Slack verifies a URL; ``None`` for other requests."""
+    if _URL_VERIFICATION.encode("ascii") not in body:
+        return None
+    try:
+        event = msgspec.json.decode(body, type=_SlackEvent)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return event.challenge if event.type == _URL_VERIFICATION and event.challenge else None
+
+
+def _without_body(answer: Answer) -> Answer:
+    """Leave out the place of the record: Slack shows what answers a command."""
+    if answer.problem:
+        return answer
+    headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])
+    return replace(answer, headers=headers, body=b"")

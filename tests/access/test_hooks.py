@@ -1,0 +1,190 @@
+"""Hooks in the callers file, and the files with their secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from sampleapp.access import CallersFileError, parse_callers
+from sampleapp.access.hook_secrets import load_hook_keys, secret_paths
+from sampleapp.concurrency.token_bucket import Rate
+from tests.support.secrets import secret
+
+HOOK = {"topic": '"t"', "scheme": '"github"', "secret_files": '["a", "b"]'}
+HMAC = {**HOOK, "scheme": '"hmac"', "header": '"X-Signature"'}
+SECRET = secret("the-secret-of-a-hook", "the secret of a hook")
+
+
+def file_of(members, *, name="h"):
+    lines = [f"{member} = {value}" for member, value in members.items() if value is not None]
+    return "\n".join([f"[hooks.{name}]", *lines, ""])
+
+
+def hook_of(members, **options):
+    (hook,) = parse_callers(file_of(members, **options).encode(), name="f").hooks.values()
+    return hook
+
+
+def mistake_in(members, **options):
+    with pytest.raises(CallersFileError) as caught:
+        hook_of(members, **options)
+    return str(caught.value).removeprefix("--callers: f, ")
+
+
+def test_a_file_may_have_hooks_only_and_they_have_defaults():
+    hook = hook_of(HOOK)
+    assert (hook.name, hook.topic, hook.secret_files) == ("h", "t", ("a", "b"))
+    assert (hook.key_header, hook.idempotency_header, hook.tolerance_s) == (None, None, 300)
+    assert (hook.caller.name, list(hook.caller.publish), hook.caller.requests) == ("hook:h", ["t"], None)
+    assert not any((hook.caller.read, hook.caller.metrics, hook.caller.consume))
+
+
+def test_everything_about_a_hook_can_be_chosen():
+    hook = hook_of(
+        {
+            **HMAC,
+            "encoding": '"base64"',
+            "prefix": '"v1="',
+            "key_header": '"X-Device"',
+            "idempotency_header": '"X-Id"',
+            "requests_per_second": "5",
+            "bytes_per_second": "100",
+            "bytes_burst": "1000",
+        }
+    )
+    assert (hook.scheme.field, hook.scheme.encoding, hook.scheme.prefix) == ("x-signature", "base64", b"v1=")
+    assert (hook.key_header, hook.idempotency_header) == ("X-Device", "X-Id")
+    assert (hook.caller.requests, hook.caller.bytes) == (Rate(5, 5), Rate(100, 1000))
+    assert hook_of({**HOOK, "scheme": '"stripe"', "tolerance": "0.5"}).tolerance_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({**HOOK, "topic": None}, 'line 1: hooks.h has no topic; add one, such as topic = "github".'),
+        (
+            {**HOOK, "secret_files": None},
+            'line 1: hooks.h has no secret_files; add one, such as secret_files = ["github.secret"].',
+        ),
+        ({**HOOK, "scheme": '"GitHub"'}, "line 3: hooks.h.scheme is not known; did you mean github?"),
+        (
+            {**HOOK, "scheme": '"basic"'},
+            "line 3: hooks.h.scheme is not known; use one of github, stripe, slack, standard, hmac.",
+        ),
+        ({**HOOK, "secret_file": '"a"'}, "line 5: hooks.h.secret_file is not known here; did you mean"),
+        ({**HOOK, "publish": '["t"]'}, "line 5: hooks.h.publish is not known here; "),
+        ({**HOOK, "topic": '"a b"'}, "line 2: hooks.h.topic must be the name of a topic: "),
+        ({**HOOK, "topic": '"*"'}, "line 2: hooks.h.topic must be the name of a topic: "),
+        ({**HOOK, "secret_files": '"a"'}, "line 4: hooks.h.secret_files must be an array, not a string; for"),
+        ({**HOOK, "secret_files": "[]"}, "line 4: hooks.h.secret_files must have 1 to 10 paths of files, "),
+        ({**HOOK, "secret_files": str(["a"] * 11)}, "line 4: hooks.h.secret_files must have 1 to 10 paths "),
+        (
+            {**HOOK, "secret_files": '["a", ""]'},
+            "line 4: hooks.h.secret_files[2] must be the path of a file.",
+        ),
+        (
+            {**HOOK, "tolerance": "300"},
+            "line 5: hooks.h.tolerance has no effect, since requests of the scheme github have no signed ",
+        ),
+        ({**HMAC, "tolerance": "300"}, "line 6: hooks.h.tolerance has no effect, "),
+        *(
+            (
+                {**HOOK, "scheme": '"slack"', "tolerance": tolerance},
+                "line 5: hooks.h.tolerance must be a number of seconds above zero, and at most 86400.",
+            )
+            for tolerance in ("0", "-1", "86401", "inf", "nan")
+        ),
+        (
+            {**HOOK, "header": '"X-Signature"'},
+            "line 5: hooks.h.header is for the scheme hmac only, and this one is github.",
+        ),
+        (
+            {**HMAC, "header": None},
+            "line 1: hooks.h has no header, which has the signature; add one, such as ",
+        ),
+        ({**HMAC, "header": '"X Y"'}, "line 5: hooks.h.header must be the name of the header with "),
+        ({**HMAC, "header": '"Authorization"'}, "line 5: hooks.h.header must be the name of the header "),
+        ({**HMAC, "encoding": '"base32"'}, "line 6: hooks.h.encoding must be hex or base64."),
+        (
+            {**HMAC, "prefix": '"\u00e4"'},
+            "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters, ",
+        ),
+        ({**HOOK, "key_header": '"a:"'}, "line 5: hooks.h.key_header must be the name of a header."),
+        (
+            {**HMAC, "idempotency_header": '"x-SIGNATURE"'},
+            "line 6: hooks.h.idempotency_header may not be a header with credentials, or with the signature.",
+        ),
+        (
+            {**HOOK, "key_header": '"Cookie"'},
+            "line 5: hooks.h.key_header may not be a header with credentials, or with the signature.",
+        ),
+        ({**HOOK, "requests_burst": "5"}, "line 5: hooks.h.requests_burst is the most that may come at once"),
+    ],
+)
+def test_what_is_wrong_with_a_hook_is_said_with_its_line(members, said):
+    assert mistake_in(members).startswith(said)
+
+
+def test_the_name_of_a_hook_is_that_of_a_caller():
+    assert mistake_in(HOOK, name='"a/b"').startswith('line 1: hooks."a/b" is not a name for a hook: ')
+
+
+@pytest.fixture
+def hooks():
+    return parse_callers(file_of(HOOK).encode(), name="f").hooks
+
+
+def write(directory, *contents):
+    for name, content in zip("ab", contents, strict=True):
+        (directory / name).write_bytes(content)
+        (directory / name).chmod(0o600)
+
+
+def test_secrets_are_read_without_the_white_space_at_their_end(hooks, tmp_path):
+    write(tmp_path, b"one\r\n", b" t w o \t\n\n")
+    assert load_hook_keys(hooks, directory=tmp_path) == {"h": (b"one", b" t w o")}
+    assert secret_paths(hooks, directory=tmp_path) == [tmp_path / "a", tmp_path / "b"]
+
+
+def test_a_secret_is_not_in_what_python_prints_of_it(hooks, tmp_path):
+    write(tmp_path, SECRET.encode(), b"two")
+    assert repr(load_hook_keys(hooks, directory=tmp_path)) == "{'h': <2 keys>}"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b" \r\n\t", "is empty"),
+        (SECRET.encode() + b"\nsecond", "has several lines; give each secret a file of its own, in "),
+        (b"\xef\xbb\xbf" + SECRET.encode(), "begins with a byte order mark, which is not a part of the "),
+        (SECRET.encode("utf-16"), "begins with a byte order mark, which is not a part of the "),
+        (SECRET.encode() * 300, "has more than 4096 bytes, so it is not the secret of a webhook"),
+    ],
+)
+def test_a_file_that_has_no_secret_is_refused_and_nothing_of_it_said(hooks, tmp_path, content, said):
+    write(tmp_path, b"one", content)
+    with pytest.raises(CallersFileError) as caught:
+        load_hook_keys(hooks, directory=tmp_path)
+    assert str(caught.value).startswith(f"--callers: a secret of hooks.h: {tmp_path / 'b'} {said}")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_standard_secret_that_is_not_base64_is_refused(tmp_path):
+    hooks = parse_callers(file_of({**HOOK, "scheme": '"standard"'}).encode(), name="f").hooks
+    write(tmp_path, b"one", b"whsec_" + SECRET.encode())
+    with pytest.raises(CallersFileError) as caught:
+        load_hook_keys(hooks, directory=tmp_path)
+    assert str(caught.value).endswith('b begins with "whsec_", and is not base64 after it.')
+
+
+def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_refused(hooks, tmp_path):
+    write(tmp_path, b"one", b"two")
+    (tmp_path / "b").chmod(0o602)
+    with pytest.raises(CallersFileError, match="cannot be read: Every user of this machine may write to it"):
+        load_hook_keys(hooks, directory=tmp_path)
+    (tmp_path / "b").unlink()
+    with pytest.raises(CallersFileError, match="cannot be read: No such file or directory"):
+        load_hook_keys(hooks, directory=tmp_path)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(CallersFileError, match="cannot be read: Is a directory"):
+        load_hook_keys(hooks, directory=tmp_path)

@@ -1,0 +1,140 @@
+"""``sampleapp hook``: what it prints, and what it does to the callers file and its secrets."""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from sampleapp.access import load_callers, parse_callers
+from sampleapp.access.hook_secrets import load_hook_keys
+from sampleapp.cli import main
+from tests.support.callers import FULL
+from tests.support.secrets import record_output, secret
+
+GITHUB = ["github", "--scheme=github", "--topic=t"]
+SECRET = secret("the-secret-that-a-sender-shows", "the secret of a hook")
+
+
+def run(*arguments):
+    """Run the command in this process; returns the exit code, stdout and stderr."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
+        main(["hook", *map(str, arguments)])
+    record_output("output of commands", stderr.getvalue())
+    return ended.value.code or 0, stdout.getvalue(), stderr.getvalue()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "callers.toml"
+
+
+def test_without_a_file_it_prints_the_lines_and_what_to_enter():
+    code, stdout, stderr = run(
+        *GITHUB, "--url=https://hooks.example/", "--idempotency-header=X-GitHub-Delivery"
+    )
+    assert code == 0
+    assert stdout == (
+        "GitHub: Settings, Webhooks, Add webhook:\n"
+        "  Payload URL: https://hooks.example/hooks/github\n"
+        "  Content type: application/json\n"
+        "  Secret: the content of github.secret\n"
+    )
+    (hook,) = parse_callers(stderr.encode(), name="stderr").hooks.values()
+    assert (hook.name, hook.topic, hook.secret_files) == ("github", "t", ("github.secret",))
+    assert hook.idempotency_header == "X-GitHub-Delivery"
+
+
+def test_a_secret_that_the_sender_makes_is_to_be_copied():
+    _, stdout, _ = run("h", "--scheme=slack", "--topic=t")
+    assert stdout == (
+        "Slack: your app, Event Subscriptions, Enable Events:\n"
+        "  Request URL: https://HOST/hooks/h\n"
+        "  Signing Secret (Basic Information, App Credentials): copy it into h.secret\n"
+    )
+
+
+def test_a_new_secret_is_made_printed_and_used(file):
+    code, stdout, stderr = run(*GITHUB, "--append", file)
+    assert (code, stderr) == (0, f"Added to {file}: the hook github.\n")
+    (made,) = re.findall("Secret: ([0-9a-f]{64})\n", stdout)
+    secret(made, "the secret of a hook")
+    hooks = load_callers(file).hooks
+    assert load_hook_keys(hooks, directory=file.parent) == {"github": (made.encode(),)}
+    assert stat.S_IMODE((file.parent / "github.secret").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("scheme", ["stripe", "slack", "standard"])
+def test_the_secret_of_a_sender_comes_from_standard_input_and_is_not_printed(file, scheme, monkeypatch):
+    file.write_text(FULL.rstrip("\n"))
+    file.chmod(0o640)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"  {SECRET} \n"))
+    code, stdout, _ = run("h", "--scheme", scheme, "--topic=t", "--append", file)
+    assert code == 0
+    assert "https://HOST/hooks/h\n" in stdout
+    assert stdout.endswith(f": stored in {file.parent / 'h.secret'}\n")
+    assert SECRET not in stdout
+    callers = load_callers(file)
+    assert list(callers.by_name) == ["full"]
+    assert load_hook_keys(callers.hooks, directory=file.parent) == {"h": (SECRET.encode(),)}
+    assert stat.S_IMODE((file.parent / "h.secret").stat().st_mode) == 0o640
+
+
+def test_a_secret_that_is_there_stays(file):
+    kept = file.parent / "mine"
+    kept.write_text(SECRET)
+    code, stdout, _ = run(*GITHUB, "--secret-file=mine", "--append", file)
+    assert (code, kept.read_text()) == (0, SECRET)
+    assert f"Secret: the content of {kept}\n" in stdout
+
+
+def test_a_device_is_added_with_all_members(file):
+    arguments = ["--header=X-Sig", "--encoding=base64", "--prefix=v1=", "--key-header=X-Meter"]
+    code, stdout, _ = run("meters.a", "--scheme=hmac", "--topic=t", *arguments, "--append", file)
+    secret(re.findall("Secret: ([0-9a-f]{64})\n", stdout)[0], "the secret of a hook")
+    (hook,) = load_callers(file).hooks.values()
+    assert (code, hook.scheme.field, hook.scheme.encoding, hook.scheme.prefix, hook.key_header) == (
+        *(0, "x-sig", "base64", b"v1="),
+        "X-Meter",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a/b", "--scheme=github", "--topic=t"], 'hooks."a/b" is not a name for a hook'),
+        (["..", "--scheme=github", "--topic=t"], 'hooks.".." is not a name for a hook'),
+        (["a", "--scheme=gitub", "--topic=t"], "hooks.a.scheme is not known; did you mean github?"),
+        (["a", "--scheme=github", "--topic=a b"], "hooks.a.topic must be the name of a topic"),
+        (["a", "--scheme=hmac", "--topic=t"], "hooks.a has no header"),
+        (["a", "--scheme=slack", "--topic=t", "--tolerance=nan"], "hooks.a.tolerance must be a number"),
+    ],
+)
+def test_what_the_service_would_refuse_is_refused_and_nothing_written(file, arguments, said):
+    for more in ([], ["--append", file]):
+        code, stdout, stderr = run(*arguments, *more)
+        assert (code, stdout) == (1, "")
+        assert said in stderr
+        assert list(file.parent.iterdir()) == []
+
+
+def test_a_hook_that_is_there_a_file_with_mistakes_and_no_secret_change_nothing(file, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + "whsec_!\n"))
+    for text, arguments, said in [
+        ('[hooks.github]\ntopic = "t"\n', GITHUB, "The hook github is already in"),
+        ("[callers.x\n", GITHUB, "line 1: is not TOML"),
+        ("[callers.x]\nraed = true\n", GITHUB, "the callers file would be invalid"),
+        (FULL, ["h", "--scheme=stripe", "--topic=t"], "There is no secret"),
+        (FULL, ["h", "--scheme=standard", "--topic=t"], 'begins with "whsec_", and is not base64'),
+    ]:
+        file.write_text(text)
+        code, stdout, stderr = run(*arguments, "--append", file)
+        assert (code, stdout) == (1, "")
+        assert said in stderr
+        assert [each.name for each in file.parent.iterdir()] == ["callers.toml"]
+        assert file.read_text() == text

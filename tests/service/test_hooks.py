@@ -1,0 +1,104 @@
+"""Hooks in a service: their secrets are read again with the callers file."""
+
+from __future__ import annotations
+
+import hmac
+
+import pytest
+
+from sampleapp.access import CallersFileError
+from sampleapp.service.assembly import build
+from sampleapp.service.config import Config
+from tests.service.test_callers import ReactorWithThreads
+from tests.support.in_memory import Connection, request_bytes
+from tests.support.logs import logged_lines
+from tests.support.secrets import secret
+
+FIRST, SECOND = (secret(f"secret-of-a-hook-{number}", "the secret of a hook") for number in (1, 2))
+HOOK = '[hooks.h]\ntopic = "t"\nscheme = "hmac"\nheader = "X-Sig"\nsecret_files = ["secrets/one"]\n'
+
+
+class ServiceWithHook:
+    def __init__(self, directory, **config):
+        self.directory = directory
+        (directory / "secrets").mkdir()
+        self.secret_file = directory / "secrets" / "one"
+        self.write(FIRST)
+        self.callers = directory / "callers.toml"
+        self.callers.write_text(HOOK)
+        self.reactor = ReactorWithThreads()
+        self.service = build(
+            Config(
+                broker="memory:",
+                listen=("tcp:8080:interface=127.0.0.1",),
+                callers=str(self.callers),
+                **config,
+            ),
+            reactor=self.reactor,
+        )
+        self.service.privilegedStartService()
+        self.service.startService()
+
+    def write(self, text, mode=0o600):
+        self.secret_file.write_text(f"{text}\n")
+        self.secret_file.chmod(mode)
+
+    def read_all(self):
+        for _ in range(3):
+            self.reactor.advance(1)
+            while self.reactor.threads.waiting:
+                self.reactor.threads.do_one()
+
+    def status(self, key):
+        signature = hmac.digest(key.encode(), b"x", "sha256").hex().encode()
+        client = Connection(self.reactor.tcpServers[-1][1])
+        client.send(request_bytes("POST", "/hooks/h", [(b"X-Sig", signature)], b"x"))
+        self.reactor.advance(0.1)
+        (response,) = client.responses(["POST"])
+        return response.status
+
+
+def test_a_secret_that_changes_counts_without_a_change_of_the_callers_file(tmp_path):
+    hook = ServiceWithHook(tmp_path)
+    assert (hook.status(FIRST), hook.status(SECOND)) == (200, 401)
+    hook.write(SECOND)
+    hook.read_all()
+    assert hook.status(SECOND) == 200
+    assert hook.status(FIRST) == 401
+
+
+def test_a_secret_that_cannot_be_used_changes_nothing_and_is_not_in_the_log(tmp_path):
+    hook = ServiceWithHook(tmp_path)
+    with logged_lines() as lines:
+        hook.secret_file.write_text(f"{SECOND}\n{SECOND}\n")
+        hook.read_all()
+    assert hook.status(FIRST) == 200
+    (line,) = [line for line in lines if "reload" in line]
+    assert line == (
+        "Could not reload the callers file; the previous version stays in use: --callers: a secret of "
+        f"hooks.h: {hook.secret_file} has several lines; give each secret a file of its own, in secret_files."
+    )
+
+
+def test_a_secret_that_every_user_may_read_is_named_once(tmp_path):
+    with logged_lines() as lines:
+        hook = ServiceWithHook(tmp_path)
+        hook.write(FIRST, mode=0o644)
+        hook.read_all()
+        hook.write(SECOND, mode=0o644)
+        hook.read_all()
+    assert [line for line in lines if "holds the secret" in line] == [
+        (
+            f"The file {hook.secret_file} holds the secret of a hook, and every user of this machine may "
+            f"read it: remove that permission (chmod o= {hook.secret_file})."
+        )
+    ]
+
+
+def test_a_header_with_a_signature_cannot_become_a_header_of_records(tmp_path):
+    with pytest.raises(CallersFileError) as caught:
+        ServiceWithHook(tmp_path, record_headers=("x-sig",))
+    assert str(caught.value) == (
+        f"--callers: {tmp_path / 'callers.toml'}: the header x-sig has the signature of hooks.h, and "
+        "--record-header would keep it in each record; give one of them another name."
+    )

@@ -1,0 +1,455 @@
+"""``/hooks/{hook}``: records from senders that sign their requests."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import hmac
+import json
+
+import pytest
+from twisted.internet.task import Clock
+
+from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.model import Record
+from tests.support.callers import FULL, by
+from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
+from tests.support.secrets import secret
+from tests.web.http import assert_problem, chunked
+
+NOW = 1_700_000_000
+SECRETS = {
+    name: [secret(f"{name}-secret-{number}", "the secret of a hook").encode() for number in (1, 2)]
+    for name in ("github", "stripe", "slack", "standard", "meters")
+}
+FILE = (
+    FULL
+    + """
+[hooks.github]
+topic = "t"
+scheme = "github"
+secret_files = ["1", "2"]
+
+[hooks.stripe]
+topic = "t"
+scheme = "stripe"
+secret_files = ["1", "2"]
+
+[hooks.slack]
+topic = "t"
+scheme = "slack"
+secret_files = ["1", "2"]
+
+[hooks.standard]
+topic = "t"
+scheme = "standard"
+secret_files = ["1", "2"]
+idempotency_header = "Webhook-Id"
+tolerance = 60
+
+[hooks.meters]
+topic = "t"
+scheme = "hmac"
+header = "X-Meter-Signature"
+encoding = "base64"
+secret_files = ["1", "2"]
+key_header = "X-Meter"
+"""
+)
+BODY = b'{"action": "opened", "note": "caf\xc3\xa9"}'
+
+
+def signed(name, body, *, key=None, now=NOW, id_="msg_1"):
+    """The header with which a sender signs a body."""
+    key = SECRETS[name][1] if key is None else key
+
+    def digest(data):
+        return hmac.digest(key, data, hashlib.sha256)
+
+    time = b"%d" % now
+    return {
+        "github": [(b"X-Hub-Signature-256", b"sha256=" + digest(body).hex().encode())],
+        "stripe": [(b"Stripe-Signature", b"t=%b,v1=%b" % (time, digest(time + b"." + body).hex().encode()))],
+        "slack": [
+            (b"X-Slack-Request-Timestamp", time),
+            (b"X-Slack-Signature", b"v0=" + digest(b"v0:%b:%b" % (time, body)).hex().encode()),
+        ],
+        "standard": [
+            (b"webhook-id", id_.encode()),
+            (b"webhook-timestamp", time),
+            (
+                b"webhook-signature",
+                b"v1," + base64.b64encode(digest(b"%b.%b.%b" % (id_.encode(), time, body))),
+            ),
+        ],
+        "meters": [(b"X-Meter-Signature", base64.b64encode(digest(body)))],
+    }[name]
+
+
+@pytest.fixture
+def service():
+    return made()
+
+
+def made(**options):
+    options = {"broker": PromptBroker(), "callers": FILE, "secrets": SECRETS, **options}
+    return InMemoryService(**options)
+
+
+def post(service, name, headers=(), body=BODY, *, query=""):
+    return service.request("POST", f"/hooks/{name}{query}", [*headers], body)
+
+
+def record_of(**members):
+    return Record(
+        **{"topic": "t", "key": None, "value": BODY, "timestamp_ms": NOW * 1000, "headers": (), **members}
+    )
+
+
+def without_identity(records):
+    return [
+        Record(
+            topic=each.topic,
+            key=each.key,
+            value=each.value,
+            timestamp_ms=each.timestamp_ms,
+            headers=each.headers,
+        )
+        for each in records
+    ]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_signed_body_becomes_one_record_byte_for_byte_with_either_secret(service, name):
+    for offset, key in enumerate(SECRETS[name]):
+        response = post(service, name, signed(name, BODY, key=key, id_=f"msg_{offset}"))
+        assert response.status == 200
+        place = {"topic": "t", "partition": 0, "offset": offset}
+        assert response.body == b"" if name == "slack" else json.loads(response.body) == place
+    assert without_identity(service.broker.records) == [record_of(), record_of()]
+    assert service.hooks.results[name, "accepted"] == 2
+
+
+def refused(response):
+    assert_problem(response, 401)
+    assert response.headers[b"www-authenticate"] == b'Signature realm="sampleapp"'
+    problem = json.loads(response.body)
+    assert problem["type"] == "urn:sampleapp:problem:invalid-signature"
+    return problem
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_without_a_right_signature_nothing_is_published_and_no_answer_says_why(service, name):
+    right = dict(signed(name, BODY))
+    field = next(each for each in right if b"ignature" in each)
+    wrong = [
+        {},
+        {**right, field: b""},
+        {**right, field: right[field][:-2]},
+        {**right, field: b"\xff" * 3000},
+        dict(signed(name, BODY, key=b"another")),
+        dict(signed(name, BODY + b" ")),
+        dict(signed("github" if name == "stripe" else "stripe", BODY)),
+    ]
+    if name in {"stripe", "slack", "standard"}:
+        wrong += [dict(signed(name, BODY, now=NOW + by_s)) for by_s in (-301, 301, -(10**9))]
+    problems = [refused(post(service, name, headers.items())) for headers in wrong]
+    # Not even that there is such a hook.
+    problems.append(refused(post(service, "unknown", right.items())))
+    assert all(problem == problems[0] for problem in problems)
+    assert service.broker.records == []
+    counts = {result: count for (hook, result), count in service.hooks.results.items() if hook == name}
+    assert counts["accepted"] == 0
+    assert sum(counts.values()) == len(wrong)
+    assert service.hooks.results["", "unknown"] == 1
+
+
+def test_the_reasons_are_counted_for_operators(service):
+    post(service, "stripe")
+    post(service, "stripe", [(b"Stripe-Signature", b"?")])
+    post(service, "stripe", signed("stripe", BODY, now=NOW - 301))
+    post(service, "stripe", signed("stripe", BODY, now=NOW + 301))
+    post(service, "stripe", signed("stripe", b"other"))
+    assert {result: count for (hook, result), count in service.hooks.results.items() if hook == "stripe"} == {
+        **dict.fromkeys(("accepted", "rate"), 0),
+        **dict.fromkeys(("missing", "malformed", "old", "early", "wrong"), 1),
+    }
+
+
+@pytest.mark.parametrize("name", [*SECRETS, "unknown"])
+def test_without_the_header_or_with_an_old_time_the_body_is_not_taken(service, name):
+    heads = [[]]
+    if name in {"stripe", "slack", "standard"}:
+        heads.append(signed(name, BODY, now=NOW - 10_000))
+    for headers in heads:
+        connection = service.connect()
+        expect = [(b"Content-Length", b"1000000"), (b"Expect", b"100-continue")]
+        connection.send(request_bytes("POST", f"/hooks/{name}", [*headers, *expect]))
+        (response,) = connection.responses(["POST"])
+        refused(response)
+
+
+def test_the_tolerance_is_that_of_the_hook(service):
+    statuses = [
+        post(service, "standard", signed("standard", BODY, now=NOW + s, id_=f"m{s}")).status
+        for s in (-61, -60, 60, 61)
+    ]
+    assert statuses == [401, 200, 200, 401]
+
+
+def test_a_hook_needs_no_token_and_a_token_does_not_help():
+    service = made()
+    refused(post(service, "github", [by("full")]))
+    assert post(service, "github", [*signed("github", BODY), by("full")]).status == 200
+    assert post(service, "github", [*signed("github", BODY), (b"Authorization", b"Bearer x")]).status == 200
+
+
+def test_other_methods_and_paths_need_credentials_as_ever(service):
+    for method, target in (("GET", "/hooks/github"), ("POST", "/hooks"), ("POST", "/hooks/a/b")):
+        response = service.request(method, target, signed("github", b""))
+        assert_problem(response, 401)
+        assert response.headers[b"www-authenticate"].startswith(b"Bearer")
+    assert_problem(service.request("GET", "/hooks/github", [by("full")]), 405)
+
+
+def test_without_a_callers_file_there_is_no_hook():
+    service = InMemoryService(broker=PromptBroker())
+    refused(post(service, "github", signed("github", BODY)))
+
+
+def test_a_signature_is_over_the_bytes_that_came_and_a_compressed_body_is_decoded_after_it(service):
+    coding = (b"Content-Encoding", b"gzip")
+    packed = gzip.compress(BODY)
+    assert post(service, "github", [*signed("github", packed), coding], packed).status == 200
+    assert service.broker.records == [record_of()]
+    refused(post(service, "github", [*signed("github", BODY), coding], packed))
+    # Who does not know the secret cannot make the service decode anything.
+    refused(post(service, "github", [*signed("github", BODY), coding], b"no gzip"))
+    assert_problem(post(service, "github", [*signed("github", b"no gzip"), coding], b"no gzip"), 400)
+    bomb = gzip.compress(bytes(2 * 1024 * 1024))
+    large = gzip.compress(bytes(1024 * 1024))
+    for packed, status in ((bomb, 413), (large, 200)):
+        connection = service.connect()
+        connection.send(request_bytes("POST", "/hooks/github", [*signed("github", packed), coding], packed))
+        service.clock.pump([0.0] * 50)
+        assert [response.status for response in connection.responses(["POST"])] == [status]
+    assert service.broker.records[-1] == record_of(value=bytes(1024 * 1024))
+    brotli = [*signed("github", b"x"), (b"Content-Encoding", b"br")]
+    assert_problem(post(service, "github", brotli, b"x"), 415)
+    assert len(service.broker.records) == 2
+
+
+def test_a_body_in_chunks_and_in_any_segments_is_verified_whole(service):
+    for size in (1, 7, 1000):
+        head = [*signed("stripe", BODY), (b"Transfer-Encoding", b"chunked")]
+        data = request_bytes("POST", "/hooks/stripe", head) + chunked(BODY, size)
+        connection = service.connect()
+        connection.send(*(data[place : place + 5] for place in range(0, len(data), 5)))
+        assert [response.status for response in connection.responses(["POST"])] == [200]
+    connection = service.connect()
+    connection.send(data[: -len(b"0\r\n\r\n")])
+    connection.lose()
+    assert service.broker.records == [record_of()] * 3
+
+
+def test_an_empty_body_can_be_signed(service):
+    assert post(service, "github", signed("github", b""), b"").status == 200
+    assert service.broker.records == [record_of(value=b"")]
+
+
+def test_a_body_over_the_limit_is_refused_whatever_its_signature(service):
+    body = bytes(1024 * 1024 + 1)
+    assert_problem(post(service, "github", signed("github", body), body), 413)
+    assert service.broker.records == []
+
+
+def test_slack_gets_its_challenge_and_nothing_is_published(service):
+    body = json.dumps({"token": "x", "challenge": "3eZbrw1a\u00e9", "type": "url_verification"}).encode()
+    response = post(service, "slack", signed("slack", body), body)
+    assert (response.status, response.body) == (200, "3eZbrw1a\u00e9".encode())
+    assert response.headers[b"content-type"] == b"text/plain; charset=utf-8"
+    refused(post(service, "slack", signed("slack", body, key=b"another"), body))
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"type": "event_callback", "event": {"text": "url_verification"}}',
+        b'{"type": "url_verification"}',
+        b'{"type": "url_verification", "challenge": 1}',
+        b'[{"type": "url_verification"}]',
+        b"payload=url_verification",
+        b'"url_verification\xff"',
+    ],
+)
+def test_only_a_challenge_is_answered_as_one(service, body):
+    response = post(service, "slack", signed("slack", body), body)
+    assert (response.status, response.body) == (200, b"")
+    assert b"content-type" not in response.headers
+    assert service.broker.records == [record_of(value=body)]
+
+
+def test_the_challenge_of_slack_means_nothing_to_others(service):
+    body = b'{"type": "url_verification", "challenge": "x"}'
+    post(service, "github", signed("github", body), body)
+    assert service.broker.records == [record_of(value=body)]
+
+
+def test_chosen_headers_are_kept_but_never_the_signature():
+    service = made(recorded=RecordedFields(["x-*", "webhook-*", "stripe-*"]))
+    own = [(b"Content-Type", b"application/json"), (b"X-GitHub-Event", b"push"), (b"Cookie", b"c")]
+    for name in SECRETS:
+        assert post(service, name, [*signed(name, BODY), *own]).status == 200
+    kept = [record.headers for record in service.broker.records]
+    event = ("x-github-event", b"push")
+    content_type = ("content-type", b"application/json")
+    assert sorted(kept[0]) == [content_type, event]
+    assert sorted(kept[1]) == [content_type, event]
+    assert sorted(kept[2]) == [content_type, event, ("x-slack-request-timestamp", b"%d" % NOW)]
+    assert sorted(kept[3]) == [
+        *[content_type, ("webhook-id", b"msg_1"), ("webhook-timestamp", b"%d" % NOW)],
+        event,
+    ]
+    assert sorted(kept[4]) == [content_type, event]
+
+
+def test_a_header_can_have_the_key(service):
+    right = signed("meters", BODY)
+    assert post(service, "meters", [*right, (b"x-meter", b"k\xff")]).status == 200
+    assert post(service, "meters", [*right, (b"X-Meter", b"")]).status == 200
+    assert post(service, "meters", right).status == 200
+    assert [record.key for record in service.broker.records] == [b"k\xff", b"", None]
+    response = post(service, "meters", [*right, (b"X-Meter", b"1"), (b"X-Meter", b"2")])
+    assert_problem(response, 422)
+    assert json.loads(response.body)["errors"][0]["pointer"] == "/X-Meter"
+
+
+def test_a_query_means_nothing_and_is_refused(service):
+    response = post(service, "github", signed("github", BODY), query="?key=1&x")
+    assert_problem(response, 422)
+    assert [each["pointer"] for each in json.loads(response.body)["errors"]] == ["/key", "/x"]
+    refused(post(service, "github", query="?key=1"))
+    assert service.broker.records == []
+
+
+def test_what_is_sent_again_with_the_header_of_its_id_is_published_once():
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    service = made(broker=broker)
+
+    def ask(name, *headers, body=BODY, **options):
+        connection = service.connect()
+        head = [*signed(name, body, **options), *headers]
+        connection.send(request_bytes("POST", f"/hooks/{name}", head, body))
+        clock.pump([0.1] * 3)
+        (response,) = connection.responses(["POST"])
+        return response
+
+    first, again = ask("standard"), ask("standard", now=NOW + 30)
+    assert (first.status, again.status) == (200, 200)
+    assert (first.body, again.headers[b"idempotent-replayed"]) == (again.body, b"true")
+    assert b"idempotent-replayed" not in ask("standard", id_="msg_2").headers
+    other = ask("standard", body=b"other")
+    assert_problem(other, 422)
+    assert json.loads(other.body)["type"] == "urn:sampleapp:problem:idempotency-key-reused"
+    # The hook names another header, so this one is not looked at.
+    assert b"idempotent-replayed" in ask("standard", (b"Idempotency-Key", b"new")).headers
+    assert_problem(ask("standard", (b"webhook-id", b"second")), 401)
+    # A hook that names none has the usual one.
+    for replayed in (False, True):
+        response = ask("slack", (b"Idempotency-Key", b"k"))
+        assert (response.status, b"idempotent-replayed" in response.headers) == (200, replayed)
+        assert response.body == b""
+    assert_problem(ask("slack", (b"Idempotency-Key", b'"')), 400)
+    broker.stop(deadline_s=0)
+
+
+def test_an_id_that_is_no_key_is_named_by_its_header():
+    file = FILE.replace("[hooks.stripe]", 'idempotency_header = "X-GitHub-Delivery"\n[hooks.stripe]')
+    service = made(callers=file)
+    response = post(service, "github", [*signed("github", BODY), (b"x-github-delivery", b"a b")])
+    assert_problem(response, 400)
+    assert "X-GitHub-Delivery" in json.loads(response.body)["detail"]
+    assert post(service, "github", signed("github", BODY)).status == 200
+    assert service.broker.records[0].identity is None
+
+
+RATES = FILE.replace("[hooks.stripe]", "requests_per_second = 1\nrequests_burst = 2\n[hooks.stripe]")
+
+
+def test_only_verified_requests_use_the_rate_of_a_hook():
+    service = made(callers=RATES)
+    for _ in range(5):
+        refused(post(service, "github", signed("github", b"other")))
+        refused(post(service, "github"))
+    assert [post(service, "github", signed("github", BODY)).status for _ in range(3)] == [200, 200, 429]
+    assert service.hooks.results["github", "rate"] == 1
+    service.clock.advance(1)
+    assert post(service, "github", signed("github", BODY)).status == 200
+    # Before the body.
+    connection = service.connect()
+    expect = [(b"Content-Length", b"9"), (b"Expect", b"100-continue")]
+    connection.send(request_bytes("POST", "/hooks/github", [*signed("github", BODY), *expect]))
+    (response,) = connection.responses(["POST"])
+    assert (response.status, response.headers[b"retry-after"]) == (429, b"1")
+
+
+def test_requests_that_come_at_once_do_not_pass_the_rate_together():
+    service = made(callers=RATES)
+    connections = [service.connect() for _ in range(4)]
+    data = request_bytes("POST", "/hooks/github", signed("github", BODY), BODY)
+    for connection in connections:
+        connection.send(data[:-1])
+    for connection in connections:
+        connection.send(data[-1:])
+    statuses = [each.status for connection in connections for each in connection.responses(["POST"])]
+    assert statuses == [200, 200, 429, 429]
+    assert len(service.broker.records) == 2
+
+
+def test_the_bytes_of_a_body_count_decoded():
+    file = FILE.replace("[hooks.stripe]", "bytes_per_second = 100\nbytes_burst = 1000\n[hooks.stripe]")
+    service = made(callers=file)
+    packed = gzip.compress(bytes(1000))
+    coding = (b"Content-Encoding", b"gzip")
+    assert post(service, "github", [*signed("github", packed), coding], packed).status == 200
+    assert post(service, "github", signed("github", BODY)).status == 429
+
+
+def test_another_version_of_the_file_counts_from_the_next_request():
+    service = made()
+    right = signed("github", BODY)
+    service.secrets["github"], kept = SECRETS["github"][:1], service.secrets["github"]
+    try:
+        service.use_callers(FILE)
+    finally:
+        service.secrets["github"] = kept
+    refused(post(service, "github", right))
+    service.use_callers(FILE.replace('topic = "t"', 'topic = "u"', 1))
+    assert post(service, "github", right).status == 200
+    assert service.broker.records[0].topic == "u"
+    service.use_callers(FULL)
+    refused(post(service, "github", right))
+
+
+def test_a_hook_is_a_caller_of_its_own_in_the_log(service):
+    seen = []
+    service.site.on_answer = lambda exchange, _: seen.append((exchange.caller, exchange.route))
+    post(service, "github", signed("github", BODY))
+    post(service, "github", signed("github", b"other"))
+    assert seen == [("hook:github", "/hooks/{hook}"), ("", "/hooks/{hook}")]
+
+
+def test_what_pages_of_other_sites_send_is_not_published(service):
+    headers = [*signed("github", BODY), (b"Origin", b"https://other.example")]
+    assert_problem(post(service, "github", headers), 403)
+    assert service.broker.records == []
+
+
+def test_a_header_that_is_too_large_is_refused_before_anything_else(service):
+    response = post(service, "github", [(b"X-Hub-Signature-256", b"sha256=" + b"0" * 20_000)])
+    assert response.status == 431
