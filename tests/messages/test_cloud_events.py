@@ -117,6 +117,7 @@ def test_a_structured_event_that_is_not_json_is_malformed(body):
         (b'{"specversion":"1.0","id":1,"source":"","type":null}', ["/id", "/source", "/type"]),
         (b"{" + REQUIRED + b',"partitionkey":""}', ["/partitionkey"]),
         (b"{" + REQUIRED + b',"partitionkey":7}', ["/partitionkey"]),
+        (b'{"id":1,' + REQUIRED + b"}", [""]),
         (b"{" + REQUIRED + rb',"partitionkey":"\ud800"}', [""]),
     ],
 )

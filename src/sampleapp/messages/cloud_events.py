@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import astuple
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
@@ -83,6 +83,20 @@ class _Event(Struct):
     partitionkey: Raw = _NULL
 
 
+_NotEmpty: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class _ValidEvent(Struct):
+    """The attributes that are checked, of an event that has no faults."""
+
+    specversion: Literal["1.0"]
+    id: _NotEmpty
+    source: _NotEmpty
+    type: _NotEmpty
+    partitionkey: _NotEmpty | None = None
+
+
+_decode_valid: Final = msgspec.json.Decoder(_ValidEvent).decode
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
 _decode_string: Final = msgspec.json.Decoder(str).decode
 
@@ -147,12 +161,19 @@ def read_event_key(body: bytes, *, source: str = "body") -> bytes | None:
     :raise MalformedMessage: the body is not JSON.
     :raise InvalidMessage: it is not a CloudEvent of version 1.0. Names all faults.
     """
+    try:
+        # The decoder does not look at the bytes of strings that it skips.
+        body.decode()
+        key = _decode_valid(body).partitionkey
+        return None if key is None else key.encode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # All faults are named below.
+        pass
     if not body.strip():
         raise MalformedMessage("The body is empty; a CloudEvent in structured mode is a JSON object.")
     require_json(body, source=source)
     event = _decode(body)
     faults: list[Fault] = []
-    key = None
     for name, written in zip(_Event.__struct_fields__, astuple(event), strict=True):
         if written == _NULL:
             # An attribute of null is not set (JSON format, section 2.2).
@@ -164,11 +185,8 @@ def read_event_key(body: bytes, *, source: str = "body") -> bytes | None:
             faults.append(Fault(f"/{name}", f'"{name}" must be a string that is not empty.'))
         elif name == "specversion" and value != _VERSION:
             faults.append(Fault("/specversion", f'"specversion" {_WRONG_VERSION}.'))
-        elif name == "partitionkey":
-            key = value.encode()
-    if faults:
-        raise InvalidMessage(faults)
-    return key
+    # Of a repeated attribute, only the last was looked at.
+    raise InvalidMessage(faults or [Fault("", "An attribute is there more than once.")])
 
 
 def _decode(body: bytes) -> _Event:
