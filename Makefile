@@ -12,7 +12,8 @@
 #                schemathesis from /openapi.json. Longer, or repeated: make fuzz FUZZ='--seconds 3600 --seed 7'
 #   make check   lint, typing, and the documentation with the commands and programs of its pages
 #   make docs    the documentation as HTML, in docs/_build/html (its tests are a part of make check)
-#   make lock    the newest versions of what the service needs, with hashes, in requirements.lock
+#   make dist    what a release publishes, built reproducibly and checked, in dist/ (needs git)
+#   make lock    the newest versions of what the service and `make dist` need, with hashes
 #   make bench   what the service costs on this machine, and Kafka with it (about twenty minutes)
 #   make clean   remove everything that the other targets have made
 
@@ -33,7 +34,7 @@ OLD_KAFKA ?= 0.11.0.3 1.1.1 2.1.1 3.0.2
 INTERRUPTED = 130
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-kafka test-container test-all fuzz check docs lock bench clean
+.PHONY: run test test-kafka test-container test-all fuzz check docs dist lock bench clean
 
 # Processes of the tests, and later runs, load compiled modules instead of compiling them again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN = .venv-run
 DEV = .venv
 DOCS = .venv-docs
+DIST = .venv-dist
 
 # The commands that are shown use the port of OPTIONS, if it has one.
 run: $(RUN)/installed
@@ -84,6 +86,9 @@ docs: $(DOCS)/installed
 	$(DOCS)/bin/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "See docs/_build/html/index.html"
 
+dist: $(DIST)/installed
+	$(DIST)/bin/python release/dist.py
+
 test-container: $(DEV)/installed
 	$(DEV)/bin/python -m pytest tests/container -v $(PYTEST_OPTIONS)
 
@@ -91,12 +96,14 @@ lock: $(DEV)/installed
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
 	    --upgrade --no-header --quiet --output-file requirements.lock setup.py -
+	$(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
+	    --upgrade --no-header --quiet --output-file release/requirements.lock release/requirements.in
 
 bench: $(DEV)/bench-installed
 	$(DEV)/bin/python benchmarks/run.py
 
 clean:
-	rm -rf $(RUN) $(DEV) $(DOCS) .tox build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(RUN) $(DEV) $(DOCS) $(DIST) .tox build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache \
 	    .hypothesis .import_linter_cache
 
 # The service as it is installed anywhere: from the sources as they are now, and nothing beside.
@@ -119,6 +126,14 @@ $(DOCS)/installed: setup.py pyproject.toml
 	@$(call check_python)
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+# The tools that build and check a release, in the versions of their lock file.
+$(DIST)/installed: release/requirements.lock
+	@$(call check_python)
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	    --requirement release/requirements.lock
 	@touch $@
 
 $(DEV)/bench-installed: $(DEV)/installed

@@ -50,7 +50,7 @@ DOCS = [
 ]
 
 # Where the project lives, once it has an address: whoever publishes it sets these, such as to
-# https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v0.1.0. None is made up here.
+# https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v1.0.0. None is made up here.
 HOME = os.environ.get("SAMPLEAPP_PROJECT_URL", "").rstrip("/")
 FILES = os.environ.get("SAMPLEAPP_FILES_URL", "").rstrip("/")
 
@@ -68,7 +68,7 @@ def long_description() -> str:
 
 setup(
     name="sampleapp",
-    version="0.1.0",
+    version="1.0.0",
     description=(
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
         "and read the latest values with GET."
@@ -81,7 +81,7 @@ setup(
     keywords=["apache-kafka", "gateway", "http", "kafka", "publish", "rest-proxy", "sqlite", "twisted"],
     project_urls={"Source": HOME, "Changes": f"{FILES}/CHANGELOG.md"} if HOME and FILES else {},
     classifiers=[
-        "Development Status :: 4 - Beta",
+        "Development Status :: 5 - Production/Stable",
         "Framework :: Twisted",
         "Intended Audience :: Developers",
         "Intended Audience :: System Administrators",

@@ -184,6 +184,12 @@ class Image:
     def _expose(self, arguments: str) -> None:
         """Nothing: what is listened on is open."""
 
+    def _arg(self, arguments: str) -> None:
+        """Nothing: this machine is the base."""
+
+    def _label(self, arguments: str) -> None:
+        """Nothing: the service does not see them."""
+
     def _stopsignal(self, arguments: str) -> None:
         assert arguments == "SIGTERM"
 

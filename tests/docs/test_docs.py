@@ -636,11 +636,12 @@ ANALYZE = shutil.which("systemd-analyze")
 
 @pytest.mark.skipif(ANALYZE is None, reason="this machine has no systemd-analyze")
 def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
-    for name in ["sampleapp.service", "sampleapp.socket"]:
+    names = ["sampleapp.service", "sampleapp.socket", "sampleapp@.service"]
+    for name in names:
         unit = (project / "docs/howto" / name).read_text(encoding="utf-8")
         # It checks that the program exists.
         (tmp_path / name).write_text(unit.replace("/opt/sampleapp/bin/twistd", sys.executable))
-    units = [tmp_path / "sampleapp.service", tmp_path / "sampleapp.socket"]
+    units = [tmp_path / name.replace("@", "@9091") for name in names]
     verified = subprocess.run(
         [ANALYZE, "verify", "--man=no", *units],
         check=False,
@@ -651,6 +652,14 @@ def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
     )
     about_ours = [line for line in verified.stdout.splitlines() if "sampleapp" in line]
     assert (verified.returncode, about_ours) == (0, [])
+
+
+def test_instances_are_as_confined_as_a_single_service(project):
+    def confinement(name):
+        unit = (project / "docs/howto" / name).read_text(encoding="utf-8")
+        return unit.partition("# It can write")[2]
+
+    assert confinement("sampleapp@.service") == confinement("sampleapp.service") != ""
 
 
 def test_every_problem_type_is_in_the_reference(project):

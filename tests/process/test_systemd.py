@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import itertools
 import os
 import shutil
 import signal
@@ -16,7 +18,7 @@ import pytest
 
 from tests.support.free_ports import free_port
 from tests.support.live_service import TWISTD_SAMPLEAPP, LiveService
-from tests.support.process import connect, get, publish
+from tests.support.process import DEADLINE_S, connect, get, publish, records, send_message
 from tests.support.systemd import NotifySocket, with_sockets
 from tests.support.waiting import wait_until
 
@@ -142,6 +144,56 @@ def test_sockets_of_systemd_are_served_by_their_names_and_outlive_the_service(st
         client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         started()
         assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def instance_that_publishes(port, content):
+    """Publish on a new connection; returns which process has answered."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+        send_message(connection, content)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        return response.headers["X-Request-Id"].partition("-")[0]
+
+
+def test_instances_share_a_socket_and_restart_one_after_the_other_without_a_failed_request(start, tmp_path):
+    with ExitStack() as stack:
+        public, port = listening(stack)
+
+        def started():
+            return start(
+                command=with_sockets({"http": public}, TWISTD_SAMPLEAPP),
+                listen="systemd:domain=INET:name=http",
+                options=["--admin", "tcp:0:interface=127.0.0.1"],
+                descriptors=[public.fileno()],
+            )
+
+        instances = [started(), started()]
+        admin_ports = {
+            int(each.wait_for_output(r"Listening for operators at http://127\.0\.0\.1:(\d+)/")[1])
+            for each in instances
+        }
+        assert len(admin_ports) == 2
+        assert [get(each, "/live")[0] for each in admin_ports] == [200, 200]
+        contents = (str(number) for number in itertools.count())
+        published, answered = [], set()
+
+        def publish_one():
+            published.append(next(contents))
+            answered.add(instance_that_publishes(port, published[-1]))
+            return answered
+
+        wait_until(lambda: len(publish_one()) == 2, "both have answered")
+        for instance in instances:
+            instance.process.terminate()
+            has_ended = instance.process.poll
+            wait_until(lambda has_ended=has_ended: publish_one() and has_ended() is not None, "it has ended")
+            # The other one answers all.
+            for _ in range(20):
+                publish_one()
+            started()
+            count = len(answered)
+            wait_until(lambda count=count: len(publish_one()) > count, "the new one has answered")
+    assert sorted(content for _, content in records(tmp_path)) == sorted(published)
 
 
 @pytest.mark.parametrize(("family", "address"), [("INET", "0.0.0.0"), ("INET6", "::")])

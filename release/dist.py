@@ -1,0 +1,235 @@
+"""
+Build what a release publishes, and check it: `make dist`.
+
+``dist/`` gets the source distribution, the wheel, an SBOM of the locked requirements, and their checksums.
+The same commit gives the same bytes: the umask, the user, the clock and untracked files make no difference.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+PROJECT = Path(__file__).resolve().parent.parent
+DIST = PROJECT / "dist"
+
+# In the repository and not in the source distribution; src/twisted is a link there, and files here.
+LEFT_OUT = {".gitignore", "src/twisted"}
+# Written by setuptools.
+GENERATED = re.compile(r"PKG-INFO|setup\.cfg|src/sampleapp\.egg-info/.*|src/twisted/plugins/.*\.py")
+
+
+def main() -> None:
+    """Build twice, compare, check, and write ``dist/``."""
+    version = project_version()
+    with tempfile.TemporaryDirectory(prefix="sampleapp-dist-") as name:
+        directory = Path(name)
+        epoch = commit_time_s()
+        built, again = (build(directory / side, epoch) for side in ("one", "two"))
+        for one, two in zip(built, again, strict=True):
+            require(one.read_bytes() == two.read_bytes(), f"{one.name} is the same when built again")
+        sdist, wheel = built
+        check_contents(sdist, wheel, version)
+        for distribution in built:
+            check_installation(distribution, directory / f"environment{distribution.suffix}", version)
+        sbom = directory / f"sampleapp-{version}.cdx.json"
+        write_sbom(sbom, version)
+        publish([*built, sbom])
+
+
+def project_version() -> str:
+    """Return the version in setup.py, the only place where it is set."""
+    return re.findall(r'(?m)^    version="(.+)",$', (PROJECT / "setup.py").read_text())[0]
+
+
+def commit_time_s() -> int:
+    """Return when the last commit was made, in seconds since the epoch. Warn of changes since."""
+    if output("git", "status", "--porcelain", "--untracked-files=no"):
+        say("NOT FOR A RELEASE: files have changed since the last commit.")
+    return int(output("git", "log", "-1", "--format=%ct"))
+
+
+def tracked_files() -> list[str]:
+    """Return the paths of the files that git has, without those that were deleted since."""
+    paths = output("git", "ls-files", "-z").split("\0")
+    return sorted(path for path in paths if os.path.lexists(PROJECT / path) and path)
+
+
+def build(directory: Path, epoch: int) -> tuple[Path, Path]:
+    """Build the source distribution and the wheel from a copy of the tracked files, and return both."""
+    sources, results = directory / "sources", directory / "results"
+    for path in tracked_files():
+        target = sources / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(PROJECT / path, target, follow_symlinks=False)
+        if not target.is_symlink():
+            target.chmod(0o755 if os.access(target, os.X_OK) else 0o644)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(results)]
+    # The wheel is built from the unpacked source distribution, as an installer would.
+    run([*command, "--sdist", str(sources)], environment)
+    (raw,) = results.iterdir()
+    sdist = directory / raw.name
+    normalize(raw, sdist, epoch)
+    with tarfile.open(sdist) as archive:
+        # Before Python 3.10.12 and 3.11.4 there are no filters, and no keyword for them.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory / "unpacked")  # noqa: S202 - of this build
+    (unpacked,) = (directory / "unpacked").iterdir()
+    run([*command, "--wheel", str(unpacked)], environment)
+    (wheel,) = results.glob("*.whl")
+    return sdist, wheel
+
+
+def normalize(raw: Path, sdist: Path, epoch: int) -> None:
+    """Copy a source distribution without the user, the times and the permissions that setuptools put in."""
+    with (
+        tarfile.open(raw) as source,
+        sdist.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=epoch) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as target,
+    ):
+        for member in sorted(source.getmembers(), key=lambda member: member.name):
+            entry = tarfile.TarInfo(member.name)
+            entry.mtime = epoch
+            entry.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            if member.isdir():
+                entry.type = tarfile.DIRTYPE
+                target.addfile(entry)
+                continue
+            # A hard link becomes a file.
+            content = source.extractfile(member)
+            assert content is not None, member.name
+            data = content.read()
+            entry.size = len(data)
+            target.addfile(entry, io.BytesIO(data))
+
+
+def check_contents(sdist: Path, wheel: Path, version: str) -> None:
+    """Check names, metadata, and that each file is where it belongs and nothing else is there."""
+    require(sdist.name == f"sampleapp-{version}.tar.gz", f"{sdist.name} is named after the version")
+    require(wheel.name == f"sampleapp-{version}-py3-none-any.whl", f"{wheel.name} is named after the version")
+    run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
+    # W009: twistd's plugins are files of the package twisted.plugins.
+    run(["check-wheel-contents", "--ignore", "W009", str(wheel)])
+    tracked = set(tracked_files()) - LEFT_OUT
+    with tarfile.open(sdist) as archive:
+        members = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    require(tracked <= members, "the source distribution has each file of the repository", tracked - members)
+    others = {name for name in members - tracked if not GENERATED.fullmatch(name)}
+    require(not others, "the source distribution has nothing else", others)
+    packaged = {path.removeprefix("src/") for path in tracked if path.startswith(("src/", "twisted/"))}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    require(names == packaged, "the wheel has the package and its plugin", names ^ packaged)
+
+
+def check_installation(distribution: Path, environment: Path, version: str) -> None:
+    """Install a distribution as the Containerfile does, and look for the command and the plugin."""
+    python = environment / "bin" / "python"
+    run([sys.executable, "-m", "venv", str(environment)])
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    lock = str(PROJECT / "requirements.lock")
+    run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", lock])
+    run([*pip, "--no-deps", "--no-build-isolation", str(distribution)])
+    run([str(python), "-m", "pip", "--disable-pip-version-check", "check"])
+    plugins = output(str(environment / "bin" / "twistd"), "--help", cwd=environment)
+    found = re.search(r"(?m)^ +sampleapp ", plugins) is not None
+    require(found, f"twistd finds the plugin of {distribution.name}")
+    printed = output(str(environment / "bin" / "sampleapp"), "--version", cwd=environment)
+    require(version in printed.split(), f"sampleapp --version is that of {distribution.name}", printed)
+
+
+def write_sbom(sbom: Path, version: str) -> None:
+    """Write the SBOM: CycloneDX, with the package as the component that needs the others."""
+    run(
+        [
+            *("cyclonedx-py", "requirements", "--output-reproducible", "--mc-type", "application"),
+            *("--output-format", "JSON", "--output-file", str(sbom), str(PROJECT / "requirements.lock")),
+        ]
+    )
+    document = json.loads(sbom.read_text(encoding="utf-8"))
+    purl = f"pkg:pypi/sampleapp@{version}"
+    document["metadata"]["component"] = {
+        "bom-ref": purl,
+        "type": "application",
+        "name": "sampleapp",
+        "version": version,
+        "purl": purl,
+        "licenses": [{"license": {"id": "MIT"}}],
+    }
+    needed = sorted(component["bom-ref"] for component in document["components"])
+    document["dependencies"].append({"ref": purl, "dependsOn": needed})
+    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    fault = JsonStrictValidator(SchemaVersion.from_version(document["specVersion"])).validate_str(text)
+    require(fault is None, f"{sbom.name} follows the schema of CycloneDX", fault)
+    sbom.write_text(text, encoding="utf-8")
+
+
+def publish(files: list[Path]) -> None:
+    """Replace ``dist/`` by these files and their checksums."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    lines = []
+    for file in files:
+        shutil.copy(file, DIST)
+        lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
+    (DIST / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+    say("", *(line.rstrip() for line in lines), "", f"See {DIST}")
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> None:
+    """Run a command of this environment, and show its output only if it fails."""
+    done = subprocess.run(
+        command,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Files that a build makes get their permissions from it.
+        umask=0o022,
+        env=with_tools(environment),
+    )
+    if done.returncode != 0:
+        sys.exit(f"{done.stdout}\n{' '.join(command)} ended with {done.returncode}")
+
+
+def output(*command: str, cwd: Path = PROJECT) -> str:
+    """Return what a command prints."""
+    return subprocess.run(command, check=True, cwd=cwd, stdout=subprocess.PIPE, text=True).stdout
+
+
+def with_tools(environment: dict[str, str] | None) -> dict[str, str]:
+    """Return an environment whose PATH begins with the tools of this virtual environment."""
+    environment = dict(os.environ) if environment is None else environment
+    return {**environment, "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])}
+
+
+def require(condition: bool, claim: str, found: object = "") -> None:  # noqa: FBT001 - as in an assertion
+    """Report a passed check, or end the program."""
+    if not condition:
+        sys.exit(f"Not so: {claim} {found or ''}")
+    say(f"checked: {claim}")
+
+
+def say(*lines: str) -> None:
+    """Print, at once."""
+    print(*lines, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
