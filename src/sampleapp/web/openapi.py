@@ -208,6 +208,7 @@ class _Builder:
 
     def document(self, *, version: str) -> dict[str, Any]:
         paths: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        names: set[str] = set()
         tags: dict[str, None] = {}
         rules = [(part, rule) for part in self._parts for rule in part.app.url_map.iter_rules()]
         for part, rule in rules:
@@ -218,8 +219,9 @@ class _Builder:
             tags[description.tag] = None
             path = _path(rule, route.template, description)
             for method in _methods(rule):
-                # The name of an operation must be unique; HEAD has the endpoint of GET.
-                name = rule.endpoint if not paths[path] else f"{rule.endpoint}_{method.lower()}"
+                # Generators name methods by it, so it must be unique; HEAD has the endpoint of GET.
+                name = rule.endpoint if rule.endpoint not in names else f"{rule.endpoint}_{method.lower()}"
+                names.add(name)
                 paths[path][method.lower()] = self._operation(method, name, description, route.right)
         for item in paths.values():
             # Every path has OPTIONS; the service answers it without a handler.

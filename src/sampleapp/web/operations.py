@@ -33,7 +33,13 @@ from sampleapp.web.descriptions import (
     Success,
 )
 from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
-from sampleapp.web.rest_proxy.documents import PRODUCE_BODIES, PRODUCE_ERRORS, PRODUCE_REFUSALS, PRODUCED
+from sampleapp.web.rest_proxy.documents import (
+    PRODUCE_BODIES,
+    PRODUCE_ERRORS,
+    PRODUCE_REFUSALS,
+    PRODUCED,
+    PUBLISHED,
+)
 
 __all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS"]
 
@@ -229,15 +235,26 @@ PUBLISH_TO_TOPIC: Final = Description(
         TRACESTATE,
     ),
     bodies=(
+        # Generators of clients leave out a body of any type, so one has a name. The format says it is bytes.
+        Content(
+            media_type="application/octet-stream",
+            kind={"type": "string", "format": "binary"},
+            summary="Any bytes",
+        ),
         Content(
             media_type="*/*",
             kind={"contentMediaType": "application/octet-stream"},
-            summary="Any bytes, with or without a media type",
+            summary="Any bytes, with another media type or without one",
         ),
         *PRODUCE_BODIES,
     ),
     needs_body=False,
-    successes=(replace(_STORED, contents=(*_STORED.contents, PRODUCED)),),
+    successes=(
+        replace(
+            _STORED,
+            contents=(replace(_STORED.contents[0], kind=PUBLISHED), PRODUCED),
+        ),
+    ),
     refusals=(request_errors.SeveralContentTypes, *PRODUCE_REFUSALS, *IDEMPOTENCY_REFUSALS),
     error_objects=PRODUCE_ERRORS,
 )
