@@ -12,7 +12,7 @@ from sampleapp_client.types import File
 
 
 def raise_error(response: httpx.Response) -> None:
-    """Raise errors here: those of records are not the problem documents of the client."""
+    """Raise errors: those of records are no problem documents, as is expected."""
     response.read()
     response.raise_for_status()
 
