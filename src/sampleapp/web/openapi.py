@@ -141,6 +141,7 @@ def openapi_document(
     parts: Sequence[Routes],
     *,
     version: str,
+    manual: str | None = None,
     is_guarded: bool = False,
     takes_certificates: bool = False,
     is_for_other_sites: bool = False,
@@ -152,6 +153,7 @@ def openapi_document(
 
     :param parts: all of its routes.
     :param version: of the service.
+    :param manual: the URL of the manual; ``None`` if it has none.
     :param is_guarded: whether callers need credentials.
     :param takes_certificates: whether a client certificate is one.
     :param is_for_other_sites: whether pages of other sites may use it from a browser.
@@ -170,7 +172,8 @@ def openapi_document(
         has_hsts=has_hsts,
         has_host_rule=has_host_rule,
     )
-    return builder.document(version=version)
+    about = {"externalDocs": {"url": manual, "description": "The manual"}} if manual else {}
+    return {**builder.document(version=version), **about}
 
 
 class _Builder:
