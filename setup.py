@@ -53,6 +53,8 @@ DOCS = [
 # https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v1.0.0. None is made up here.
 HOME = os.environ.get("SAMPLEAPP_PROJECT_URL", "").rstrip("/")
 FILES = os.environ.get("SAMPLEAPP_FILES_URL", "").rstrip("/")
+# Where its manual can be read, for a link on the page /docs.
+MANUAL = os.environ.get("SAMPLEAPP_MANUAL_URL", "")
 
 
 def long_description() -> str:
@@ -79,7 +81,10 @@ setup(
     license_expression="MIT",
     license_files=["LICENSE"],
     keywords=["apache-kafka", "gateway", "http", "kafka", "publish", "rest-proxy", "sqlite", "twisted"],
-    project_urls={"Source": HOME, "Changes": f"{FILES}/CHANGELOG.md"} if HOME and FILES else {},
+    project_urls={
+        **({"Source": HOME, "Changes": f"{FILES}/CHANGELOG.md"} if HOME and FILES else {}),
+        **({"Documentation": MANUAL} if MANUAL else {}),
+    },
     classifiers=[
         "Development Status :: 5 - Production/Stable",
         "Framework :: Twisted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from email.message import Message
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 from urllib.request import Request, urlopen
@@ -13,6 +14,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
 from sampleapp.web import Documentation
+from sampleapp.web.documentation import routes
 from sampleapp.web.documentation.files import read_files
 from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
@@ -154,6 +156,18 @@ def test_the_documentation_needs_no_credentials():
     assert {route.right for route in Documentation.routes.by_endpoint.values()} == {Right.NONE}
 
 
+@pytest.mark.parametrize(
+    "urls", [[], ["Source, https://example.org", "Documentation, https://example.org/a, b"]]
+)
+def test_the_description_links_to_the_manual_if_the_distribution_names_one(monkeypatch, urls):
+    built = Message()
+    for url in urls:
+        built["Project-URL"] = url
+    monkeypatch.setattr(routes, "metadata", lambda _name: built)
+    document = json.loads(InMemoryService().request("GET", "/openapi.json").body)
+    assert document.get("externalDocs", {}).get("url") == ("https://example.org/a, b" if urls else None)
+
+
 def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     reads = []
     service = InMemoryService()
@@ -218,6 +232,79 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
         elsewhere = [url for url in browser.requests if not url.startswith((service.url, "data:image/"))]
         assert elsewhere == []
     assert "sampleapp_secret" not in service.output
+
+
+def shown(browser, *, submit):
+    """Send a form of the page, and return the status and the body of the answer."""
+    browser.evaluate(f"document.getElementById('{submit}').requestSubmit()")
+    return answer_on(browser)
+
+
+def answer_on(browser):
+    browser.wait_for("['right', 'wrong'].includes(document.getElementById('answer').dataset.outcome)")
+    return browser.evaluate("['status', 'body'].map((id) => document.getElementById(id).textContent)")
+
+
+def enter(browser, **values):
+    for name, value in values.items():
+        browser.evaluate(
+            f"(() => {{ const field = document.getElementById({json.dumps(name.replace('_', '-'))});"
+            f" field.value = {json.dumps(value)};"
+            " field.dispatchEvent(new Event('input', { bubbles: true })); })()"
+        )
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_person_publishes_headers_and_a_batch_and_reads_them_page_by_page(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        enter(browser, headers="source: a: b\n\nempty:", timestamp="1700000000000")
+        assert shown(browser, submit="message")[0] == "200 OK"
+        status, places = shown(browser, submit="batch")
+        assert (status, len(places.splitlines())) == ("200 OK", 2)
+        enter(browser, limit="2")
+        status, page = shown(browser, submit="records")
+        first, second = map(json.loads, page.splitlines())
+        assert (status, first["timestamp"], second["offset"]) == ("200 OK", 1700000000000, 1)
+        assert first["headers"] == {"source": "a: b", "empty": ""}
+        browser.evaluate("document.getElementById('next').click()")
+        status, page = answer_on(browser)
+        assert [json.loads(line)["offset"] for line in page.splitlines()] == [2]
+        assert "no more records" in browser.evaluate("document.getElementById('time').textContent")
+        assert browser.complaints == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_an_old_answer_does_not_stand_beside_what_the_page_itself_refuses(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        for wrong in ({"topic": "no topic"}, {"headers": "no colon"}, {"headers": "a: b\na: c"}):
+            assert shown(browser, submit="message")[0] == "200 OK"
+            enter(browser, **wrong)
+            browser.evaluate("document.getElementById('message').requestSubmit()")
+            assert browser.evaluate("document.getElementById('answer').hidden")
+            enter(browser, topic="readings", headers="")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_an_error_is_read_in_full_on_a_phone(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.look_like(width=390)
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        enter(browser, timestamp="x" * 200)
+        assert shown(browser, submit="message")[0].startswith("422 ")
+        parts = ("body.scrollWidth <= body.clientWidth", "body.scrollHeight <= body.clientHeight")
+        for part in parts:
+            assert browser.evaluate(
+                f"(() => {{ const body = document.getElementById('body'); return {part} }})()"
+            )
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.slow

@@ -147,6 +147,19 @@ def test_no_two_operations_have_the_same_id(described):
     assert len(ids) == len(set(ids))
 
 
+def test_what_generators_name_methods_by_has_a_suffix_for_head_and_options_only(described):
+    ids = {
+        method: {
+            item[method]["operationId"] for item in described.document["paths"].values() if method in item
+        }
+        for method in ("delete", "post", "head", "options")
+    }
+    assert ids["delete"] == {"delete_key"}
+    assert ids["post"] == {"produce_to_partition", "publish", "publish_to_topic"}
+    assert all(each.endswith("_head") for each in ids["head"])
+    assert all(each.endswith("_options") for each in ids["options"])
+
+
 # Requests that provoke each declared answer. Each function yields the answers of one operation.
 
 
@@ -342,6 +355,8 @@ def answers_to_produce_requests(target):
 def answers_to_raw_bodies_and_produce_requests():
     yield from answers_to_raw_bodies()
     yield from answers_to_produce_requests("/topics/t")
+    accept = (b"Accept", b"application/json")
+    yield WholeService(broker=PlannedBroker()).request("POST", "/topics/t", [*V2, accept], RECORDS)
 
 
 class SilentBroker(ManualBroker):

@@ -141,6 +141,7 @@ def openapi_document(
     parts: Sequence[Routes],
     *,
     version: str,
+    manual: str | None = None,
     is_guarded: bool = False,
     takes_certificates: bool = False,
     is_for_other_sites: bool = False,
@@ -152,6 +153,7 @@ def openapi_document(
 
     :param parts: all of its routes.
     :param version: of the service.
+    :param manual: the URL of the manual; ``None`` if it has none.
     :param is_guarded: whether callers need credentials.
     :param takes_certificates: whether a client certificate is one.
     :param is_for_other_sites: whether pages of other sites may use it from a browser.
@@ -170,7 +172,8 @@ def openapi_document(
         has_hsts=has_hsts,
         has_host_rule=has_host_rule,
     )
-    return builder.document(version=version)
+    about = {"externalDocs": {"url": manual, "description": "The manual"}} if manual else {}
+    return {**builder.document(version=version), **about}
 
 
 class _Builder:
@@ -211,6 +214,7 @@ class _Builder:
 
     def document(self, *, version: str) -> dict[str, Any]:
         paths: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        names: set[str] = set()
         tags: dict[str, None] = {}
         rules = [(part, rule) for part in self._parts for rule in part.app.url_map.iter_rules()]
         for part, rule in rules:
@@ -221,8 +225,9 @@ class _Builder:
             tags[description.tag] = None
             path = _path(rule, route.template, description)
             for method in _methods(rule):
-                # The name of an operation must be unique; HEAD has the endpoint of GET.
-                name = rule.endpoint if not paths[path] else f"{rule.endpoint}_{method.lower()}"
+                # Generators name methods by it, so it must be unique; HEAD has the endpoint of GET.
+                name = rule.endpoint if rule.endpoint not in names else f"{rule.endpoint}_{method.lower()}"
+                names.add(name)
                 paths[path][method.lower()] = self._operation(method, name, description, route.right)
         for item in paths.values():
             # Every path has OPTIONS; the service answers it without a handler.

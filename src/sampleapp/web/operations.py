@@ -33,7 +33,13 @@ from sampleapp.web.descriptions import (
     Success,
 )
 from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
-from sampleapp.web.rest_proxy.documents import PRODUCE_BODIES, PRODUCE_ERRORS, PRODUCE_REFUSALS, PRODUCED
+from sampleapp.web.rest_proxy.documents import (
+    PRODUCE_BODIES,
+    PRODUCE_ERRORS,
+    PRODUCE_REFUSALS,
+    PRODUCED,
+    PUBLISHED,
+)
 
 __all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS", "RECEIVE_HOOK"]
 
@@ -260,10 +266,16 @@ PUBLISH_TO_TOPIC: Final = Description(
         TRACESTATE,
     ),
     bodies=(
+        # Generators of clients leave out a body of any type, so one has a name. The format says it is bytes.
+        Content(
+            media_type="application/octet-stream",
+            kind={"type": "string", "format": "binary"},
+            summary="Any bytes",
+        ),
         Content(
             media_type="*/*",
             kind={"contentMediaType": "application/octet-stream"},
-            summary="Any bytes, with or without a media type",
+            summary="Any bytes, with another media type or without one",
         ),
         Content(
             media_type="application/cloudevents+json",
@@ -280,7 +292,8 @@ PUBLISH_TO_TOPIC: Final = Description(
         ),
         Content(
             media_type="application/cloudevents-batch+json",
-            kind={"type": "array", "items": _EVENT, "minItems": 1},
+            # Not "items": a generator of clients would make a program that fails for each body of this path.
+            kind={"type": "array", "unevaluatedItems": _EVENT, "minItems": 1},
             summary="CloudEvents, each of which becomes a record",
             example=[
                 {"specversion": "1.0", "id": "17", "source": "/shop", "type": "order.paid"},
@@ -290,7 +303,12 @@ PUBLISH_TO_TOPIC: Final = Description(
         *PRODUCE_BODIES,
     ),
     needs_body=False,
-    successes=(replace(_STORED, contents=(*_STORED.contents, _STORED_LINES, PRODUCED)),),
+    successes=(
+        replace(
+            _STORED,
+            contents=(replace(_STORED.contents[0], kind=PUBLISHED), _STORED_LINES, PRODUCED),
+        ),
+    ),
     refusals=(
         request_errors.SeveralContentTypes,
         request_errors.UnsupportedEventFormat,

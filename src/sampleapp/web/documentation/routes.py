@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from http import HTTPStatus
+from importlib.metadata import metadata
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -205,6 +206,7 @@ class Documentation:
             document = openapi_document(
                 self._shown.routes,
                 version=__version__,
+                manual=_manual(),
                 is_guarded=self._shown.is_guarded,
                 takes_certificates=self._takes_certificates,
                 is_for_other_sites=self._is_for_other_sites,
@@ -266,6 +268,12 @@ class Documentation:
 
     def _forget(self) -> None:
         self._files = self._forgetting = None
+
+
+def _manual() -> str | None:
+    """Return the URL of the manual that the distribution was built with; ``None`` without one."""
+    urls = dict(each.split(", ", 1) for each in metadata("sampleapp").get_all("Project-URL") or ())
+    return urls.get("Documentation")
 
 
 class _Unchanging:

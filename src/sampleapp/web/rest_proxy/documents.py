@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sampleapp import errors
 from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
@@ -19,6 +19,7 @@ __all__ = [
     "PRODUCE_BODIES",
     "PRODUCE_ERRORS",
     "PRODUCE_REFUSALS",
+    "PUBLISHED",
     "Partition",
     "PartitionOffset",
     "Replica",
@@ -35,13 +36,42 @@ class PartitionOffset(Struct, gc=False):
     error: str | None = None
 
 
+# Some generators of clients have no type for what is only null.
+_SchemaId = Annotated[int | None, Meta(description="Always null: schemas are not supported.")]
+
+
 class ProduceAnswer(Struct):
     """The outcome of each record, in order."""
 
     offsets: list[PartitionOffset]
-    key_schema_id: Annotated[None, Meta(description="Always null: schemas are not supported.")] = None
-    value_schema_id: Annotated[None, Meta(description="Always null: schemas are not supported.")] = None
+    key_schema_id: _SchemaId = None
+    value_schema_id: _SchemaId = None
 
+
+class Published(Struct):
+    """One record: its topic, partition and offset. Several: the outcome of each."""
+
+    topic: str | UnsetType = UNSET
+    partition: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    offsets: list[PartitionOffset] | UnsetType = UNSET
+
+
+PUBLISHED: Final = Annotated[
+    Published,
+    Meta(
+        extra_json_schema={
+            "if": {"required": ["offsets"]},
+            "else": {"required": ["topic", "partition", "offset"]},
+        }
+    ),
+]
+"""
+Any answer of ``POST /topics/{topic}`` as ``application/json``.
+
+It is one class, since some generators of clients see only the first media type of an answer, and some make of
+``anyOf`` an object that needs the members of all.
+"""
 
 _PartitionNumber = Annotated[int, Meta(description="The partition for the record.", ge=0, le=2**31 - 1)]
 _Base64 = Annotated[

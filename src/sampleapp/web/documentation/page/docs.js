@@ -45,45 +45,145 @@ function readable(text, contentType) {
   }
 }
 
+let asked = 0;
+
+// Returns the headers of the answer, or nothing if there is none or a later request has been made.
 async function ask(method, path, headers, body) {
   const url = new URL(path, root);
   const all = { ...headers, ...authorization() };
+  const number = ++asked;
   const began = performance.now();
-  let status, text, isRight = false;
+  show({ outcome: "waiting", status: "Waiting for the answer…", curl: curl(method, url, all, body) });
+  let status, text, outcome = "wrong", fields;
   try {
     const response = await fetch(url, {
       method, headers: all, body, cache: "no-store", credentials: "same-origin", redirect: "error",
     });
     text = readable(await response.text(), response.headers.get("Content-Type"));
     status = `${response.status} ${response.statusText}`;
-    isRight = response.ok;
+    outcome = response.ok ? "right" : "wrong";
+    fields = response.headers;
   } catch (error) {
     status = "No answer";
     text = String(error);
   }
-  element("answer").hidden = false;
-  element("answer").dataset.outcome = isRight ? "right" : "wrong";
-  element("status").textContent = status;
-  element("time").textContent = `after ${Math.max(1, Math.round(performance.now() - began))} ms`;
-  element("body").textContent = text || "(no body)";
-  element("curl").textContent = curl(method, url, all, body);
+  if (number !== asked) {
+    return undefined;
+  }
+  const time = `after ${Math.max(1, Math.round(performance.now() - began))} ms`;
+  show({ outcome, status, time, text: text || "(no body)", curl: curl(method, url, all, body) });
+  return fields;
 }
+
+function show({ outcome, status, time = "", text = "", curl }) {
+  element("answer").hidden = false;
+  element("answer").dataset.outcome = outcome;
+  element("status").textContent = status;
+  element("time").textContent = time;
+  element("body").textContent = text;
+  element("curl").textContent = curl;
+}
+
+// What a field is refused for must not stand beside the answer to an earlier request.
+document.addEventListener("invalid", () => {
+  asked += 1;
+  element("answer").hidden = true;
+}, true);
 
 element("no-key").addEventListener("change", () => {
   element("key").disabled = element("no-key").checked;
 });
 
+// Returns headers from lines of "name: value".
+function headersOf(text) {
+  const lines = text.split("\n").filter((line) => line.trim());
+  const pairs = lines.map((line) => {
+    const colon = line.indexOf(":");
+    if (colon < 0) {
+      throw new Error(`“${line}” has no colon between a name and a value.`);
+    }
+    return [line.slice(0, colon).trim(), line.slice(colon + 1).trim()];
+  });
+  const names = pairs.map(([name]) => name);
+  const repeated = names.find((name, index) => names.indexOf(name) < index);
+  if (repeated !== undefined) {
+    throw new Error(`“${repeated}” is repeated.`);
+  }
+  return Object.fromEntries(pairs);
+}
+
+element("headers").addEventListener("input", () => {
+  let fault = "";
+  try {
+    headersOf(element("headers").value);
+  } catch (error) {
+    fault = error.message;
+  }
+  element("headers").setCustomValidity(fault);
+});
+
+function message() {
+  const made = { topic: element("topic").value };
+  if (!element("no-key").checked) {
+    made.key = element("key").value;
+  }
+  made.content = element("content").value;
+  const headers = headersOf(element("headers").value);
+  if (Object.keys(headers).length) {
+    made.headers = headers;
+  }
+  const timestamp = element("timestamp").value.trim();
+  if (timestamp) {
+    made.timestamp = /^\d{1,15}$/.test(timestamp) ? Number(timestamp) : timestamp;
+  }
+  return made;
+}
+
 element("message").addEventListener("submit", (event) => {
   event.preventDefault();
-  const message = { topic: element("topic").value, content: element("content").value };
-  if (!element("no-key").checked) {
-    message.key = element("key").value;
-  }
-  ask("POST", "messages", { "Content-Type": "application/json" }, JSON.stringify(message));
+  ask("POST", "messages", { "Content-Type": "application/json" }, JSON.stringify(message()));
+});
+
+element("batch").addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask("POST", "messages", { "Content-Type": "application/x-ndjson" }, element("lines").value);
 });
 
 element("read").addEventListener("click", () => {
   ask("GET", "./", { Accept: "application/vnd.sampleApp.v2+json" });
+});
+
+let position = null;
+
+async function readFrom(from) {
+  const query = new URLSearchParams({ from, limit: element("limit").value });
+  if (element("records-key").value) {
+    query.set("key", element("records-key").value);
+  }
+  const topic = encodeURIComponent(element("records-topic").value);
+  element("next").disabled = true;
+  const fields = await ask("GET", `topics/${topic}/records?${query}`, {});
+  position = fields?.get("Position") ?? null;
+  element("next").disabled = position === null;
+  if (fields?.get("Up-To-Date") === "true") {
+    element("time").textContent += "; there are no more records";
+  }
+}
+
+element("records").addEventListener("submit", (event) => {
+  event.preventDefault();
+  readFrom(element("from").value.trim());
+});
+
+element("next").addEventListener("click", () => {
+  if (element("records").reportValidity()) {
+    readFrom(position);
+  }
+});
+
+// A position is of one topic, and a page of one key.
+element("records").addEventListener("input", () => {
+  element("next").disabled = true;
 });
 
 async function showReference() {
@@ -91,6 +191,12 @@ async function showReference() {
   const spec = await response.json();
   element("version").textContent = spec.info.version;
   document.title = `${spec.info.title} ${spec.info.version}: the HTTP interface`;
+  if (spec.externalDocs) {
+    const link = document.createElement("a");
+    link.href = spec.externalDocs.url;
+    link.textContent = "The manual";
+    element("manual").replaceChildren(link);
+  }
   spec.servers = [{ url: root.pathname.replace(/\/$/, "") || "/" }];
   // OPTIONS and HEAD are omitted: every path has OPTIONS, and every path with GET has HEAD.
   for (const item of Object.values(spec.paths)) {
