@@ -155,7 +155,7 @@ def test_what_generators_name_methods_by_has_a_suffix_for_head_and_options_only(
         for method in ("delete", "post", "head", "options")
     }
     assert ids["delete"] == {"delete_key"}
-    assert ids["post"] == {"produce_to_partition", "publish", "publish_to_topic"}
+    assert ids["post"] == {"produce_to_partition", "publish", "publish_to_topic", "receive_hook"}
     assert all(each.endswith("_head") for each in ids["head"])
     assert all(each.endswith("_options") for each in ids["options"])
 

@@ -232,6 +232,12 @@ def test_a_structured_event_that_is_none_is_refused(service, content_type, body,
     assert service.broker.records == []
 
 
+EVENT_HEADERS = (
+    ("ce_specversion", b"1.0"),
+    ("ce_type", b"com.example.someevent"),
+    ("ce_source", b"/mycontext"),
+    ("ce_id", b"1234"),
+)
 BATCHED = [(b"Content-Type", b"application/cloudevents-batch+json; charset=utf-8")]
 
 
@@ -270,19 +276,13 @@ def test_an_event_keeps_its_attributes_and_its_trace(service, mode):
     content_type = {"binary": b"application/xml", "structured": b"application/cloudevents+json"}[mode]
     headers = [*EVENT, (b"Content-Type", content_type), (b"traceparent", PARENT)]
     assert service.request("POST", "/topics/t?key=k", headers, STRUCTURED).status == 200
-    attributes = (
-        ("ce_specversion", b"1.0"),
-        ("ce_type", b"com.example.someevent"),
-        ("ce_source", b"/mycontext"),
-        ("ce_id", b"1234"),
-    )
     assert service.broker.records == [
         record_of(
             key=b"k",
             value=STRUCTURED,
             headers=(
                 ("content-type", content_type),
-                *(attributes if mode == "binary" else ()),
+                *(EVENT_HEADERS if mode == "binary" else ()),
                 ("traceparent", PARENT),
             ),
         )
@@ -317,6 +317,22 @@ def test_chosen_headers_of_a_request_become_headers_of_its_record(method, target
     service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-github-*", "x-hub-*"]))
     assert service.request(method, target, GITHUB).status == 200
     assert service.broker.records[0].headers == (*KEPT, ("traceparent", PARENT))
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "own"),
+    [
+        (b"application/xml", b"<a/>", EVENT_HEADERS),
+        (b"application/cloudevents+json", STRUCTURED, ()),
+        (b"application/cloudevents-batch+json", b"[%b]" % STRUCTURED, ()),
+    ],
+)
+def test_the_records_of_events_have_one_content_type_and_the_chosen_headers(content_type, body, own):
+    service = InMemoryService(broker=PromptBroker(), recorded=RecordedFields(["x-*"]))
+    headers = [*(EVENT if own else ()), (b"Content-Type", content_type), (b"X-Own", b"1")]
+    assert service.request("POST", "/topics/t", headers, body).status == 200
+    kept = (("content-type", content_type.replace(b"-batch", b"")), *own, ("x-own", b"1"))
+    assert [record.headers for record in service.broker.records] == [kept]
 
 
 def test_messages_and_records_for_rest_proxy_keep_no_headers_of_their_request():
