@@ -283,6 +283,7 @@ def test_slack_gets_its_challenge_and_nothing_is_published(service):
         b'[{"type": "url_verification"}]',
         b"payload=url_verification",
         b'"url_verification\xff"',
+        b'{"type": "url_verification", "challenge": "x", "y": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     ],
 )
 def test_only_a_challenge_is_answered_as_one(service, body):

@@ -125,7 +125,7 @@ def _challenge_in(body: bytes) -> str | None:
         return None
     try:
         event = msgspec.json.decode(body, type=_SlackEvent)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return event.challenge if event.type == _URL_VERIFICATION and event.challenge else None
 
