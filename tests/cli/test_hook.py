@@ -124,13 +124,14 @@ def test_what_the_service_would_refuse_is_refused_and_nothing_written(file, argu
 
 
 def test_a_hook_that_is_there_a_file_with_mistakes_and_no_secret_change_nothing(file, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + "whsec_!\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + "whsec_!\n" + "\udcff\n"))
     for text, arguments, said in [
         ('[hooks.github]\ntopic = "t"\n', GITHUB, "The hook github is already in"),
         ("[callers.x\n", GITHUB, "line 1: is not TOML"),
         ("[callers.x]\nraed = true\n", GITHUB, "the callers file would be invalid"),
         (FULL, ["h", "--scheme=stripe", "--topic=t"], "There is no secret"),
         (FULL, ["h", "--scheme=standard", "--topic=t"], 'begins with "whsec_", and is not base64'),
+        (FULL, ["h", "--scheme=stripe", "--topic=t"], "The secret on standard input is not text in UTF-8."),
     ]:
         file.write_text(text)
         code, stdout, stderr = run(*arguments, "--append", file)

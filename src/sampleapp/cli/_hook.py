@@ -146,10 +146,16 @@ def _append(path: Path, lines: str, *, name: str, scheme: str, secret_path: Path
 def _secret(scheme: str) -> str:
     if scheme in _CHOSEN_HERE:
         return secrets.token_hex(32)
-    if sys.stdin.isatty():
-        text: str = click.prompt("The secret that the sender shows", hide_input=True, err=True)
-    else:
-        text = sys.stdin.readline()
+    try:
+        if sys.stdin.isatty():
+            text: str = click.prompt("The secret that the sender shows", hide_input=True, err=True)
+        else:
+            text = sys.stdin.readline()
+        # In some locales, Python reads bytes that are not UTF-8 as surrogates.
+        text.encode("utf-8")
+    except UnicodeError:
+        # Without the cause, which has the input.
+        raise CommandFailed("The secret on standard input is not text in UTF-8.") from None
     if not text.strip():
         raise CommandFailed(
             "There is no secret. Create the webhook at the sender with the URL that this command prints "
