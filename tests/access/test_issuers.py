@@ -119,6 +119,12 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
         ('issuer = "other"', 'issuer = ""', "line 13: issuers.file.issuer may not be empty"),
         ('issuer = "other"', 'issuer = "https://login.example/"', "is that of issuers.example already"),
         ("[issuers.file]", '[issuers."a b"]', 'issuers."a b" is not a name for an issuer'),
+        # Its callers would have the names of hooks, and share their idempotency keys.
+        (
+            "[issuers.file]",
+            "[issuers.hook]",
+            "issuers.hook needs another name: callers whose names",
+        ),
         ('publish_claim = "topics"\n', "", "needs either caller_claim"),
         ('publish_claim = "topics"', 'publish_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),
         ('publish_claim = "topics"', 'consume_claim = "a"\ncaller_claim = "b"', "needs either caller_claim"),

@@ -11,7 +11,10 @@ from sampleapp.access.patterns import TopicPatterns
 from sampleapp.access.rights import Right
 from sampleapp.concurrency.token_bucket import Rate
 
-__all__ = ["Caller", "is_legal_name"]
+__all__ = ["HOOK", "Caller", "is_legal_name"]
+
+HOOK: Final = "hook"
+"""The names of hooks as callers begin with this and a colon; those of an issuer's callers, with its name."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 

@@ -29,7 +29,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.access.caller import Caller, is_legal_name
+from sampleapp.access.caller import HOOK, Caller, is_legal_name
 from sampleapp.access.callers_file_tables import HookTable, Mistake, convert
 from sampleapp.access.patterns import TopicPatterns
 from sampleapp.access.signatures import ENCODINGS, FIXED_SCHEMES, HMAC, SCHEMES, HMACScheme, Scheme
@@ -90,9 +90,9 @@ def read_hook(name: str, value: object) -> Hook:
         _check_field(getattr(table, member), scheme, (*path, member))
     return Hook(
         name=name,
-        # No name of a caller has a colon, so neither rates nor idempotency keys are shared with one.
+        # No other caller has this name, so none shares its idempotency keys.
         caller=Caller(
-            name=f"hook:{name}",
+            name=f"{HOOK}:{name}",
             publish=TopicPatterns([table.topic]),
             requests=table.requests(path),
             bytes=table.bytes(path),

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from sampleapp.access.caller import is_legal_name
+from sampleapp.access.caller import HOOK, is_legal_name
 from sampleapp.access.callers_file_tables import IssuerTable, Mistake, convert, require_known
 from sampleapp.access.jwks import ALGORITHMS
 from sampleapp.access.toml_lines import Path
@@ -141,6 +141,8 @@ class IssuersReader:
             raise Mistake(
                 path, "is not a name for an issuer: that is 1 to 100 characters of A-Z a-z 0-9 . _ - @"
             )
+        if name == HOOK:
+            raise Mistake(path, f"needs another name: callers whose names begin with {HOOK}: are hooks")
         table = convert(value, IssuerTable, path)
         _check_claims(value, path)
         if table.names_callers:
