@@ -81,6 +81,13 @@ def test_everything_about_a_hook_can_be_chosen():
             {**HOOK, "secret_files": '["a", ""]'},
             "line 4: hooks.h.secret_files[2] must be the path of a file.",
         ),
+        *(
+            (
+                {**HOOK, "secret_files": f'["a", "{itself}"]'},
+                "line 4: hooks.h.secret_files[2] seems to be a secret itself; write it to a file, and ",
+            )
+            for itself in ("whsec_" + "A" * 40, "0123456789abcdef" * 2)
+        ),
         (
             {**HOOK, "tolerance": "300"},
             "line 5: hooks.h.tolerance has no effect, since requests of the scheme github have no signed ",

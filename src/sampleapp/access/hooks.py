@@ -47,6 +47,8 @@ _MOST_TOLERANCE_S: Final = 86_400.0
 # RFC 9110, section 5.6.2.
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PREFIX: Final = re.compile(r"[!-~]{1,100}")
+# As senders show them, or as they are often made: 128 bits or more in hexadecimal.
+_SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}", re.DOTALL)
 _NOT_FOR_SIGNATURES: Final = frozenset(
     {"authorization", "cookie", "host", "connection", "content-length", "transfer-encoding", "content-type"}
 )
@@ -150,6 +152,12 @@ def _secret_files(table: HookTable, path: Path) -> tuple[str, ...]:
     for place, file in enumerate(files):
         if not file or "\0" in file:
             raise Mistake((*path, place), "must be the path of a file")
+        if _SECRET.fullmatch(file):
+            # Later messages have the path, so they would repeat it.
+            raise Mistake(
+                (*path, place),
+                "seems to be a secret itself; write it to a file, and the path here",
+            )
     return tuple(files)
 
 
