@@ -317,6 +317,17 @@ def test_chosen_headers_are_kept_but_never_the_signature():
     assert sorted(kept[4]) == [content_type, event]
 
 
+def test_no_record_has_a_signature_for_another_hook():
+    service = made(recorded=RecordedFields(["x-*"]))
+    headers = [*signed("meters", BODY), (b"X-Own", b"1")]
+    assert post(service, "github", [*signed("github", BODY), *headers]).status == 200
+    token = by("full")
+    for method in ("POST", "DELETE"):
+        body = BODY if method == "POST" else b""
+        assert service.request(method, "/topics/t?key=k", [token, *headers], body).status == 200
+    assert [record.headers for record in service.broker.records] == [(("x-own", b"1"),)] * 3
+
+
 def test_a_header_can_have_the_key(service):
     right = signed("meters", BODY)
     assert post(service, "meters", [*right, (b"x-meter", b"k\xff")]).status == 200

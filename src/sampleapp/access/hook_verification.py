@@ -32,6 +32,8 @@ class SignedRequest(Struct, frozen=True):
     claim: Claim
     keys: HookKeys
     limiter: RateLimiter | None
+    signature_fields: frozenset[bytes]
+    """See `HookVerifier.signature_fields`."""
 
 
 class HookVerifier:
@@ -68,6 +70,8 @@ class HookVerifier:
         """Replace the hooks and their keys. A hook with unchanged rates keeps its present allowance."""
         self._hooks = hooks
         self._keys = keys
+        self.signature_fields = frozenset(hook.scheme.field.encode("ascii") for hook in hooks.values())
+        """The names of the header fields with signatures, in lower case. They become headers of no record."""
         for name in self._limiters.keys() - hooks.keys():
             del self._limiters[name]
         for name in hooks:
@@ -98,7 +102,7 @@ class HookVerifier:
             except RateExceeded:
                 self._count(hook, _OVER_RATE)
                 raise
-        return SignedRequest(hook, claim, self._keys[name], limiter)
+        return SignedRequest(hook, claim, self._keys[name], limiter, self.signature_fields)
 
     def finish(self, request: SignedRequest, body: bytes) -> BodyCharge | None:
         """

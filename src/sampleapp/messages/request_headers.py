@@ -105,7 +105,7 @@ class RecordedFields:
 
         :param without: more names that are left out, in lower case.
         """
-        if self._is_only_content_type and not without:
+        if self._is_only_content_type and b"content-type" not in without:
             # Nearly all services: the cost for each record is that of one look-up.
             return tuple([(CONTENT_TYPE, value) for value in fields.all(b"content-type")])
         if not (self._exact or self._prefixes):

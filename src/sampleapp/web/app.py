@@ -118,7 +118,7 @@ class FrontDoor:
             media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
         }
         recorded = RecordedFields() if recorded is None else recorded
-        self.raw_publishing = RawPublishing(self._publisher, self._batches, recorded)
+        self.raw_publishing = RawPublishing(self._publisher, self._batches, recorded, hooks=hooks)
         self.hooks = Hooks(self._publisher, hooks, recorded)
         self.rest_proxy = RestProxy(self._publisher)
         self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import Hook, HookVerifier, InvalidSignature, Right, SignedRequest, Slack
+from sampleapp.access import HookVerifier, InvalidSignature, Right, SignedRequest, Slack
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
@@ -72,22 +72,21 @@ class Hooks:
         if request.verify_body is not None:
             request.verify_body(request, request.body)
         signed: SignedRequest = request.admitted
-        sender = signed.hook
-        if isinstance(sender.scheme, Slack):
+        if isinstance(signed.hook.scheme, Slack):
             challenge = _challenge_in(request.body)
             if challenge is not None:
                 return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
-            return self._publish(request, sender).addCallback(_without_body)
-        return self._publish(request, sender)
+            return self._publish(request, signed).addCallback(_without_body)
+        return self._publish(request, signed)
 
-    def _publish(self, request: Request, hook: Hook) -> Deferred[Answer]:
+    def _publish(self, request: Request, signed: SignedRequest) -> Deferred[Answer]:
         """
         Publish the body of a verified request.
 
         :raise InvalidParameters: the request has a query, or several keys.
         :raise MalformedIdempotencyKey: its idempotency key is not valid.
         """
-        fields = request.fields
+        fields, hook = request.fields, signed.hook
         names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
         faults = list(unknown_parameters(names, "a hook takes none"))
         keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
@@ -107,8 +106,7 @@ class Hooks:
             authorize_topic(request, hook.topic, TO_PUBLISH),
             key=keys[0] if keys else None,
             value=request.body,
-            of_request=self._recorded.of(fields, without=frozenset({hook.scheme.field.encode("ascii")}))
-            + trace_of(request),
+            of_request=self._recorded.of(fields, without=signed.signature_fields) + trace_of(request),
             scope=scope_of(request, field),
         )
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import Right
+from sampleapp.access import HookVerifier, Right
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.cloud_events import (
     EventFormat,
@@ -66,11 +66,17 @@ _CONTENT_TYPE: Final = frozenset({b"content-type"})
 
 
 def _read_head(
-    request: Request, topic: str, recorded: RecordedFields, *, is_tombstone: bool = False
+    request: Request,
+    topic: str,
+    recorded: RecordedFields,
+    *,
+    unrecorded: frozenset[bytes],
+    is_tombstone: bool = False,
 ) -> _Head:
     """
     Read the parts of a record that are not in the body: key and headers.
 
+    :param unrecorded: names of fields, in lower case, that become headers of no record.
     :raise MalformedIdempotencyKey: ``Idempotency-Key`` is not valid.
     :raise InvalidParameters: names all faults.
     """
@@ -97,7 +103,7 @@ def _read_head(
         key,
         headers,
         # An event has its content type among its own headers.
-        recorded.of(fields, without=_CONTENT_TYPE) if is_event else recorded.of(fields),
+        recorded.of(fields, without=unrecorded | _CONTENT_TYPE if is_event else unrecorded),
         scope_of(request) if fields.all(IDEMPOTENCY_KEY) else None,
     )
 
@@ -107,11 +113,22 @@ class RawPublishing:
 
     routes = Routes()
 
-    def __init__(self, publisher: Publisher, batches: BatchPublisher, recorded: RecordedFields) -> None:
-        """:param recorded: chooses the header fields of a request that become headers of its record."""
+    def __init__(
+        self,
+        publisher: Publisher,
+        batches: BatchPublisher,
+        recorded: RecordedFields,
+        *,
+        hooks: HookVerifier | None = None,
+    ) -> None:
+        """
+        :param recorded: chooses the header fields of a request that become headers of its record.
+        :param hooks: has the fields with signatures, which become headers of no record.
+        """
         self._publisher = publisher
         self._batches = batches
         self._recorded = recorded
+        self._hooks = hooks
         self._raw = Plan(self._publish_raw, admit=self._admit_raw)
         self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone)
         self._events = {
@@ -147,7 +164,7 @@ class RawPublishing:
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
 
     def _admit_raw(self, request: Request, *, topic: str) -> None:
-        request.admitted = _read_head(request, topic, self._recorded)
+        request.admitted = _read_head(request, topic, self._recorded, unrecorded=self._unrecorded())
 
     def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         head: _Head = request.admitted
@@ -190,7 +207,13 @@ class RawPublishing:
         return self._tombstone
 
     def _admit_tombstone(self, request: Request, *, topic: str) -> None:
-        request.admitted = _read_head(request, topic, self._recorded, is_tombstone=True)
+        request.admitted = _read_head(
+            request, topic, self._recorded, unrecorded=self._unrecorded(), is_tombstone=True
+        )
+
+    def _unrecorded(self) -> frozenset[bytes]:
+        # It may be another one after each change of the callers file.
+        return frozenset() if self._hooks is None else self._hooks.signature_fields
 
     def _publish_tombstone(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
         """
