@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import stat
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -139,3 +141,23 @@ def test_a_hook_that_is_there_a_file_with_mistakes_and_no_secret_change_nothing(
         assert said in stderr
         assert [each.name for each in file.parent.iterdir()] == ["callers.toml"]
         assert file.read_text() == text
+
+
+def test_a_callers_file_that_every_user_may_write_to_stays_as_it_is(file):
+    file.write_text(FULL)
+    file.chmod(0o602)
+    code, stdout, stderr = run(*GITHUB, "--append", file)
+    assert (code, stdout, file.read_text()) == (1, "", FULL)
+    assert f"{file} cannot be used, since every user of this machine may write to it" in stderr
+    assert [each.name for each in file.parent.iterdir()] == ["callers.toml"]
+
+
+def test_a_directory_that_it_may_not_enter_is_named(file, monkeypatch):
+    # root may enter any.
+    def stat(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    secret_path = file.parent / "github.secret"
+    monkeypatch.setattr(Path, "stat", stat)
+    code, stdout, stderr = run(*GITHUB, "--append", file)
+    assert (code, stdout, stderr) == (1, "", f"Error: {secret_path} cannot be written: Permission denied.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import re
@@ -152,6 +153,19 @@ def test_a_file_that_every_user_may_write_to_is_left_as_it_was(file):
     code, stdout, stderr = make("one", "--append", file)
     assert (code, stdout, file.read_text()) == (1, "", OTHER)
     assert f"{file} cannot be used, since every user of this machine may write to it" in stderr
+
+
+def test_a_file_in_a_directory_that_it_may_not_enter_is_named(file, monkeypatch):
+    # root may enter any.
+    def stat(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    file.write_text(OTHER)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stat)
+        code, stdout, stderr = make("one", "--append", file)
+    assert (code, stdout, file.read_text()) == (1, "", OTHER)
+    assert f"{file} cannot be changed, so the token is useless: Permission denied." in stderr
 
 
 def test_rights_of_a_caller_who_is_there_already_are_not_changed(file):

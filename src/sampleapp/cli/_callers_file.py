@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
+from sampleapp.cli._output import CommandFailed
+from sampleapp.file_permissions import WRITABLE, is_writable_by_all
+
 __all__ = ["caller_lines", "hook_lines", "replace_file", "token_lines"]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -86,6 +89,7 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
 
     :param change: returns the new text for the old one, or raises an exception.
     :param before: is called just before the replacement; if it raises, the file stays unchanged.
+    :raise CommandFailed: every user of this machine may write to it, so the service would refuse it.
     :raise OSError: the file cannot be read or replaced.
     :raise UnicodeDecodeError: the file is not UTF-8.
     """
@@ -95,6 +99,8 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
             old, status = target.read_bytes(), target.stat()
         except FileNotFoundError:
             old, status = b"", None
+        if status is not None and is_writable_by_all(status.st_mode):
+            raise CommandFailed(f"{path} cannot be used, since {WRITABLE}.")
         new = change(old.decode("utf-8")).encode("utf-8")
         # In the same directory, since a rename is atomic only there. mkstemp grants rights only to the owner.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

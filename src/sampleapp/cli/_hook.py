@@ -107,7 +107,12 @@ def hook(
         shown = "the content of" if scheme in _CHOSEN_HERE else "copy it into"
         _print(_instructions(scheme, address, f"{shown} {secret_file}"))
         return
-    _append(path, lines, name=name, scheme=scheme, secret_path=path.parent / secret_file, address=address)
+    try:
+        _append(path, lines, name=name, scheme=scheme, secret_path=path.parent / secret_file, address=address)
+    except UnicodeDecodeError as error:
+        raise CommandFailed(f"{path} is not UTF-8, which TOML requires.") from error
+    except OSError as error:
+        raise CommandFailed(f"{error.filename or path} cannot be written: {error.strerror}.") from error
     note(f"Added to {path}: the hook {name}.")
 
 
@@ -135,12 +140,7 @@ def _append(path: Path, lines: str, *, name: str, scheme: str, secret_path: Path
                 secret_path.unlink(missing_ok=True)
             raise
 
-    try:
-        replace_file(path, added_to, before=write_secret)
-    except UnicodeDecodeError as error:
-        raise CommandFailed(f"{path} is not UTF-8, which TOML requires.") from error
-    except OSError as error:
-        raise CommandFailed(f"{error.filename or path} cannot be written: {error.strerror}.") from error
+    replace_file(path, added_to, before=write_secret)
 
 
 def _secret(scheme: str) -> str:

@@ -122,7 +122,6 @@ def token(
     --callers) are on stderr. --append FILE adds them to that file instead.
     """
     from sampleapp.access.tokens import digest_of, new_token
-    from sampleapp.file_permissions import WRITABLE, is_writable_by_all
 
     made = new_token()
     caller = caller_lines(name, publish=publish, consume=consume, read=read, metrics=metrics)
@@ -133,8 +132,6 @@ def token(
         _print_once(made, "Remove the lines above if you have them already.")
         return
 
-    if path.is_file() and is_writable_by_all(path.stat().st_mode):
-        raise CommandFailed(f"{path} cannot be used, since {WRITABLE}.")
     known = False
 
     def added_to(old: str) -> str:
