@@ -432,6 +432,14 @@ def test_the_bytes_of_a_body_count_decoded():
     assert post(service, "github", signed("github", BODY)).status == 429
 
 
+def test_a_body_over_the_limit_is_not_refused_for_its_rate():
+    file = FILE.replace("[hooks.stripe]", "bytes_per_second = 100\nbytes_burst = 1000\n[hooks.stripe]")
+    service = made(callers=file)
+    assert post(service, "github", signed("github", BODY)).status == 200
+    body = bytes(1024 * 1024 + 1)
+    assert_problem(post(service, "github", signed("github", body), body), 413)
+
+
 def test_another_version_of_the_file_counts_from_the_next_request():
     service = made()
     right = signed("github", BODY)

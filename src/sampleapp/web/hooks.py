@@ -64,6 +64,9 @@ class Hooks:
             raise InvalidSignature
         head = request.exchange.head
         length = len(request.body) if head is None else head.length
+        if length is not None and length > self._publisher.limits.max_body:
+            # The body is refused anyway, and waiting for the rate would not help.
+            length = 0
         request.admitted = signed = self._verifier.begin(hook, request.fields, length)
         # Without the request: a cycle would never be freed, since requests are not tracked.
         request.verify_body = partial(_verify, self._verifier, signed)
