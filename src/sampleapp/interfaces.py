@@ -205,7 +205,9 @@ class IBroker(Interface):
             published. Cancelling it stops the waiting only.
         """
 
-    def check_topics(topics: Collection[str], *, create: bool = True) -> Deferred[Mapping[str, PublishError]]:
+    def check_topics(
+        topics: Collection[str], *, create: bool = True, identified: bool = False
+    ) -> Deferred[Mapping[str, PublishError]]:
         """
         Find the topics that cannot be published to.
 
@@ -215,6 +217,8 @@ class IBroker(Interface):
         :param create: true if a broker that creates topics by itself may do so now. If false, a topic that
             publishing would create counts as one that can be published to, and the broker has
             `sampleapp.interfaces.CHECK_TIMEOUT_S` to answer: topics without an answer by then are left out.
+        :param identified: true if the records have an identity. If there are topics that take none, the
+            errors are those of these topics, and no topic is created.
         :return: fires with the error for each topic that cannot be published to, as `publish` would fail: the
             topic does not exist, its name is not allowed, this service may not publish to it, or the broker
             cannot be asked. Empty if no error is known. Of thousands of topics, some may not be checked once

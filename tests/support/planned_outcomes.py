@@ -72,6 +72,8 @@ class PlannedBroker(MemoryBroker):
         """The topics of each call of `check_topics`, sorted."""
         self.may_create = []
         """Whether each call of `check_topics` may create them."""
+        self.identified = []
+        """Whether each call of `check_topics` is for records with an identity."""
         self.batches = []
         """How many records each call of `publish_many` had."""
         self._outcomes = list(outcomes)
@@ -88,9 +90,10 @@ class PlannedBroker(MemoryBroker):
             return fail(self._together("All of them were refused."))
         return succeed([self._publish(each) for each in records])
 
-    def check_topics(self, topics, *, create=True):
+    def check_topics(self, topics, *, create=True, identified=False):
         self.checked.append(sorted(topics))
         self.may_create.append(create)
+        self.identified.append(identified)
         refused = self._topics_refused
         return succeed({each: refused[each]("As planned.") for each in topics if each in refused})
 

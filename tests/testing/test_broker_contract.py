@@ -131,8 +131,8 @@ class LooksAtNoNames(MemoryBroker):
 
 
 class HasFailingChecks(MemoryBroker):
-    def check_topics(self, topics, *, create=True):
-        found = super().check_topics(topics, create=create)
+    def check_topics(self, topics, *, create=True, identified=False):
+        found = super().check_topics(topics, create=create, identified=identified)
         return fail(RuntimeError("closed")) if self._stopped else found
 
 

@@ -350,6 +350,16 @@ def test_refusals_of_the_broker_have_their_statuses(content_type):
         assert service.values() == []
 
 
+def test_lines_for_a_topic_that_takes_no_keys_are_refused_before_any_is_published():
+    broker = PlannedBroker(topics={"t": errors.IdempotencyNotEnabled})
+    service = Service(broker=broker)
+    problem = problem_of(service.lines(A, B), 422, "idempotency-not-enabled")
+    assert [each["pointer"] for each in problem["errors"]] == ["/0/topic", "/1/topic"]
+    service.ask("POST", "/messages", NDJSON, json.dumps(A).encode())
+    assert broker.published == []
+    assert broker.identified == [True, False]
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(0.2, b"1"), (1, b"1"), (2.1, b"3")])
 def test_too_many_keys_say_when_to_come_again(seconds, expected):
     service = Service(broker=ManualBroker())

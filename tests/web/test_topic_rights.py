@@ -32,7 +32,7 @@ class AskedBroker(PromptBroker):
         self.topics.add(record.topic)
         return super().publish(record)
 
-    def check_topics(self, topics, *, create=True):
+    def check_topics(self, topics, *, create=True, identified=False):
         self.topics.update(topics)
         return succeed({})
 

@@ -130,6 +130,7 @@ class MemoryBroker:
         topics: Collection[str],
         *,
         create: bool = True,  # noqa: ARG002 -- the first record creates it
+        identified: bool = False,  # noqa: ARG002 -- every topic takes identities
     ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`. Any topic can be published to, until the broker is stopped."""
         if self._stopped:

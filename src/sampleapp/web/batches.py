@@ -225,7 +225,9 @@ class BatchPublisher:
         if room <= 0 or not lines.topics:
             return []
         # A refused batch must not create topics, nor wait for a broker that cannot be reached.
-        errors = await self._broker.check_topics(lines.topics, create=not lines.refused)
+        errors = await self._broker.check_topics(
+            lines.topics, create=not lines.refused, identified=lines.has_identities
+        )
         if not errors:
             return []
         found: list[RefusedLine] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from sampleapp.brokers import IdempotencySettings
 from sampleapp.brokers.kafka import config
@@ -28,6 +29,7 @@ class FakeProducer:
 
     def __init__(self):
         self.taken = []
+        self.made = []
 
     def publish(self, each):
         self.taken.append(each)
@@ -36,6 +38,10 @@ class FakeProducer:
     def publish_many(self, records):
         self.taken += records
         return Deferred()
+
+    def check_topics(self, topics):
+        self.made += topics
+        return succeed({})
 
 
 @pytest.fixture
@@ -70,7 +76,7 @@ def publish(request, broker):
 def answered(deferred):
     found = []
     deferred.addBoth(found.append)
-    return [each.value for each in found]
+    return [each.value if isinstance(each, Failure) else each for each in found]
 
 
 def identified(topic="keys", *, number=0, age_ms=0):
@@ -89,6 +95,15 @@ def test_a_topic_that_is_not_enabled_takes_no_identity_and_nothing_is_published(
     assert "--idempotent-topic" in str(error)
     assert broker._producer.taken == []  # noqa: SLF001 -- as above
     assert publish(record("other")) == []
+
+
+def test_a_check_for_identities_makes_no_topic_if_one_is_not_enabled(broker):
+    [errors] = answered(broker.check_topics(["keys", "other"], identified=True))
+    assert {topic: type(error) for topic, error in errors.items()} == {"other": IdempotencyNotEnabled}
+    assert broker._producer.made == []  # noqa: SLF001 -- as above
+    assert answered(broker.check_topics(["keys"], identified=True)) == [{}]
+    assert answered(broker.check_topics(["other"])) == [{}]
+    assert broker._producer.made == ["keys", "other"]  # noqa: SLF001 -- as above
 
 
 def test_beyond_the_rate_nothing_is_published_until_there_is_room(broker, publish, clock):

@@ -176,9 +176,13 @@ class KafkaBroker:
         return self._producer.publish_many(records)
 
     def check_topics(
-        self, topics: Collection[str], *, create: bool = True
+        self, topics: Collection[str], *, create: bool = True, identified: bool = False
     ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`."""
+        if identified:
+            errors = self._without_identities(topics)
+            if errors:
+                return succeed(errors)
         if self._producer is None:
             return succeed({name: BrokerUnavailable("The service has not started.") for name in topics})
         if create or self._stopping.is_requested:
@@ -266,12 +270,8 @@ class KafkaBroker:
 
         :return: the error if not all of them may be published; then none is charged.
         """
-        for topic in {record.topic for record in identified}:
-            if not self._idempotency.is_enabled_for(topic):
-                return IdempotencyNotEnabled(
-                    f"The topic {topic} takes no idempotency keys; the operator can enable them with "
-                    "--idempotent-topic. Nothing was published."
-                )
+        for error in self._without_identities({record.topic for record in identified}).values():
+            return error
         now_ms = int(self._now() * 1000)
         if any(abs(record.timestamp_ms - now_ms) > _MOST_AGE_MS for record in identified):
             return RecordRefused(
@@ -295,6 +295,17 @@ class KafkaBroker:
             )
         self._identities.take(total, now_s=now_s)
         return None
+
+    def _without_identities(self, topics: Collection[str]) -> Mapping[str, PublishError]:
+        """Return an error for each topic that takes no identities."""
+        return {
+            topic: IdempotencyNotEnabled(
+                f"The topic {topic} takes no idempotency keys; the operator can enable them with "
+                "--idempotent-topic."
+            )
+            for topic in topics
+            if not self._idempotency.is_enabled_for(topic)
+        }
 
     async def _check_without_creating(self, topics: Collection[str]) -> Mapping[str, PublishError]:
         errors: dict[str, PublishError] = {}

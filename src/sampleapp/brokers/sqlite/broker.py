@@ -150,6 +150,7 @@ class SQLiteBroker:
         topics: Collection[str],
         *,
         create: bool = True,  # noqa: ARG002 -- the first record creates it
+        identified: bool = False,  # noqa: ARG002 -- every topic takes identities
     ) -> Deferred[Mapping[str, PublishError]]:
         """See `IBroker.check_topics`. A missing topic is created by its first record."""
         errors = {topic: self._error_of(topic) for topic in topics}
