@@ -20,6 +20,7 @@ from sampleapp.access import Caller, NotGranted
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import (
     Fault,
+    IdempotencyNotEnabled,
     InvalidMessage,
     MessageError,
     PartlyPublished,
@@ -391,7 +392,7 @@ def _refusal(refused: Sequence[RefusedLine]) -> Answer:
     :param refused: at least one, in any order.
     """
     decisive = min(refused, key=_rank)
-    if _rank(decisive)[0] == LEAST_URGENT:
+    if _rank(decisive)[0] == LEAST_URGENT or isinstance(decisive.error, IdempotencyNotEnabled):
         # No message is wrong; the reason for the first one, such as an outage, is likely to hold for all.
         answer = problem_answer(decisive.error)
     else:
