@@ -1,7 +1,7 @@
 # Every target installs what it needs, given Python 3.10 or newer with venv, make, and a package index.
 #
 #   make run     the service on http://127.0.0.1:8080/, with its records in ./sampleapp.sqlite3
-#   make test    the tests (about five minutes, half of it for processes: the service, the command, and a
+#   make test    the tests (about four minutes, half of it for processes: the service, the command, and a
 #                mock Kafka cluster), without the few that are marked as slow. Those, too: python -m pytest
 #   make test-kafka   the tests against Apache Kafka: the newest 4.x, and on 3.9 those that depend on the version
 #                (from Maven Central; needs Java 17 or newer, and Maven). All tests on other versions:
