@@ -102,8 +102,8 @@ class IdempotencyScope:
         Make the identity of a record.
 
         :param number: of the record in its request, from 0.
-        :param headers: those of the message itself, in any order, without what comes from the request, which
-            is another at each try.
+        :param headers: those of the message itself, in any order, without those of the request, such as the
+            trace: they are different at each try.
         :param timestamp_ms: the time that the message gives, in milliseconds since the epoch; ``None`` if it
             gives none.
         """

@@ -36,7 +36,7 @@ class PartitionOffset(Struct, gc=False):
     error: str | None = None
 
 
-# Some generators of clients have no type for what is only null.
+# Some generators of clients have no type for a value that is always null.
 _SchemaId = Annotated[int | None, Meta(description="Always null: schemas are not supported.")]
 
 
