@@ -12,7 +12,7 @@ from sampleapp_client.types import File
 
 
 def raise_error(response: httpx.Response) -> None:
-    """Raise errors: those of records are not the problem documents that the client expects."""
+    """Raise errors: those of records have a form that the client does not expect."""
     response.read()
     response.raise_for_status()
 
