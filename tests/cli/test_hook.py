@@ -131,7 +131,7 @@ def test_a_hook_that_is_there_a_file_with_mistakes_and_no_secret_change_nothing(
         ('[hooks.github]\ntopic = "t"\n', GITHUB, "The hook github is already in"),
         ("[callers.x\n", GITHUB, "line 1: is not TOML"),
         ("[callers.x]\nraed = true\n", GITHUB, "the callers file would be invalid"),
-        (FULL, ["h", "--scheme=stripe", "--topic=t"], "There is no secret"),
+        (FULL, ["h", "--scheme=stripe", "--topic=t"], "No secret was given"),
         (FULL, ["h", "--scheme=standard", "--topic=t"], 'begins with "whsec_", and is not base64'),
         (FULL, ["h", "--scheme=stripe", "--topic=t"], "The secret on standard input is not text in UTF-8."),
     ]:

@@ -58,10 +58,9 @@ class CurrentCallers:
         """
         Read the file.
 
+        :param reactor: for rates, and for connections to issuers of tokens.
         :param recorded_names: the names of the header fields, in lower case, that become headers of records.
             None of them may have the signature of a hook.
-
-        :param reactor: for rates, and for connections to issuers of tokens.
         :param now: the time of day, in seconds since the epoch.
         :raise CallersFileError: it cannot be read, or there is a mistake in it.
         """

@@ -41,7 +41,7 @@ class InvalidSignature(AccessError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no hook with this name, or the signature of the request is missing, wrong, too old or "
+            "The name of the hook is unknown, or the signature of the request is missing, wrong, too old or "
             "from the future. Nothing was published."
         )
 

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -16,7 +16,15 @@ from pathlib import Path
 from sampleapp.cli._output import CommandFailed
 from sampleapp.file_permissions import WRITABLE, is_writable_by_all
 
-__all__ = ["caller_lines", "hook_lines", "replace_file", "token_lines"]
+__all__ = [
+    "append_lines",
+    "caller_lines",
+    "hook_lines",
+    "names_in",
+    "replace_file",
+    "require_valid",
+    "token_lines",
+]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -33,7 +41,7 @@ def caller_lines(
     lines = [f"[callers.{_key(name)}]"]
     for right, patterns in (("publish", publish), ("consume", consume)):
         if patterns:
-            lines.append(f"{right} = [{', '.join(map(_quoted, patterns))}]")
+            lines.append(f"{right} = {_value(patterns)}")
     if read:
         lines.append("read = true")
     if metrics:
@@ -48,7 +56,7 @@ def token_lines(name: str, *, sha256: str, until: date | None) -> str:
     :param sha256: the SHA-256 of the token's text, in hexadecimal.
     :param until: the last day on which the token is valid, in UTC.
     """
-    lines = [f"[[callers.{_key(name)}.tokens]]", f"sha256 = {_quoted(sha256)}"]
+    lines = [f"[[callers.{_key(name)}.tokens]]", f"sha256 = {_value(sha256)}"]
     if until is not None:
         lines.append(f"until = {until.isoformat()}")
     return "\n".join(lines) + "\n"
@@ -60,23 +68,61 @@ def hook_lines(name: str, **members: str | float | Sequence[str] | None) -> str:
 
     :param members: of its table; ``None`` for those that are not given.
     """
+    given = [f"{member} = {_value(value)}" for member, value in members.items() if value is not None]
+    return "\n".join([f"[hooks.{_key(name)}]", *given]) + "\n"
 
-    def written(value: object) -> str:
-        # JSON writes strings and arrays of strings as TOML does, and Python numbers (and nan).
-        return repr(value) if isinstance(value, float) else json.dumps(value)
 
-    given = [f"{member} = {written(value)}" for member, value in members.items() if value is not None]
-    header = name if _BARE_KEY.fullmatch(name) else json.dumps(name)
-    return "\n".join([f"[hooks.{header}]", *given]) + "\n"
+def append_lines(text: str, lines: str) -> str:
+    """Return the text of a callers file with lines after it, and an empty line in between."""
+    if not text:
+        return lines
+    return f"{text}\n{lines}" if text.endswith("\n") else f"{text}\n\n{lines}"
+
+
+def names_in(table: str, text: str, path: Path) -> Collection[str]:
+    """
+    Return the names of the callers, or of the hooks, in a callers file that may have other mistakes.
+
+    :param table: ``callers`` or ``hooks``.
+    :param path: of the file, for the error.
+    :raise CommandFailed: the file is not TOML.
+    """
+    from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
+
+    try:
+        named = TOMLDocument(text.encode("utf-8")).value.get(table, {})
+    except TOMLMistake as mistake:
+        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is unchanged.") from mistake
+    return named if isinstance(named, dict) else ()
+
+
+def require_valid(text: str, path: Path, *, what: str) -> None:
+    """
+    Check the new text of a callers file.
+
+    :param what: what was added to it: ``token`` or ``hook``.
+    :raise CommandFailed: the service would refuse the file.
+    """
+    from sampleapp.access import CallersFileError, parse_callers
+
+    try:
+        parse_callers(text.encode("utf-8"), name=str(path))
+    except CallersFileError as error:
+        mistakes = str(error).replace("--callers: ", "")
+        raise CommandFailed(
+            f"With the {what}, the callers file would be invalid:\n{mistakes}\n"
+            f"{path} is unchanged. Correct it first, or add the {what} by hand: without --append, this "
+            "command prints its lines."
+        ) from error
 
 
 def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _quoted(name)
+    return name if _BARE_KEY.fullmatch(name) else _value(name)
 
 
-def _quoted(text: str) -> str:
-    """Format a basic string. The characters of names and patterns need no escapes."""
-    return f'"{text}"'
+def _value(value: str | float | Sequence[str]) -> str:
+    # JSON writes strings and arrays of strings as TOML does, and Python numbers (and nan).
+    return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
 def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[], None]) -> None:

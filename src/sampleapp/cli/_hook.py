@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from sampleapp.cli._callers_file import hook_lines, replace_file
+from sampleapp.cli._callers_file import append_lines, hook_lines, names_in, replace_file, require_valid
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._streams import discard_stdout
 
@@ -121,10 +121,10 @@ def _append(path: Path, lines: str, *, name: str, scheme: str, secret_path: Path
     secret = _secret(scheme) if is_new else ""
 
     def added_to(old: str) -> str:
-        _require_new(old, name, path)
-        separator = "" if not old else "\n" if old.endswith("\n") else "\n\n"
-        result = f"{old}{separator}{lines}"
-        _check(result, path)
+        if name in names_in("hooks", old, path):
+            raise CommandFailed(f"The hook {name} is already in {path}. Change it there.")
+        result = append_lines(old, lines)
+        require_valid(result, path, what="hook")
         return result
 
     def write_secret() -> None:
@@ -158,7 +158,7 @@ def _secret(scheme: str) -> str:
         raise CommandFailed("The secret on standard input is not text in UTF-8.") from None
     if not text.strip():
         raise CommandFailed(
-            "There is no secret. Create the webhook at the sender with the URL that this command prints "
+            "No secret was given. Create the webhook at the sender with the URL that this command prints "
             "without --append, and give the secret that the sender shows on standard input."
         )
     return text.strip()
@@ -176,30 +176,14 @@ def _write_secret(secret_path: Path, secret: str, *, like: Path) -> None:
         file.write(f"{secret}\n")
 
 
-def _require_new(text: str, name: str, path: Path) -> None:
-    from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
-
-    try:
-        hooks = TOMLDocument(text.encode("utf-8")).value.get("hooks", {})
-    except TOMLMistake as mistake:
-        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is unchanged.") from mistake
-    if isinstance(hooks, dict) and name in hooks:
-        raise CommandFailed(f"The hook {name} is already in {path}. Change it there.")
-
-
-def _check(text: str, path: Path | None = None) -> None:
-    """:raise CommandFailed: the service would refuse this callers file."""
+def _check(lines: str) -> None:
+    """:raise CommandFailed: the service would refuse these lines."""
     from sampleapp.access import CallersFileError, parse_callers
 
     try:
-        parse_callers(text.encode("utf-8"), name=str(path))
+        parse_callers(lines.encode("utf-8"), name="")
     except CallersFileError as error:
-        if path is None:
-            raise CommandFailed(_PREFIX_OF_MISTAKES.sub("", str(error), count=1)) from error
-        mistake = str(error).replace("--callers: ", "")
-        raise CommandFailed(
-            f"With the hook, the callers file would be invalid:\n{mistake}\n{path} is unchanged."
-        ) from error
+        raise CommandFailed(_PREFIX_OF_MISTAKES.sub("", str(error), count=1)) from error
 
 
 def _check_secret(lines: str, *, directory: Path) -> None:

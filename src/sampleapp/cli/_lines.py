@@ -120,7 +120,7 @@ class LineSource:
             self._reading.release()
 
     def _has_less(self, lines: int, max_bytes: int) -> bool:
-        """Return true if the lines read so far are fewer than ``lines`` and at most ``max_bytes``."""
+        """Return true if fewer lines than ``lines`` are waiting, of ``max_bytes`` at most in total."""
         left = self._lines[self._taken : self._taken + lines]
         return len(left) < lines and sum(line.size for line in left) <= max_bytes
 

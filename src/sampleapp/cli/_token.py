@@ -9,7 +9,14 @@ from pathlib import Path
 
 import click
 
-from sampleapp.cli._callers_file import caller_lines, replace_file, token_lines
+from sampleapp.cli._callers_file import (
+    append_lines,
+    caller_lines,
+    names_in,
+    replace_file,
+    require_valid,
+    token_lines,
+)
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._streams import discard_stdout
 
@@ -136,14 +143,14 @@ def token(
 
     def added_to(old: str) -> str:
         nonlocal known
-        known = _has_caller(name, old, path)
+        known = name in names_in("callers", old, path)
         if known and has_rights:
             raise CommandFailed(
                 f"The caller {name} is already in {path}, with its rights. Change its rights there; to add a "
                 "token, leave out --publish, --consume, --read and --metrics."
             )
-        result = f"{_ended(old)}{new}" if known else f"{_ended(old)}{caller}\n{new}"
-        _check(result, path)
+        result = append_lines(old, new if known else f"{caller}\n{new}")
+        require_valid(result, path, what="token")
         return result
 
     try:
@@ -169,43 +176,6 @@ def _for_the_file(name: str, caller: str, new: str, *, has_rights: bool) -> str:
 
 def _advice(*, known: bool, has_rights: bool) -> str:
     return "" if known or has_rights else " It has no rights yet: add them there."
-
-
-def _ended(old: str) -> str:
-    """Return the text with its last line ended and one empty line after it."""
-    if not old:
-        return ""
-    return f"{old}\n" if old.endswith("\n") else f"{old}\n\n"
-
-
-def _has_caller(name: str, text: str, path: Path) -> bool:
-    """
-    Return whether a callers file has this caller.
-
-    :raise CommandFailed: the file is not TOML.
-    """
-    from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
-
-    try:
-        callers = TOMLDocument(text.encode("utf-8")).value.get("callers", {})
-    except TOMLMistake as mistake:
-        raise CommandFailed(f"{path}, line {mistake.line}: {mistake}. {path} is unchanged.") from mistake
-    return isinstance(callers, dict) and name in callers
-
-
-def _check(text: str, path: Path) -> None:
-    """:raise CommandFailed: the service would refuse this callers file."""
-    from sampleapp.access import CallersFileError, parse_callers
-
-    try:
-        parse_callers(text.encode("utf-8"), name=str(path))
-    except CallersFileError as error:
-        mistakes = str(error).replace("--callers: ", "")
-        raise CommandFailed(
-            f"With the token, the callers file would be invalid:\n{mistakes}\n"
-            f"{path} is unchanged. Correct it first, or add the token by hand: without --append, this "
-            "command prints its lines."
-        ) from error
 
 
 def _print_once(token: str, otherwise: str) -> None:

@@ -29,7 +29,7 @@ __all__ = [
     "scope_of",
 ]
 
-IDEMPOTENCY_KEY: Final = b"idempotency-key"
+IDEMPOTENCY_KEY: Final = b"Idempotency-Key"
 """The header field of requests."""
 REPLAYED: Final = (b"Idempotent-Replayed", b"true")
 """The header field of answers to requests for which nothing new was published."""
@@ -51,11 +51,7 @@ def scope_of(request: Request, field: bytes = IDEMPOTENCY_KEY) -> IdempotencySco
     values = request.fields.all(field)
     if not values:
         return None
-    key = (
-        parse_idempotency_key(values)
-        if field is IDEMPOTENCY_KEY
-        else parse_idempotency_key(values, field=field.decode("ascii"))
-    )
+    key = parse_idempotency_key(values, field=field.decode("ascii"))
     caller: Caller | None = request.caller
     # parse_idempotency_key() returns None only without values.
     return None if key is None else IdempotencyScope(caller="" if caller is None else caller.name, key=key)

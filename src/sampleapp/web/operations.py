@@ -372,7 +372,7 @@ RECEIVE_HOOK: Final = Description(
     successes=(
         replace(
             _STORED,
-            meaning="The record is stored at this partition and offset. For Slack, there is no body.",
+            meaning="The record is stored at this partition and offset. For Slack, the body is empty.",
         ),
     ),
     refusals=(
