@@ -1,203 +1,380 @@
 """
-Half an hour with everything switched on: does memory grow, does anything fail, does anybody wait?
+Two hours with everything switched on: does memory grow, does anything fail, is every answer true?
 
-The service asks each caller for its token, writes an access log in JSON, and gets another callers
-file each minute. Its metrics are read each second. Messages come at a steady rate, whether or not the
-ones before are answered: what a message waits is counted from the moment at which it was due.
+Callers with tokens and signatures publish single messages, batches, hooks and messages with
+Idempotency-Key, and read everything back, in pages and in streams. The service writes an access log in
+JSON and gets another callers file each minute, its metrics are read each second, and now and then a node
+of Kafka is killed or stopped in order, and started again. Messages come at a steady rate, whether or not
+the ones before are answered: what a message waits is counted from the moment at which it was due.
 
-    python benchmarks/long_run.py [--minutes 30] [--rate 5000] [--broker mock|kafka|sqlite]
+Each record that was acknowledged has to be read at its place, with its content, once in pages and once in
+a stream; one that was refused must not be there. 503 and 504 are permitted after a node has ended, until
+all replicas are in sync again; nothing else is. The exit status is 1 if anything was not as it should be.
+
+    python benchmarks/long_run.py [--minutes 120] [--rate 1000] [--restart-minutes 10] [--broker kafka|sqlite]
+    python benchmarks/long_run.py --quick       to see that it works
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import hashlib
+import json
 import secrets
-import selectors
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from clusters import TOPIC, mock_cluster, one_node
-from load import LENGTH, Connection
+from confluent_kafka import KafkaException
+
+from clusters import three_nodes
+from long_run_http import Loop
+from long_run_ledger import Faults, Ledger, Readings
+from long_run_traffic import (
+    BATCH,
+    HOOKS,
+    Batches,
+    Changes,
+    Collection,
+    Hooks,
+    KeyedMessages,
+    Messages,
+    Pages,
+    Scraper,
+    Sender,
+    Stream,
+    Traffic,
+    Values,
+)
 from servers import Server, free_port
 
-CONNECTIONS = 32
-KEYS = 100
-
-
-class Sender(Connection):
-    """A connection that sends its messages when they are due."""
-
-    def __init__(self, port: int, request: bytes, *, due_s: float, interval_s: float) -> None:
-        super().__init__(port, request, {})
-        self.due_s = due_s
-        self.is_waiting = False
-        self._answer = b""
-        self._interval_s = interval_s
-
-    def send_if_due(self, now_s: float) -> None:
-        if not self.is_waiting and now_s >= self.due_s:
-            self.is_waiting = True
-            self.socket.sendall(self.request)
-
-    def answer(self) -> tuple[bytes, float] | None:
-        """Take what has come; the status and how long the message has waited, when its answer is whole."""
-        data = self.socket.recv(65536)
-        if not data:
-            raise SystemExit("The service closed a connection.")
-        self._answer += data
-        head, separator, body = self._answer.partition(b"\r\n\r\n")
-        length = LENGTH.search(head + b"\r\n")
-        if not separator or length is None or len(body) < int(length[1]):
-            return None
-        waited_s = time.perf_counter() - self.due_s
-        self._answer = b""
-        self.is_waiting = False
-        self.due_s += self._interval_s
-        return head[9:12], waited_s
-
-
-def request(token: str, n: int) -> bytes:
-    message = b'{"topic":"%b","key":"key-%d","content":"%b"}' % (TOPIC.encode(), n % KEYS, b"x" * 90)
-    return (
-        b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Authorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b" % (token.encode(), len(message), message)
-    )
+RIGHTS = {
+    "publisher": 'publish = ["messages"]',
+    "collector": 'publish = ["batches"]',
+    "payer": 'publish = ["payments"]',
+    "thermometer": 'publish = ["readings"]',
+    "reader": 'read = true\nconsume = ["*"]',
+}
+TOPICS = ("messages", "batches", "payments", "hooks")
+SINGLE, BATCHED, HOOKED = 0.7, 0.2, 0.1
+"""The shares of the records that are sent each second, beside those with Idempotency-Key."""
+KEYED_PER_S = 5
+DOWN_S = 20
+SETTLING_S = 15
+"""So long 503 and 504 are permitted after all replicas are in sync again."""
+CATCH_UP_S = 120
 
 
 class Callers:
-    """A callers file: one that publishes, and one that is another each time."""
+    """A callers file: those of the traffic, the hooks, and one caller that is another each time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.token = self._new_token()
+        self.tokens = {name: self._new_token() for name in RIGHTS}
+        self.secrets = {
+            "github": secrets.token_hex(32),
+            "standard": f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}",
+        }
+        for name, secret in self.secrets.items():
+            self._secret_file(name).touch(0o600)
+            self._secret_file(name).write_text(secret)
         self.renew()
 
     def renew(self) -> None:
         new = self._path.with_suffix(".new")
         new.write_text(
-            self._entry("publisher", self.token) + self._entry(f"visitor-{time.time_ns()}", self._new_token())
+            "".join(self._entry(name, self.tokens[name], rights) for name, rights in RIGHTS.items())
+            + self._entry(f"visitor-{time.time_ns()}", self._new_token(), 'publish = ["*"]')
+            + "".join(self._hook(name) for name in HOOKS)
         )
         new.rename(self._path)
 
     def _new_token(self) -> str:
         return f"sampleapp_{secrets.token_urlsafe(32)}"
 
-    def _entry(self, name: str, token: str) -> str:
+    def _secret_file(self, name: str) -> Path:
+        return self._path.with_name(f"{name}.secret")
+
+    def _entry(self, name: str, token: str, rights: str) -> str:
         digest = hashlib.sha256(token.encode()).hexdigest()
-        return f'[callers.{name}]\npublish = ["*"]\n[[callers.{name}.tokens]]\nsha256 = "{digest}"\n'
+        return f'[callers.{name}]\n{rights}\n[[callers.{name}.tokens]]\nsha256 = "{digest}"\n'
+
+    def _hook(self, name: str) -> str:
+        files = f'secret_files = ["{self._secret_file(name)}"]'
+        return f'[hooks.{name}]\ntopic = "hooks"\nscheme = "{name}"\n{files}\n'
+
+
+class Restarts:
+    """Ends one node of Kafka after the other, kills and orderly stops in turn, and starts each again."""
+
+    def __init__(self, cluster: Any, loop: Loop, faults: Faults, *, interval_s: float) -> None:
+        self.count = 0
+        self._cluster = cluster
+        self._loop = loop
+        self._faults = faults
+        self._settled_s: float | None = 0.0
+        self._is_stopped = False
+        loop.call_each(interval_s, self._take_down)
+
+    def is_disturbed(self) -> bool:
+        settled_s = self._settled_s
+        return settled_s is None or time.perf_counter() < settled_s + SETTLING_S
+
+    @property
+    def is_idle(self) -> bool:
+        return self._settled_s is not None
+
+    def stop(self) -> None:
+        """Begin no other one."""
+        self._is_stopped = True
+
+    def _take_down(self) -> None:
+        if self._is_stopped:
+            return
+        if self._settled_s is None:
+            print("       The node before is not back yet: the next one stays.", flush=True)
+            return
+        node = self._cluster.nodes[self.count % len(self._cluster.nodes)]
+        is_kill = self.count % 2 == 0
+        self.count += 1
+        self._settled_s = None
+        print(f"       node {node.number} is {'killed' if is_kill else 'stopped'}", flush=True)
+        # To stop in order takes seconds.
+        threading.Thread(target=node.kill9 if is_kill else node.stop, daemon=True).start()
+        self._loop.call_later(DOWN_S, lambda: self._start(node))
+
+    def _start(self, node: Any) -> None:
+        if node.is_running:
+            self._loop.call_later(1, lambda: self._start(node))
+            return
+        # On this thread: the node ends with the thread that has started it.
+        node.start()
+        threading.Thread(target=self._settle, args=[node.number, time.perf_counter()], daemon=True).start()
+
+    def _settle(self, number: int, started_s: float) -> None:
+        try:
+            for topic in (*TOPICS, "readings"):
+                self._cluster.admin.wait_until_in_sync(topic, len(self._cluster.nodes))
+        except (AssertionError, KafkaException) as error:
+            self._faults.add(f"After node {number} was started: {error!r}")
+        self._settled_s = time.perf_counter()
+        print(
+            f"       node {number} is in sync {self._settled_s - started_s:.0f} s after it was started",
+            flush=True,
+        )
+
+
+class Log:
+    """The service's log, in which nothing may be that the service did not foresee."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        self.messages: Counter[str] = Counter()
+        self._file = path.open(errors="backslashreplace")
+        self._faults = faults
+        self._part = ""
+
+    def read(self) -> None:
+        *lines, self._part = (self._part + self._file.read()).split("\n")
+        for line in lines:
+            if "Traceback" in line or "Unhandled" in line:
+                self._faults.add(f"In the log of the service: {line}")
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                entry = json.loads(line)
+                self.messages[f"{entry['level']}: {entry['event'][:110]}"] += 1
+
+
+class Table:
+    """A line each minute, and the memory at the start, each half hour, and the end."""
+
+    def __init__(self, server: Server, traffic: Traffic) -> None:
+        self.memory = [(0.0, server.resident_mib())]
+        self._server = server
+        self._traffic = traffic
+        self._minute = 0
+        self._cpu_s = server.cpu_s()
+        self._own_cpu_s = time.process_time()
+        self._before: Counter[tuple[str, int]] = Counter()
+        print(f"RSS at the start: {self.memory[0][1]:.1f} MiB")
+        print(
+            f"{'minute':>6} {'single/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'max ms':>7} {'CPU %':>6} "
+            f"{'MiB':>6} {'load %':>6}  not 200"
+        )
+
+    def add_line(self) -> None:
+        self._minute += 1
+        used_s, self._cpu_s = self._server.cpu_s() - self._cpu_s, self._server.cpu_s()
+        own_s, self._own_cpu_s = time.process_time() - self._own_cpu_s, time.process_time()
+        waited_s = sorted(self._traffic.waited_s)
+        self._traffic.waited_s.clear()
+        p50, p99, most = (
+            1000 * waited_s[min(int(len(waited_s) * share), len(waited_s) - 1)] if waited_s else 0
+            for share in (0.5, 0.99, 1)
+        )
+        statuses = Counter(self._traffic.statuses)
+        others = {
+            f"{kind} {status}": count
+            for (kind, status), count in (statuses - self._before).items()
+            if status not in (200, 204, 401)
+        }
+        self._before = statuses
+        mib = self._server.resident_mib()
+        if self._minute % 30 == 0 or self._minute == 1:
+            self.memory.append((self._minute, mib))
+        print(
+            f"{self._minute:6} {len(waited_s) / 60:8.0f} {p50:7.1f} {p99:7.1f} {most:7.0f} "
+            f"{100 * used_s / 60:6.0f} {mib:6.1f} {100 * own_s / 60:6.0f}  {others or ''}",
+            flush=True,
+        )
+
+    def end(self, minutes: float) -> None:
+        self.memory.append((minutes, self._server.resident_mib()))
 
 
 @contextlib.contextmanager
-def scraped(url: str) -> Iterator[Counter[str]]:
-    """Looks at the metrics each second, and counts how that went."""
-    stopping = threading.Event()
-    outcomes: Counter[str] = Counter()
-
-    def scrape() -> None:
-        while not stopping.wait(1):
-            outcomes[_read(url)] += 1
-
-    thread = threading.Thread(target=scrape, daemon=True)
-    thread.start()
-    yield outcomes
-    stopping.set()
-    thread.join()
-
-
-def _read(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            answer.read()
-    except OSError as error:
-        return str(error)
-    return "ok"
-
-
-@contextlib.contextmanager
-def broker_url(kind: str, directory: str) -> Iterator[str]:
+def broker(kind: str, directory: str) -> Iterator[tuple[str, Any]]:
+    """The URL of the broker, and the cluster, if it is one."""
     if kind == "sqlite":
-        yield f"sqlite:{directory}/records.sqlite3"
+        yield f"sqlite:{directory}/records.sqlite3", None
         return
-    with mock_cluster() if kind == "mock" else one_node() as cluster:
-        yield f"kafka://{cluster.bootstrap}"
+    with three_nodes() as cluster:
+        cluster.admin.create("readings", partitions=1)
+        for topic in TOPICS:
+            cluster.admin.create(topic, partitions=6)
+        yield f"kafka://{cluster.bootstrap}", cluster
 
 
-def publish(server: Server, callers: Callers, *, rate: int, minutes: float) -> None:
-    interval_s = CONNECTIONS / rate
-    began_s = time.perf_counter()
-    selector = selectors.DefaultSelector()
+def run(
+    server: Server, callers: Callers, cluster: Any, *, admin_port: int, log: Path, options: argparse.Namespace
+) -> Faults:
+    faults = Faults()
+    traffic = Traffic(port=server.port, admin_port=admin_port, tokens=callers.tokens, faults=faults)
+    loop = traffic.loop
+    service_log = Log(log, faults)
+    ledgers = {topic: Ledger(topic, faults, has_keys=topic != "hooks") for topic in TOPICS}
+    readings = Readings(faults)
+    table = Table(server, traffic)
+    keyed = KeyedMessages(traffic, ledgers["payments"], run=secrets.token_hex(8))
+    rate = options.rate
     senders = [
-        Sender(server.port, request(callers.token, n), due_s=began_s + n / rate, interval_s=interval_s)
-        for n in range(CONNECTIONS)
+        Sender(traffic, Messages(traffic, ledgers["messages"]), per_s=SINGLE * rate, connections=64),
+        Sender(traffic, Batches(traffic, ledgers["batches"]), per_s=BATCHED * rate / BATCH, connections=8),
+        Sender(
+            traffic, Hooks(traffic, ledgers["hooks"], callers.secrets), per_s=HOOKED * rate, connections=16
+        ),
+        Sender(traffic, keyed, per_s=KEYED_PER_S, connections=8),
+        Sender(traffic, Values(traffic, readings), per_s=2, connections=1),
+        Sender(traffic, Collection(traffic, readings), per_s=2, connections=2),
     ]
+    pages = [Pages(traffic, ledger) for ledger in ledgers.values()]
+    streams = [Stream(traffic, ledger) for ledger in ledgers.values()]
+    changes = Changes(traffic, readings)
+    Scraper(traffic)
+    restarts = None
+    if cluster is not None:
+        restarts = Restarts(cluster, loop, faults, interval_s=60 * options.restart_minutes)
+        traffic.is_disturbed = restarts.is_disturbed
+
+    def each_minute() -> None:
+        table.add_line()
+        callers.renew()
+        service_log.read()
+        readings.sweep()
+        for ledger in ledgers.values():
+            ledger.sweep()
+
+    loop.call_each(60, each_minute)
+    _run_for(loop, 60 * options.minutes + 0.5)
     for sender in senders:
-        selector.register(sender.socket, selectors.EVENT_READ, sender)
-    statuses: Counter[str] = Counter()
-    waited_s: list[float] = []
-    minute, cpu_s = 0, server.cpu_s()
-    print(
-        f"{'minute':>6} {'messages/s':>10} {'p50 ms':>7} {'p99 ms':>7} {'max ms':>7} {'CPU %':>6} {'MiB':>6}"
+        sender.stop()
+    if restarts is not None:
+        restarts.stop()
+    _run_for(
+        loop,
+        CATCH_UP_S,
+        until=lambda: (
+            all(sender.is_idle for sender in senders)
+            and not any(ledger.open for ledger in ledgers.values())
+            and (restarts is None or restarts.is_idle)
+        ),
     )
-    while minute < minutes:
-        now_s = time.perf_counter()
-        for sender in senders:
-            sender.send_if_due(now_s)
-        for key, _ in selector.select(0.001):
-            answered = key.data.answer()
-            if answered is not None:
-                statuses[answered[0].decode()] += 1
-                waited_s.append(answered[1])
-        if now_s - began_s >= 60 * (minute + 1):
-            minute += 1
-            callers.renew()
-            used_s, cpu_s = server.cpu_s() - cpu_s, server.cpu_s()
-            waited_s.sort()
-            p50, p99 = (1000 * waited_s[int(len(waited_s) * share)] for share in (0.5, 0.99))
-            print(
-                f"{minute:6} {len(waited_s) / 60:10.0f} {p50:7.1f} {p99:7.1f} {1000 * waited_s[-1]:7.0f} "
-                f"{100 * used_s / 60:6.0f} {server.resident_mib():6.1f}",
-                flush=True,
-            )
-            waited_s.clear()
-    print(f"Statuses: {dict(statuses)}")
+    table.end(options.minutes)
+    service_log.read()
+    for topic, ledger in ledgers.items():
+        if ledger.open:
+            faults.add(f"{topic}: {ledger.open} records are incomplete at the end.")
+    _show(table, traffic, ledgers, service_log)
+    print(f"Streams opened: {sum(each.stream.opened for each in [*streams, changes])}")
+    print(f"Records verified in pages: {sum(each.records.count for each in pages)}")
+    print(f"Records verified in streams: {sum(each.records.count for each in streams)}")
+    print(f"Answers that were replayed for an Idempotency-Key: {keyed.replayed}")
+    print(f"Restarts of a node: {restarts.count if restarts else 0}")
+    print(f"Faults: {faults.count}", flush=True)
+    return faults
+
+
+def _run_for(loop: Loop, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+    end_s = time.perf_counter() + seconds
+    loop.run_while(lambda: time.perf_counter() < end_s and not until())
+
+
+def _show(table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log) -> None:
+    print("\nRSS: " + ", ".join(f"{mib:.1f} MiB after {minute:g} minutes" for minute, mib in table.memory))
+    print("Answers:")
+    for (kind, status), count in sorted(traffic.statuses.items()):
+        print(f"    {kind:<27} {status:>3} {count:>10,}")
+    print("Records:")
+    for topic, ledger in ledgers.items():
+        found = ", ".join(f"{count:,} {name}" for name, count in ledger.counts().items())
+        print(f"    {topic:<10} {ledger.count:,} sent, {found}")
+    print("Log of the service:")
+    for message, count in log.messages.most_common(20):
+        print(f"    {count:>7,} {message}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=int, default=30)
-    parser.add_argument("--rate", type=int, default=5000, help="messages a second")
-    parser.add_argument("--broker", choices=["mock", "kafka", "sqlite"], default="kafka")
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--rate", type=float, default=1000, help="records a second (default: %(default)s)")
+    parser.add_argument("--restart-minutes", type=float, default=10, help="between two ends of a node")
+    parser.add_argument("--broker", choices=["kafka", "sqlite"], default="kafka")
+    parser.add_argument("--quick", action="store_true", help="a minute, at 100 a second")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, broker_url(options.broker, directory) as broker:
+    if options.quick:
+        options.minutes, options.rate, options.restart_minutes = 1, 100, 0.3
+    with tempfile.TemporaryDirectory() as directory, broker(options.broker, directory) as (url, cluster):
         callers = Callers(Path(directory) / "callers.toml")
         port, admin = free_port(), free_port()
-        command = [str(Path(sys.executable).with_name("sampleapp")), "serve", "--broker", broker]
-        command += [
+        listen = [f"tcp:{port}:interface=127.0.0.1", "--admin", f"tcp:{admin}:interface=127.0.0.1"]
+        command = [
+            str(Path(sys.executable).with_name("sampleapp")),
+            "serve",
+            "--broker",
+            url,
             "--listen",
-            f"tcp:{port}:interface=127.0.0.1",
-            "--admin",
-            f"tcp:{admin}:interface=127.0.0.1",
+            *listen,
         ]
         command += ["--callers", f"{directory}/callers.toml", "--log-format", "json"]
         command += ["--access-log", f"{directory}/access.log", "--access-log-format", "json"]
-        server = Server(command, port=port, path="live", directory=directory)
+        if cluster is not None:
+            command += ["--idempotent-topic", "payments"]
+        log = Path(directory) / "service.log"
+        server = Server(command, port=port, path="ready", directory=directory, log=log)
         try:
-            with scraped(f"http://127.0.0.1:{admin}/metrics") as scrapes:
-                publish(server, callers, rate=options.rate, minutes=options.minutes)
-            print(f"Scrapes: {dict(scrapes)}")
+            faults = run(server, callers, cluster, admin_port=admin, log=log, options=options)
             print(f"Access log: {(Path(directory) / 'access.log').stat().st_size / 2**20:.0f} MiB")
         finally:
             server.stop()
+    if faults.count:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -37,14 +37,22 @@ DEADLINE_S = 60
 class Server:
     """A process that serves HTTP on a port of its own."""
 
-    def __init__(self, command: Sequence[str], *, port: int, directory: str, path: str = "") -> None:
-        """:param path: answers with success as soon as the process serves."""
+    def __init__(
+        self, command: Sequence[str], *, port: int, directory: str, path: str = "", log: Path | None = None
+    ) -> None:
+        """
+        :param path: answers with success as soon as the process serves.
+        :param log: gets what the process prints; by default that is dropped, except its errors.
+        """
         self.port = port
         self._path = path
+        self._log = log
         self.began_s = time.perf_counter()
-        self.popen = subprocess.Popen(
-            command, cwd=directory, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        with contextlib.ExitStack() as files:
+            output = {"stdout": subprocess.DEVNULL}
+            if log is not None:
+                output = {"stdout": files.enter_context(log.open("wb")), "stderr": subprocess.STDOUT}
+            self.popen = subprocess.Popen(command, cwd=directory, start_new_session=True, **output)
         self.first_answer_s = self._wait_for_answer() - self.began_s
         self.process = self._serving_process()
 
@@ -57,7 +65,8 @@ class Server:
             with contextlib.suppress(OSError), urllib.request.urlopen(self.url + self._path):
                 return time.perf_counter()
             if self.popen.poll() is not None:
-                raise SystemExit(f"The server ended with status {self.popen.returncode}.")
+                said = "" if self._log is None else f"\n{self._log.read_text(errors='backslashreplace')}"
+                raise SystemExit(f"The server ended with status {self.popen.returncode}.{said}")
             time.sleep(0.005)
         raise SystemExit("The server does not answer.")
 
