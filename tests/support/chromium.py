@@ -109,6 +109,11 @@ class Chromium:
             time.sleep(0.05)
         return value
 
+    def choose_file(self, selector, path):
+        """Choose a file in an input of the page, as its user does in a dialog."""
+        node = self._call("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")
+        self._call("DOM.setFileInputFiles", files=[str(path)], objectId=node["result"]["objectId"])
+
     def screenshot(self, path):
         """Keep a picture of the whole page."""
         answer = self._call("Page.captureScreenshot", captureBeyondViewport=True)

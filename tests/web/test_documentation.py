@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from base64 import b64decode
 from email.message import Message
 from html.parser import HTMLParser
 from urllib.parse import urljoin
@@ -223,7 +225,7 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
         browser.open(f"{service.url}docs?url=http://other.example/&configUrl=http://other.example/")
         browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
         browser.evaluate("document.getElementById('token').value = 'sampleapp_secret'")
-        browser.evaluate("document.getElementById('no-key').click()")
+        choose(browser, key_as="")
         status, published = shown(browser, submit="message")
         assert (status, json.loads(published)) == ("200 OK", PLACE)
         assert "sampleapp_secret" not in browser.evaluate("document.getElementById('curl').textContent")
@@ -243,6 +245,15 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
         elsewhere = [url for url in browser.requests if not url.startswith((service.url, "data:image/"))]
         assert elsewhere == []
     assert "sampleapp_secret" not in service.output
+
+
+def choose(browser, **values):
+    for name, value in values.items():
+        browser.evaluate(
+            f"(() => {{ const field = document.getElementById({json.dumps(name.replace('_', '-'))});"
+            f" field.value = {json.dumps(value)};"
+            " field.dispatchEvent(new Event('change', { bubbles: true })); })()"
+        )
 
 
 def enter(browser, **values):
@@ -276,6 +287,94 @@ def test_a_person_publishes_headers_and_a_batch_and_reads_them_page_by_page(tmp_
         assert browser.complaints == []
 
 
+def records_in(service):
+    """The records of the topic of readings."""
+    with urlopen(f"{service.url}topics/readings/records") as response:
+        return [json.loads(line) for line in response]
+
+
+def bytes_of(record):
+    """The key and the content of a record that are not text."""
+    return tuple(b64decode(record[name]) for name in ("key_base64", "content_base64"))
+
+
+def run_curl_of(browser):
+    """Run the command that the page shows, as a shell does."""
+    command = browser.evaluate("document.getElementById('curl').textContent")
+    done = subprocess.run(["bash"], input=command, capture_output=True, text=True, timeout=60, check=False)
+    assert " 200 OK" in done.stdout, done
+
+
+BYTES = b"\x00\xff"
+LINE = {"topic": "readings", "key_base64": "/wA=", "content_base64": "AP8="}
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_person_publishes_bytes_alone_and_in_a_batch_and_the_curl_command_publishes_the_same(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        choose(browser, key_as="key_base64", content_as="content_base64")
+        # As programs print it, with an end of line.
+        enter(browser, key="/wA=", content="AP\n8=\n", lines=f"{json.dumps(LINE)}\n")
+        for form in ("message", "batch"):
+            assert shown(browser, submit=form)[0] == "200 OK"
+            run_curl_of(browser)
+        assert [bytes_of(record) for record in records_in(service)] == [(b"\xff\x00", BYTES)] * 4
+        status, page = shown(browser, submit="records")
+        assert (status, {bytes_of(json.loads(line)) for line in page.splitlines()}) == (
+            "200 OK",
+            {(b"\xff\x00", BYTES)},
+        )
+        assert browser.complaints == []
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("content", [b"", BYTES, BYTES * 200_000], ids=["empty", "small", "large"])
+def test_a_person_publishes_a_file_and_the_curl_command_publishes_the_same(tmp_path, content):
+    (tmp_path / "picture").write_bytes(content)
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        choose(browser, content_as="file")
+        browser.evaluate("document.getElementById('message').requestSubmit()")
+        assert browser.evaluate("document.getElementById('answer').hidden")
+        browser.choose_file("#file", tmp_path / "picture")
+        assert shown(browser, submit="message")[0] == "200 OK"
+        run_curl_of(browser)
+        found = [
+            b64decode(record["content_base64"]) if "content_base64" in record else record["content"].encode()
+            for record in records_in(service)
+        ]
+        assert found == [content] * 2
+        (tmp_path / "picture").unlink()
+        status, error = shown(browser, submit="message")
+        assert status == "Nothing was sent"
+        assert error.startswith("The file could not be read: ")
+        assert len(records_in(service)) == 2
+        # Text again: the file is no longer required.
+        choose(browser, content_as="content")
+        assert shown(browser, submit="message")[0] == "200 OK"
+        assert browser.complaints == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_file_that_is_too_large_for_a_page_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "disk").open("wb") as file:
+        file.truncate(16 * 1024 * 1024 + 1)
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.readyState === 'complete'")
+        choose(browser, content_as="file")
+        browser.choose_file("#file", tmp_path / "disk")
+        assert "16 MiB" in browser.evaluate("document.getElementById('file').validationMessage")
+        browser.evaluate("document.getElementById('message').requestSubmit()")
+        assert browser.evaluate("document.getElementById('answer').hidden")
+
+
 @pytest.mark.slow
 @needs_chromium
 def test_an_old_answer_does_not_stand_beside_what_the_page_itself_refuses(tmp_path):
@@ -297,8 +396,15 @@ def test_an_error_is_read_in_full_on_a_phone(tmp_path):
         browser.look_like(width=390)
         browser.open(f"{service.url}docs")
         browser.wait_for("document.readyState === 'complete'")
-        enter(browser, timestamp="x" * 200)
-        assert shown(browser, submit="message")[0].startswith("422 ")
+        choose(browser, key_as="key_base64", content_as="content_base64")
+        enter(browser, key="x", content="21.5", timestamp="x" * 200)
+        status, body = shown(browser, submit="message")
+        assert status.startswith("422 ")
+        pointers = [error["pointer"] for error in json.loads(body)["errors"]]
+        assert sorted(pointers) == ["/content_base64", "/key_base64", "/timestamp"]
+        # It begins in the window, although the button was pressed far above.
+        top_of_answer = "document.getElementById('status').getBoundingClientRect()"
+        assert browser.evaluate(f"{top_of_answer}.top >= 0 && {top_of_answer}.bottom < innerHeight")
         parts = ("body.scrollWidth <= body.clientWidth", "body.scrollHeight <= body.clientHeight")
         for part in parts:
             assert browser.evaluate(

@@ -23,15 +23,22 @@ function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
+// Linux takes at most 128 KiB, with a zero at the end, as one argument of a command.
+const longestArgument = 128 * 1024 - 1;
+
 function curl(method, url, headers, body) {
   const parts = [method === "GET" ? "curl -i" : `curl -i -X ${method}`];
   for (const [name, value] of Object.entries(headers)) {
     parts.push(name === "Authorization" ? '-H "Authorization: Bearer $TOKEN"' : `-H ${quoted(`${name}: ${value}`)}`);
   }
-  if (body !== undefined) {
+  const long = body !== undefined && new Blob([body]).size > longestArgument;
+  if (long) {
+    parts.push("--data-binary @-");
+  } else if (body !== undefined) {
     parts.push(`--data-raw ${quoted(body)}`);
   }
-  return [...parts, quoted(url.href)].join(" \\\n     ");
+  const command = [...parts, quoted(url.href)].join(" \\\n     ");
+  return long ? `${command} <<'END_OF_BODY'\n${body}\nEND_OF_BODY` : command;
 }
 
 function readable(text, contentType) {
@@ -75,13 +82,18 @@ async function ask(method, path, headers, body) {
   return fields;
 }
 
-function show({ outcome, status, time = "", text = "", curl }) {
+function show({ outcome, status, time = "", text = "", curl = "" }) {
   element("answer").hidden = false;
   element("answer").dataset.outcome = outcome;
   element("status").textContent = status;
   element("time").textContent = time;
   element("body").textContent = text;
   element("curl").textContent = curl;
+  element("curl").parentElement.hidden = !curl;
+  // On a phone, it is below the window.
+  if (outcome !== "waiting") {
+    element("answer").scrollIntoView({ block: "nearest" });
+  }
 }
 
 // What a field is refused for must not stand beside the answer to an earlier request.
@@ -90,9 +102,42 @@ document.addEventListener("invalid", () => {
   element("answer").hidden = true;
 }, true);
 
-element("no-key").addEventListener("change", () => {
-  element("key").disabled = element("no-key").checked;
+// The values of these two are the names of members of the message, except for no key and a file.
+element("key-as").addEventListener("change", () => {
+  element("key").disabled = element("key-as").value === "";
 });
+
+element("content-as").addEventListener("change", () => {
+  const fromFile = element("content-as").value === "file";
+  element("content").parentElement.hidden = fromFile;
+  element("file").parentElement.hidden = !fromFile;
+  // A field that is not shown must not be required.
+  element("file").disabled = !fromFile;
+});
+
+// The service takes fewer bytes, and says so. More would only fill the memory of the browser.
+const largestFile = 16 * 1024 * 1024;
+
+element("file").addEventListener("change", () => {
+  const tooLarge = element("file").files[0]?.size > largestFile;
+  element("file").setCustomValidity(tooLarge ? "This page reads files of up to 16 MiB." : "");
+});
+
+// Returns a promise of the bytes of a file, in base64.
+function base64Of(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener("load", () => resolve(reader.result.slice(reader.result.indexOf(",") + 1)));
+    reader.addEventListener("error", () => reject(reader.error));
+    reader.readAsDataURL(file);
+  });
+}
+
+// Returns what is entered; of base64 without white space, since many programs break it into lines.
+function entered(name) {
+  const text = element(name).value;
+  return element(`${name}-as`).value.endsWith("_base64") ? text.replace(/\s+/g, "") : text;
+}
 
 // Returns headers from lines of "name: value".
 function headersOf(text) {
@@ -122,12 +167,17 @@ element("headers").addEventListener("input", () => {
   element("headers").setCustomValidity(fault);
 });
 
+// Returns the message; without its content if that is in a file.
 function message() {
   const made = { topic: element("topic").value };
-  if (!element("no-key").checked) {
-    made.key = element("key").value;
+  const keyAs = element("key-as").value;
+  if (keyAs) {
+    made[keyAs] = entered("key");
   }
-  made.content = element("content").value;
+  const contentAs = element("content-as").value;
+  if (contentAs !== "file") {
+    made[contentAs] = entered("content");
+  }
   const headers = headersOf(element("headers").value);
   if (Object.keys(headers).length) {
     made.headers = headers;
@@ -139,9 +189,21 @@ function message() {
   return made;
 }
 
-element("message").addEventListener("submit", (event) => {
+element("message").addEventListener("submit", async (event) => {
   event.preventDefault();
-  ask("POST", "messages", { "Content-Type": "application/json" }, JSON.stringify(message()));
+  const made = message();
+  if (element("content-as").value === "file") {
+    asked += 1;
+    show({ outcome: "waiting", status: "Reading the file…" });
+    try {
+      made.content_base64 = await base64Of(element("file").files[0]);
+    } catch (error) {
+      const text = `The file could not be read: ${error.message}`;
+      show({ outcome: "wrong", status: "Nothing was sent", text });
+      return;
+    }
+  }
+  ask("POST", "messages", { "Content-Type": "application/json" }, JSON.stringify(made));
 });
 
 element("batch").addEventListener("submit", (event) => {
