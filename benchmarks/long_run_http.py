@@ -104,9 +104,9 @@ class Connection:
     def ask(self, asked: bytes, on_answer: Callable[[Answer], None]) -> None:
         assert self._on_answer is None
         self._request, self._on_answer, self._last_s = asked, on_answer, time.perf_counter()
-        if self._socket is None:
-            self._open()
         try:
+            if self._socket is None:
+                self._open()
             self._socket.sendall(asked)
         except OSError as error:
             self._fail(f"failed while a request was sent ({error})")
@@ -209,6 +209,7 @@ class EventStream:
         self._on_refused = on_refused
         self._on_fault = on_fault
         self._last_event_id: str | None = None
+        self._socket: socket.socket | None = None
         loop.call_each(5, self._check_silence)
         self._open()
 
@@ -221,7 +222,12 @@ class EventStream:
         self._chunked = bytearray()
         self._events = b""
         self._last_s = time.perf_counter()
-        self._socket: socket.socket | None = socket.create_connection(("127.0.0.1", self._port))
+        try:
+            self._socket = socket.create_connection(("127.0.0.1", self._port))
+        except OSError as error:
+            self._on_fault(f"The stream {self._path} could not be opened: {error}")
+            self._loop.call_later(1, self._open)
+            return
         self._socket.settimeout(0)
         self._socket.sendall(request("GET", self._path, headers))
         self._loop.watch(self._socket, self._on_data)

@@ -1,5 +1,5 @@
 """
-What the service has said about each record, and whether all of it agrees.
+Compares all that the service says about each record: its answers, its pages and its streams.
 
 Records have numbers, from which their keys and contents follow. So a byte is enough to remember one.
 """
@@ -18,13 +18,15 @@ OVERDUE_S = 120
 STALE_S = 60
 """So long may be between the answer to a reading and its value in the readings."""
 READINGS = 20
+OBSERVERS = ("version 1", "version 2", "changes")
+"""The ways in which the readings are read, each of which is checked for itself."""
 
 _DICE = random.Random(1)
 _TEXT = "".join(_DICE.choices('abcdefghijklmnopqrstuvwxyz     0123456789"\\/<&üñ日😀\u2028', k=400))
 
 
 class Faults:
-    """What was not as it should be: the first of it is printed, all of it is counted."""
+    """Failed checks: all are counted, and the first ones are printed."""
 
     PRINTED = 30
 
@@ -40,7 +42,7 @@ class Faults:
 
 
 class Ledger:
-    """The records of one topic: each has to be answered, and read once in pages and once in a stream."""
+    """The records of one topic: each must be answered, and read once in pages and once in a stream."""
 
     def __init__(self, topic: str, faults: Faults, *, has_keys: bool = True) -> None:
         self.topic = topic
@@ -60,7 +62,7 @@ class Ledger:
         return sum(1 for n, _ in self._places.values() if not self._is_settled(n))
 
     def counts(self) -> Counter[str]:
-        """How many records have been answered and read."""
+        """The number of records that were answered, and that were read."""
         names = {ANSWERED: "answered", PAGED: "in pages", STREAMED: "in streams", UNKNOWN: "unknown"}
         counts: Counter[str] = Counter()
         for state, count in Counter(self._states).items():
@@ -107,7 +109,7 @@ class Ledger:
         self._meet(n, bit, place)
 
     def sweep(self) -> None:
-        """Look for what is missing, and forget what is complete."""
+        """Report records that are overdue, and forget complete ones."""
         now_s = time.perf_counter()
         for place, (n, since_s) in list(self._places.items()):
             if self._is_settled(n):
@@ -153,7 +155,7 @@ class Readings:
         self.sent = 0
         self._faults = faults
         self._acknowledged: dict[int, list[tuple[float, int]]] = {n: [] for n in range(READINGS)}
-        self._seen: dict[str, dict[int, int]] = {}
+        self._seen: dict[str, dict[int, int]] = {observer: {} for observer in OBSERVERS}
 
     def new(self) -> int:
         self.sent += 1
@@ -171,9 +173,9 @@ class Readings:
         self._acknowledged[n % READINGS].append((time.perf_counter(), n))
 
     def see(self, observer: str, value: float, key: str | None = None) -> None:
-        """:param observer: a way in which the readings are read, each of which is checked for itself."""
+        """:param observer: one of `OBSERVERS`."""
         n = int(value * 4)
-        seen = self._seen.setdefault(observer, {})
+        seen = self._seen[observer]
         if n / 4 != value or n >= self.sent or (key is not None and key != self.key(n)):
             self._faults.add(f"{observer}: the reading {key} never had the value {value}.")
         elif n < seen.get(n % READINGS, 0):
@@ -183,7 +185,7 @@ class Readings:
         seen[n % READINGS] = n
 
     def sweep(self) -> None:
-        """Look for values that everybody should have seen by now."""
+        """Report values that an observer has not seen in time."""
         expected_before_s = time.perf_counter() - STALE_S
         for reading, acknowledged in self._acknowledged.items():
             while acknowledged and acknowledged[0][0] < expected_before_s:

@@ -34,6 +34,7 @@ __all__ = [
     "Stream",
     "Traffic",
     "Values",
+    "Visitor",
 ]
 
 HOOKS = ("github", "standard")
@@ -43,7 +44,7 @@ Check = Callable[[Answer], None]
 
 
 class Traffic:
-    """What all callers share: the loop, the service's port, and what is counted."""
+    """The things that all callers share: the loop, the service's ports, tokens, and counts of answers."""
 
     def __init__(self, *, port: int, admin_port: int, tokens: dict[str, str], faults: Faults) -> None:
         self.loop = Loop()
@@ -75,7 +76,7 @@ class Traffic:
 
 
 class Requests(Protocol):
-    """A kind of requests, and what is expected of their answers."""
+    """A kind of requests, with a check of each answer."""
 
     kind: str
 
@@ -253,8 +254,9 @@ class KeyedMessages(Published):
         self.replayed = 0
 
     @property
-    def is_idle(self) -> bool:
-        return not self._again
+    def is_published(self) -> bool:
+        """All records that had to be sent again for want of an answer have been sent."""
+        return all(first is not None for _, first in self._again)
 
     def new(self) -> tuple[bytes, Check]:
         is_again = bool(self._again)
@@ -332,6 +334,23 @@ class Collection:
                 self._readings.see("version 2", each["value"], each["id"])
             else:
                 self._readings.see("version 1", each)
+
+
+class Visitor:
+    """A caller whose token is in the callers file for a minute only."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._new, self._old = traffic.connection(), traffic.connection()
+
+    def visit(self, new_token: str, old_token: str) -> None:
+        """Try both tokens: only the new one is valid."""
+        self._ask(self._new, "visitor", new_token, 200)
+        self._ask(self._old, "visitor of the minute before", old_token, 401)
+
+    def _ask(self, connection: Connection, kind: str, token: str, expected: int) -> None:
+        asked = request("GET", "/topics", {"Authorization": f"Bearer {token}"})
+        connection.ask(asked, lambda answer: self._traffic.count(kind, answer, expected))
 
 
 class Changes:
@@ -457,7 +476,7 @@ class Stream:
 
 
 class Scraper:
-    """`GET /metrics`, each line of which has to be a comment or end in a number."""
+    """`GET /metrics` each second: each line must be a comment or end in a number."""
 
     kind = "metrics"
 
