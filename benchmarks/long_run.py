@@ -188,7 +188,7 @@ class Log:
     def read(self) -> None:
         *lines, self._part = (self._part + self._file.read()).split("\n")
         for line in lines:
-            if "Traceback" in line or "Unhandled" in line:
+            if "Traceback" in line or "Unhandled" in line or '"level": "critical"' in line:
                 self._faults.add(f"In the log of the service: {line}")
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 entry = json.loads(line)
@@ -205,6 +205,7 @@ class Table:
         self._minute = 0
         self._cpu_s = server.cpu_s()
         self._own_cpu_s = time.process_time()
+        self._last_s = time.perf_counter()
         self._before: Counter[tuple[str, int]] = Counter()
         print(f"RSS at the start: {self.memory[0][1]:.1f} MiB")
         print(
@@ -214,6 +215,7 @@ class Table:
 
     def add_line(self) -> None:
         self._minute += 1
+        passed_s, self._last_s = time.perf_counter() - self._last_s, time.perf_counter()
         used_s, self._cpu_s = self._server.cpu_s() - self._cpu_s, self._server.cpu_s()
         own_s, self._own_cpu_s = time.process_time() - self._own_cpu_s, time.process_time()
         waited_s = sorted(self._traffic.waited_s)
@@ -233,8 +235,8 @@ class Table:
         if self._minute % 30 == 0 or self._minute == 1:
             self.memory.append((self._minute, mib))
         print(
-            f"{self._minute:6} {len(waited_s) / 60:8.0f} {p50:7.1f} {p99:7.1f} {most:7.0f} "
-            f"{100 * used_s / 60:6.0f} {mib:6.1f} {100 * own_s / 60:6.0f}  {others or ''}",
+            f"{self._minute:6} {len(waited_s) / passed_s:8.0f} {p50:7.1f} {p99:7.1f} {most:7.0f} "
+            f"{100 * used_s / passed_s:6.0f} {mib:6.1f} {100 * own_s / passed_s:6.0f}  {others or ''}",
             flush=True,
         )
 
