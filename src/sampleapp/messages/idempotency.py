@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -85,8 +85,7 @@ class IdempotencyScope:
         :param caller: the name of the caller; empty for callers without credentials.
         :param key: see `parse_idempotency_key`.
         """
-        self._digest = sha256()
-        _add(self._digest, caller.encode("utf-8", "surrogatepass"), key.encode("ascii"))
+        self._begin = _part(caller.encode("utf-8", "surrogatepass")) + _part(key.encode("ascii"))
 
     def identity(
         self,
@@ -107,16 +106,16 @@ class IdempotencyScope:
         :param timestamp_ms: the time that the message gives, in milliseconds since the epoch; ``None`` if it
             gives none.
         """
-        id_digest = self._digest.copy()
-        _add(id_digest, b"%d" % number, topic.encode("ascii"))
-        fingerprint = sha256()
         time = None if timestamp_ms is None else b"%d" % timestamp_ms
-        _add(fingerprint, key, value, time)
+        content = [_part(key), _part(value), _part(time)]
         # They are made of members of a JSON object or of fields of HTTP, neither of which have an order: a
         # client or a proxy may send them in another one each time.
-        for name, content in sorted(headers):
-            _add(fingerprint, name.encode("utf-8", "surrogatepass"), content)
-        return RecordIdentity(id=id_digest.digest(), fingerprint=fingerprint.digest())
+        for name, header in sorted(headers):
+            content += _part(name.encode("utf-8", "surrogatepass")), _part(header)
+        return RecordIdentity(
+            id=sha256(self._begin + _part(b"%d" % number) + _part(topic.encode("ascii"))).digest(),
+            fingerprint=sha256(b"".join(content)).digest(),
+        )
 
     def record_of(self, message: Message, number: int, *, now_ms: int, trace: RecordHeaders = ()) -> Record:
         """
@@ -145,9 +144,6 @@ class IdempotencyScope:
         return replace(record, identity=identity)
 
 
-def _add(digest: Any, *parts: bytes | None) -> None:
+def _part(part: bytes | None) -> bytes:
     # The length in front of each part keeps different lists of parts apart.
-    for part in parts:
-        digest.update(b"-" if part is None else b"%d:" % len(part))
-        if part is not None:
-            digest.update(part)
+    return b"-" if part is None else b"%d:%b" % (len(part), part)
