@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from sampleapp.access.signatures import FIXED_SCHEMES
 from sampleapp.messages.request_headers import NotRecordable, RecordedFields, check_recorded_name
 from sampleapp.web.server import Fields
 
 SECRETS = [
     *["Authorization", "Cookie", "Proxy-Authorization", "Connection", "Transfer-Encoding", "TE", "Upgrade"],
-    *["X-Hub-Signature-256", "X-Hub-Signature", "Stripe-Signature", "X-Slack-Signature", "Webhook-Signature"],
+    *[scheme.field for scheme in FIXED_SCHEMES.values()],
+    # GitHub's older one, with SHA-1.
+    "X-Hub-Signature",
     *["Idempotency-Fingerprint", "traceparent", "tracestate", "Keep-Alive", "Trailer", "Content-Length"],
 ]
 
