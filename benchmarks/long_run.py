@@ -71,6 +71,7 @@ DOWN_S = 20
 SETTLING_S = 15
 """So long 503 and 504 are permitted after all replicas are in sync again."""
 CATCH_UP_S = 120
+HANG_UP_S = 45
 RELOAD_S = 10
 """The service reads a callers file again within 5 s of a change."""
 
@@ -283,6 +284,8 @@ def run(
     pages = [Pages(traffic, ledger) for ledger in ledgers.values()]
     streams = [Stream(traffic, ledger) for ledger in ledgers.values()]
     changes = Changes(traffic, readings)
+    # The others stay until the service ends them.
+    loop.call_each(HANG_UP_S, streams[0].stream.hang_up)
     visitor = Visitor(traffic)
     Scraper(traffic)
     restarts = None
@@ -324,13 +327,15 @@ def run(
     for topic, ledger in ledgers.items():
         if ledger.open:
             faults.add(f"{topic}: {ledger.open} records are incomplete at the end.")
-    _show(table, traffic, ledgers, service_log)
-    print(f"Streams opened: {sum(each.stream.opened for each in [*streams, changes])}")
-    print(f"Records verified in pages: {sum(each.records.count for each in pages)}")
-    print(f"Records verified in streams: {sum(each.records.count for each in streams)}")
-    print(f"Answers that were replayed for an Idempotency-Key: {keyed.replayed}")
-    print(f"Restarts of a node: {restarts.count if restarts else 0}")
-    print(f"Faults: {faults.count}", flush=True)
+    totals = {
+        "Streams opened": sum(each.stream.opened for each in [*streams, changes]),
+        "Records verified in pages": sum(each.records.count for each in pages),
+        "Records verified in streams": sum(each.records.count for each in streams),
+        "Answers replayed for an Idempotency-Key": keyed.replayed,
+        "Nodes ended and started again": restarts.count if restarts else 0,
+        "Faults": faults.count,
+    }
+    _show(table, traffic, ledgers, service_log, totals)
     return faults
 
 
@@ -339,7 +344,9 @@ def _run_for(loop: Loop, seconds: float, *, until: Callable[[], bool] = lambda: 
     loop.run_while(lambda: time.perf_counter() < end_s and not until())
 
 
-def _show(table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log) -> None:
+def _show(
+    table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log, totals: dict[str, int]
+) -> None:
     print("\nRSS: " + ", ".join(f"{mib:.1f} MiB after {minute:g} minutes" for minute, mib in table.memory))
     print("Answers:")
     for (kind, status), count in sorted(traffic.statuses.items()):
@@ -351,6 +358,8 @@ def _show(table: Table, traffic: Traffic, ledgers: dict[str, Ledger], log: Log) 
     print("Log of the service:")
     for message, count in log.messages.most_common(20):
         print(f"    {count:>7,} {message}")
+    for name, total in totals.items():
+        print(f"{name}: {total:,}", flush=True)
 
 
 def main() -> None:

@@ -213,6 +213,10 @@ class EventStream:
         loop.call_each(5, self._check_silence)
         self._open()
 
+    def hang_up(self) -> None:
+        """Leave in the middle, and come back."""
+        self._come_back()
+
     def _open(self) -> None:
         headers = {**self._headers, "Accept": "text/event-stream"}
         if self._last_event_id is not None:
