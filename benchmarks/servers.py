@@ -38,11 +38,19 @@ class Server:
     """A process that serves HTTP on a port of its own."""
 
     def __init__(
-        self, command: Sequence[str], *, port: int, directory: str, path: str = "", log: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        port: int,
+        directory: str,
+        path: str = "",
+        log: Path | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
         """
         :param path: answers with success as soon as the process serves.
         :param log: gets what the process prints; by default that is dropped, except its errors.
+        :param descriptors: open files that the process gets, too.
         """
         self.port = port
         self._path = path
@@ -52,7 +60,9 @@ class Server:
             output = {"stdout": subprocess.DEVNULL}
             if log is not None:
                 output = {"stdout": files.enter_context(log.open("wb")), "stderr": subprocess.STDOUT}
-            self.popen = subprocess.Popen(command, cwd=directory, start_new_session=True, **output)
+            self.popen = subprocess.Popen(
+                command, cwd=directory, start_new_session=True, pass_fds=descriptors, **output
+            )
         self.first_answer_s = self._wait_for_answer() - self.began_s
         self.process = self._serving_process()
 
