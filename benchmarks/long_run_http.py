@@ -62,6 +62,14 @@ class Loop:
                     key.data()
 
 
+def _received(connected: socket.socket) -> bytes:
+    """What has come; nothing if the connection was closed or reset."""
+    try:
+        return connected.recv(1 << 18)
+    except OSError:
+        return b""
+
+
 class Answer(NamedTuple):
     """A whole answer; its status is 0 where the connection has failed instead."""
 
@@ -117,10 +125,7 @@ class Connection:
         self._loop.watch(self._socket, self._on_data)
 
     def _on_data(self) -> None:
-        try:
-            data = self._socket.recv(1 << 18)
-        except OSError:
-            data = b""
+        data = _received(self._socket)
         if not data:
             if self._on_answer is not None:
                 self._fail("was closed without a whole answer")
@@ -237,10 +242,7 @@ class EventStream:
         self._loop.watch(self._socket, self._on_data)
 
     def _on_data(self) -> None:
-        try:
-            data = self._socket.recv(1 << 18)
-        except OSError:
-            data = b""
+        data = _received(self._socket)
         if not data:
             self._on_fault(f"The stream {self._path} was cut.")
             self._come_back()

@@ -85,7 +85,7 @@ class IdempotencyScope:
         :param caller: the name of the caller; empty for callers without credentials.
         :param key: see `parse_idempotency_key`.
         """
-        self._begin = _part(caller.encode("utf-8", "surrogatepass")) + _part(key.encode("ascii"))
+        self._prefix = _part(caller.encode("utf-8", "surrogatepass")) + _part(key.encode("ascii"))
 
     def identity(
         self,
@@ -113,7 +113,7 @@ class IdempotencyScope:
         for name, header in sorted(headers):
             content += _part(name.encode("utf-8", "surrogatepass")), _part(header)
         return RecordIdentity(
-            id=sha256(self._begin + _part(b"%d" % number) + _part(topic.encode("ascii"))).digest(),
+            id=sha256(self._prefix + _part(b"%d" % number) + _part(topic.encode("ascii"))).digest(),
             fingerprint=sha256(b"".join(content)).digest(),
         )
 
