@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -132,7 +133,20 @@ class Admin:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Make an offset the first one of its partition."""
-        self._done(self._client.delete_records([TopicPartition(topic, partition, before)]))
+
+        def deleted() -> bool:
+            # librdkafka sends this to the leader that it knows, and after an election does not ask for the
+            # new one by itself.
+            self._metadata()
+            try:
+                self._done(self._client.delete_records([TopicPartition(topic, partition, before)]))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+                return False
+            return True
+
+        wait_until(deleted, f"records of {topic} can be deleted")
 
     def elect(self, topic: str, *, partitions: Sequence[int], unclean: bool = False) -> None:
         """Have the preferred replicas, or any that are alive, lead."""
@@ -146,26 +160,39 @@ class Admin:
         assert not refused, refused
 
     def rule(self, topic: str, user: str, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
-        """Say what a user may do with a topic; whatever is not said is denied then."""
-        self._done(
-            self._client.create_acls(
-                [
-                    AclBinding(
-                        ResourceType.TOPIC,
-                        topic,
-                        ResourcePatternType.LITERAL,
-                        f"User:{user}",
-                        "*",
-                        AclOperation[operation],
-                        permission,
-                    )
-                    for operations, permission in (
-                        (allow, AclPermissionType.ALLOW),
-                        (deny, AclPermissionType.DENY),
-                    )
-                    for operation in operations
-                ]
+        """
+        Say what a user may do with a topic, and wait until a broker knows.
+
+        Whatever is not said is denied then.
+        """
+        permissions = (AclPermissionType.ALLOW, allow), (AclPermissionType.DENY, deny)
+        rules = [
+            AclBinding(
+                ResourceType.TOPIC,
+                topic,
+                ResourcePatternType.LITERAL,
+                f"User:{user}",
+                "*",
+                AclOperation[operation],
+                permission,
             )
+            for permission, operations in permissions
+            for operation in operations
+        ]
+        self._done(self._client.create_acls(rules))
+        # With KRaft it is the controller that has made them: a broker hears of them afterwards.
+        of_this_topic = AclBindingFilter(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        wait_until(
+            lambda: set(rules) <= set(self._client.describe_acls(of_this_topic).result(_TIMEOUT_S)),
+            f"the rules for {topic} are known",
         )
 
     def set_password(self, user: str, password: str) -> None:
