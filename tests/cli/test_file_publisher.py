@@ -57,7 +57,7 @@ class Publisher:
         self.waiting.pop(0).errback(error)
 
     def acknowledge(self):
-        self.waiting.pop(0).callback(PLACE)
+        self.waiting.pop(0).callback([PLACE])
 
 
 def publishing(
@@ -84,7 +84,7 @@ def publishing(
             in_flight=in_flight,
             clock=clock or Clock(),
             progress=progress,
-            is_idempotent=is_idempotent,
+            key_seed="" if is_idempotent else None,
             is_base64=is_base64,
         )
     )
@@ -154,7 +154,7 @@ def test_what_all_lines_have_in_common_is_in_each_message():
     class Taking(Publisher):
         def publish_many(self, messages, *, idempotency_key=None):
             self.messages = messages
-            return succeed(None)
+            return succeed([PLACE] * len(messages))
 
     publisher = Taking()
     common = {"topic": "t", "key": "k", "headers": {"h": "v"}, "timestamp_ms": 7}
@@ -171,6 +171,12 @@ def test_what_all_lines_have_in_common_is_in_each_message():
     assert [message.content for message in publisher.messages] == ["1", ""]
     for message, (name, value) in itertools.product(publisher.messages, common.items()):
         assert getattr(message, name) == value
+
+
+def test_the_same_keys_of_records_as_text_and_as_base64_make_different_keys():
+    assert keys_of(b"1\n", template=Template(topic="t", key="QUJD")) != keys_of(
+        b"1\n", template=Template(topic="t", key=b"ABC")
+    )
 
 
 def test_the_same_lines_as_text_and_as_base64_have_different_keys():
@@ -668,10 +674,15 @@ def test_a_batch_with_a_key_is_given_up_after_the_time_for_which_lines_wait():
     [ServiceUnreachable("Nothing there."), refusal(503), TooManyRequests(problem(429)), refusal(422)],
     ids=["unreachable", "busy", "too much", "refused"],
 )
-def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(last):
+@pytest.mark.parametrize(
+    "first",
+    [AnswerLost("Cut."), PartlyPublished(problem(504), results=[PLACE, refusal(503)])],
+    ids=["cut", "published in part"],
+)
+def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(first, last):
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
-    publisher.refuse(AnswerLost("Cut."))
+    publisher.refuse(first)
     clock.advance(1)
     for _ in range(400):
         if publisher.waiting:

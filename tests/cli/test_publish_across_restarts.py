@@ -139,7 +139,8 @@ def test_a_file_with_idempotency_keys_is_completed_by_the_same_command_after_kil
                 service.kill()
                 service = LiveService(directory=tmp_path)
         with Watched(service, *command) as completing:
-            assert completing.end() == (0, [f"Published {LINES} lines, 0 failed."])
+            status, sentences = completing.end()
+            assert (status, sentences[0]) == (0, f"Published {LINES} lines, 0 failed.")
         contents = [content for _, content in stored(service, "t")]
     finally:
         service.kill()

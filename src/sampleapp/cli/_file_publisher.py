@@ -30,7 +30,7 @@ from sampleapp.client import (
     Unauthorized,
     UnexpectedAnswer,
 )
-from sampleapp.model import RecordMetadata
+from sampleapp.model import RecordMetadata, ReplayedRecord
 
 __all__ = ["publish_lines"]
 
@@ -67,7 +67,7 @@ async def publish_lines(
     in_flight: int,
     clock: IReactorTime,
     progress: Callable[[Report], None],
-    is_idempotent: bool = False,
+    key_seed: str | None = None,
     is_base64: bool = False,
 ) -> Report:
     """
@@ -82,8 +82,9 @@ async def publish_lines(
     :param in_flight: the maximum number of requests at one time; 1 keeps the order of the lines.
     :param clock: times the pauses before lines are sent again.
     :param progress: is called when the outcome of lines is known, and when lines must wait.
-    :param is_idempotent: send an idempotency key with each batch, made from the message that the lines share,
-        the lines, and their numbers. So a batch may be sent again, also by another call for the same file.
+    :param key_seed: send an idempotency key with each batch, made from this text, the message that the lines
+        share, the lines, and their numbers. So a batch may be sent again, also by another call for the same
+        file with the same text. ``None``: send no keys.
     :param is_base64: each line is base64 of the message's content.
     :return: the outcome of the lines.
     """
@@ -94,7 +95,7 @@ async def publish_lines(
         in_flight=in_flight,
         clock=clock,
         progress=progress,
-        is_idempotent=is_idempotent,
+        key_seed=key_seed,
         is_base64=is_base64,
     )
     return await publisher.run()
@@ -140,7 +141,7 @@ class _Publisher:
         in_flight: int,
         clock: IReactorTime,
         progress: Callable[[Report], None],
-        is_idempotent: bool,
+        key_seed: str | None,
         is_base64: bool,
     ) -> None:
         self._client = client
@@ -148,7 +149,7 @@ class _Publisher:
         self._source = source
         self._workers = in_flight
         self._progress = progress
-        self._is_idempotent = is_idempotent
+        self._key_seed = key_seed
         self._is_base64 = is_base64
         self._report = Report()
         self._pace = Pace(clock, self._report)
@@ -232,9 +233,9 @@ class _Publisher:
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
         messages = self._messages(parcel)
-        key = _idempotency_key(messages, parcel, is_base64=self._is_base64) if self._is_idempotent else None
+        key = None if self._key_seed is None else _idempotency_key(self._key_seed, messages, parcel)
         try:
-            await self._client.publish_many(messages, idempotency_key=key)
+            places = await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedAnswer) as error:
@@ -246,6 +247,8 @@ class _Publisher:
         except CancelledError:
             return self._settle(parcel, [None] * len(parcel.lines))
         self._report.published += len(parcel.lines)
+        if isinstance(places[0], ReplayedRecord) and not parcel.in_doubt:
+            self._report.published_before += len(parcel.lines)
         self._pace.record_success()
         return []
 
@@ -284,7 +287,7 @@ class _Publisher:
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:
         """Report the outcomes of lines; return the lines to send again."""
-        if self._is_idempotent and (whole := self._whole_again(parcel, outcomes)) is not None:
+        if self._key_seed is not None and (whole := self._whole_again(parcel, outcomes)) is not None:
             return [whole]
         report = self._report
         again: list[tuple[int, ClientError]] = []
@@ -305,13 +308,13 @@ class _Publisher:
         keeps_order = self._workers == 1
         allowed: list[int] = []
         for index, error in again:
-            if keeps_order and index < latest and not self._is_idempotent:
+            if keeps_order and index < latest and self._key_seed is None:
                 report.fail(
                     parcel.lines[index].number,
                     f"{parcel.with_line_numbers(str(error))} Not sent again, since a later line may have "
                     "been published.",
                 )
-            elif not self._is_idempotent and self._pace.schedule_retry(error):
+            elif self._key_seed is None and self._pace.schedule_retry(error):
                 allowed.append(index)
             else:
                 self._fail(parcel, index, error)
@@ -325,7 +328,11 @@ class _Publisher:
         if not retriable or not self._pace.schedule_retry(retriable[0]):
             return None
         self._progress(self._report)
-        in_doubt = parcel.in_doubt or any(error.possibly_published for error in errors)
+        in_doubt = (
+            parcel.in_doubt
+            or len(errors) < len(outcomes)
+            or any(error.possibly_published for error in errors)
+        )
         return structs.replace(parcel, in_doubt=in_doubt)
 
     def _fail_for_good(self, parcel: _Parcel, index: int, error: ClientError) -> None:
@@ -354,11 +361,11 @@ def _concerns_all_lines(error: ClientError) -> bool:
     return isinstance(error, Unauthorized | Forbidden)
 
 
-def _idempotency_key(messages: Sequence[Message], parcel: _Parcel, *, is_base64: bool) -> str:
+def _idempotency_key(seed: str, messages: Sequence[Message], parcel: _Parcel) -> str:
     numbers = [line.number for line in parcel.lines]
     # Bytes and their base64 as text are encoded alike.
-    content = (messages, numbers, "base64") if is_base64 else (messages, numbers)
-    return sha256(msgspec.json.encode(content)).hexdigest()
+    kinds = [type(value).__name__ for value in (messages[0].key, messages[0].content)]
+    return sha256(msgspec.json.encode((seed, kinds, messages, numbers))).hexdigest()
 
 
 def _faults_by_line(error: ProblemError, *, count: int) -> dict[int, str]:

@@ -156,8 +156,9 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
     is_flag=True,
     help="Send an idempotency key, so that a request whose outcome is not known is repeated without "
     "publishing twice. With --lines FILE, the keys depend only on the lines, their numbers, --key, --header "
-    "and --timestamp: after an interruption, the same command publishes the rest of the unchanged file. On "
-    "Kafka, the topic needs --idempotent-topic of the service.",
+    "and --timestamp: after an interruption, the same command publishes the rest of the unchanged file. "
+    "Another file with equal lines counts as the same file. On Kafka, the topic needs --idempotent-topic of "
+    "the service.",
 )
 @click.option(
     "--raw",
@@ -365,16 +366,26 @@ def _publish_lines(
                 in_flight=requests,
                 clock=reactor,
                 progress=progress,
-                is_idempotent=is_idempotent,
+                key_seed=_key_seed(is_idempotent=is_idempotent, is_repeatable=is_repeatable),
                 is_base64=is_base64,
             )
         for sentence in report.sentences():
             note(sentence)
         if is_repeatable and not report.complete:
-            note("You can run the same command again: if the file is unchanged, no line is published twice.")
+            note(
+                "You can run the same command again: if neither the file nor a limit of the service has "
+                "changed, no line is published twice."
+            )
         if report.interrupted:
             raise click.exceptions.Exit(INTERRUPTED)
         if not report.complete:
             raise click.exceptions.Exit(1)
 
     run(command)
+
+
+def _key_seed(*, is_idempotent: bool, is_repeatable: bool) -> str | None:
+    if not is_idempotent:
+        return None
+    # The lines of two pipes may be equal and yet be meant to be published twice, such as a heartbeat.
+    return "" if is_repeatable else _new_idempotency_key()

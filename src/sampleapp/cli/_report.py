@@ -15,6 +15,8 @@ class Report:
 
     def __init__(self) -> None:
         self.published = 0
+        self.published_before = 0
+        """Lines of ``published`` in batches that an earlier run had published as a whole."""
         self.failed = 0
         self.finished_bytes = 0
         """Bytes of the file in lines whose outcome is known."""
@@ -74,6 +76,11 @@ class Report:
             yield f"Nothing was sent for {_seconds(self.waited_s)} in all: the service was busy or away."
         lines = "line" if self.published == 1 else "lines"
         yield f"Published {self.published} {lines}, {self.failed} failed."
+        if self.published_before:
+            yield (
+                f"At least {self.published_before} of them had been published before, by a run with equal "
+                "lines, and were not published again."
+            )
 
 
 def _seconds(duration_s: float) -> str:
