@@ -86,7 +86,7 @@ def test_everything_about_a_hook_can_be_chosen():
                 {**HOOK, "secret_files": f'["a", "{itself}"]'},
                 "line 4: hooks.h.secret_files[2] seems to be a secret itself; write it to a file, and ",
             )
-            for itself in ("whsec_" + "A" * 40, "0123456789abcdef" * 2)
+            for itself in ("whsec_" + "A" * 40, "0123456789abcdef" * 2, "c2VjcmV0IG9mIGEgd2ViaG9vaw==")
         ),
         (
             {**HOOK, "tolerance": "300"},

@@ -339,6 +339,11 @@ def test_a_header_can_have_the_key(service):
     assert json.loads(response.body)["errors"][0]["pointer"] == "/X-Meter"
 
 
+def test_the_challenge_of_slack_is_refused_with_a_query_as_its_events_would_be(service):
+    body = b'{"type": "url_verification", "challenge": "x"}'
+    assert_problem(post(service, "slack", signed("slack", body), body, query="?team=1"), 422)
+
+
 def test_a_query_means_nothing_and_is_refused(service):
     response = post(service, "github", signed("github", BODY), query="?key=1&x")
     assert_problem(response, 422)

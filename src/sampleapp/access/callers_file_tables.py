@@ -29,6 +29,8 @@ __all__ = [
     "require_known",
 ]
 
+# Of tokens, and of secrets of Standard Webhooks.
+_PREFIXES: Final = (PREFIX, "whsec_")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _WRONG_KIND: Final = re.compile(r"Expected `(?P<wanted>\w+)(?: \| null)?`, got `(?P<got>\w+)`")
 _MISSING: Final = re.compile("Object missing required field `(?P<member>.+?)`")
@@ -107,9 +109,10 @@ def in_words(path: Path) -> str:
         else:
             # JSON quotes as TOML does.
             key = step if _BARE_KEY.fullmatch(step) else json.dumps(step)
-            if PREFIX in key:
-                # Do not repeat a token that is in the wrong place.
-                key = f"{PREFIX}…"
+            for prefix in _PREFIXES:
+                if prefix in key:
+                    # Do not repeat a token or a secret that is in the wrong place.
+                    key = f"{prefix}…"
             words += f".{key}" if words else key
     return words
 

@@ -47,8 +47,8 @@ _MOST_TOLERANCE_S: Final = 86_400.0
 # RFC 9110, section 5.6.2.
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PREFIX: Final = re.compile(r"[!-~]{1,100}")
-# As senders show them, or as they are often made: 128 bits or more in hexadecimal.
-_SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}", re.DOTALL)
+# As senders show them, or as they are often made: 128 bits or more in hexadecimal, or in base64 with padding.
+_SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}|[A-Za-z0-9+/_-]{22,}={1,2}", re.DOTALL)
 _NOT_FOR_SIGNATURES: Final = frozenset(
     {"authorization", "cookie", "host", "connection", "content-length", "transfer-encoding", "content-type"}
 )

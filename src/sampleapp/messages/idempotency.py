@@ -79,7 +79,7 @@ def _own_fingerprint() -> InvalidMessage:
             Fault(
                 f"/headers/{FINGERPRINT_HEADER}",
                 f'The header "{FINGERPRINT_HEADER}" is reserved in a request with an Idempotency-Key: the '
-                "service adds it to the record. Omit the header, or the key.",
+                "service may add it to the record. Omit the header, or the key.",
             )
         ]
     )

@@ -73,7 +73,7 @@ def _malformed(text: bytes, source: str, error: Exception) -> MalformedMessage:
             f"The {source} is not UTF-8: see byte 0x{text[error.start]:02x} at offset {error.start}."
         )
     if isinstance(error, RecursionError):
-        return MalformedMessage(f"The {source} is nested too deeply; a message has two levels at most.")
+        return MalformedMessage(f"The {source} is nested too deeply.")
     if not text.strip():
         return MalformedMessage(
             f'The {source} is empty; send a JSON object such as {{"topic": "readings", "content": "21.5"}}.'

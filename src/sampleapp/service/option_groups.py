@@ -84,12 +84,13 @@ GROUPS: Final = (
                 name="record-header",
                 value="NAME",
                 is_repeatable=True,
-                help="Header of requests to /topics/{topic} that becomes a header of the record, or the "
-                "beginning of names, such as X-GitHub-*. Content-Type always becomes one.",
+                help="Header of requests to /topics/{topic} and of hooks that becomes a header of the "
+                "record, or the beginning of names, such as X-GitHub-*. Content-Type is kept without this "
+                "option.",
             ),
             Option(
                 name="no-record-content-type",
-                help="Do not keep the Content-Type of requests to /topics/{topic} as a header of the record.",
+                help="Do not keep the Content-Type of such requests as a header of the record.",
             ),
         ),
     ),

@@ -75,23 +75,24 @@ class Hooks:
         if request.verify_body is not None:
             request.verify_body(request, request.body)
         signed: SignedRequest = request.admitted
-        if isinstance(signed.hook.scheme, Slack):
+        names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
+        faults = list(unknown_parameters(names, "a hook takes none"))
+        if isinstance(signed.hook.scheme, Slack) and not faults:
             challenge = _challenge_in(request.body)
             if challenge is not None:
                 return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
-            return self._publish(request, signed).addCallback(_without_body)
-        return self._publish(request, signed)
+            return self._publish(request, signed, faults).addCallback(_without_body)
+        return self._publish(request, signed, faults)
 
-    def _publish(self, request: Request, signed: SignedRequest) -> Deferred[Answer]:
+    def _publish(self, request: Request, signed: SignedRequest, faults: list[Fault]) -> Deferred[Answer]:
         """
         Publish the body of a verified request.
 
+        :param faults: of its query; those of its other parts are added.
         :raise InvalidParameters: the request has a query, or several keys.
         :raise MalformedIdempotencyKey: its idempotency key is not valid.
         """
         fields, hook = request.fields, signed.hook
-        names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
-        faults = list(unknown_parameters(names, "a hook takes none"))
         keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
         if len(keys) > 1:
             faults.append(
