@@ -220,7 +220,7 @@ def _faults(attributes: list[tuple[bytes, bytes]]) -> Iterator[Fault]:
     for name, value in attributes:
         decoded = _decoded(value)
         if not decoded and name in _NOT_EMPTY:
-            yield _fault(name, "is empty; a CloudEvent must have a value for it")
+            yield _fault(name, "is empty; if it is there, it must have a value")
         elif name == _SPECVERSION and decoded != _VERSION.encode():
             yield _fault(name, _WRONG_VERSION)
         try:
