@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.task import Clock
 
 from sampleapp.web.open_streams import StreamKind
 from tests.support.callers import by, caller
@@ -118,6 +119,36 @@ def test_a_stream_ends_within_seconds_when_its_caller_loses_the_right():
     pass_time(service, 5)
     assert unchunked(body_of(connection.sent))[1] == b""
     assert opened(service, "", by("c")).sent.startswith(b"HTTP/1.1 403 ")
+
+
+class BusyClock(Clock):
+    """A clock on which a thousandth of a second passes at every fourth look at it: everything takes time."""
+
+    def seconds(self):
+        self.rightNow += 0.00025
+        return super().seconds()
+
+
+class BusyService(PageService):
+    """A service whose work takes time."""
+
+    make_clock = BusyClock
+
+
+@pytest.mark.parametrize("count", [1, 40, 400])
+def test_the_right_of_a_stream_is_checked_also_after_many_streams_have_lost_theirs(count):
+    granted, lost = caller("c", 'consume = ["t"]'), caller("c", 'consume = ["other"]')
+    service = BusyService(callers=granted)
+    numbers = service.front_door.streams.numbers[StreamKind.RECORDS]
+    for streams in (count, 1, count):
+        connections = [opened(service, "", by("c"), settle_s=0.02) for _ in range(streams)]
+        pass_time(service, 1)
+        assert numbers.open == streams
+        service.use_callers(lost)
+        pass_time(service, 5)
+        assert {unchunked(body_of(connection.sent))[1] for connection in connections} == {b""}
+        assert (numbers.open, numbers.behind) == (0, 0)
+        service.use_callers(granted)
 
 
 def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(service, topic):

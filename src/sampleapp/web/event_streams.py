@@ -242,9 +242,11 @@ class EventStream:
         self._sink = None
         self.can_write = False
         self.streams.discard(self)
-        if self._place is not None:
-            self._place.close(reason)
-        self.ended()
+        try:
+            if self._place is not None:
+                self._place.close(reason)
+        finally:
+            self.ended()
 
     def _right_lost(self, _error: AccessError) -> None:
         if self._sink is not None and (self._sink.unsent or not self.is_between_events()):

@@ -233,11 +233,12 @@ class OpenStreams:
             self._timer = None
 
     def _check_all(self) -> None:
-        self._timer = None
         self._check_some(list(self._open))
 
     def _check_some(self, left: list[OpenStream]) -> None:
         """Check the streams in slices, between which requests are served; then wait for the next time."""
+        # It is this call that runs, and the last stream may end in it.
+        self._timer = None
         until_s = self._clock.seconds() + _SLICE_S
         for _ in range(_CHECKED_AT_ONCE // _CHECKED_BETWEEN_CLOCK_READS):
             some = left[-_CHECKED_BETWEEN_CLOCK_READS:]
