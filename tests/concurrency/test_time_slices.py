@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from twisted.internet.defer import CancelledError, Deferred
 
 from sampleapp.concurrency.time_slices import TimeSlices
@@ -42,32 +40,36 @@ def test_a_cancelled_wait_gets_no_slice():
     assert next_one.called
 
 
-def test_a_long_list_is_freed_in_several_turns_of_the_reactor():
+class Slow:
+    """A value that takes a tenth of a millisecond to free."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __del__(self):
+        self.clock.rightNow += 0.0001
+
+
+def test_a_short_list_is_freed_at_once_although_others_wait_for_slices():
     clock = ClockInTurns()
     slices = TimeSlices(clock)
-    many, few = list(range(5001)), [1, 2]
-    slices.free_gradually(many)
-    slices.free_gradually(few)
-    lengths = [len(many)]
-    while many:
-        clock.take()
-        lengths.append(len(many))
-    assert all(0 < before - after <= 2000 for before, after in pairwise(lengths))
-    # A short list is not changed.
-    assert few == [1, 2]
+    slices.next()
+    slices.next()
+    lists = [[Slow(clock) for _ in range(50)] for _ in range(20)]
+    freed = [Deferred.fromCoroutine(slices.free_gradually(many)) for many in lists]
+    assert lists == [[]] * 20
+    assert all(each.called for each in freed)
 
 
-def test_values_that_are_slow_to_free_are_freed_in_smaller_slices():
+def test_whoever_frees_values_that_take_long_goes_on_once_all_are_freed():
     clock = ClockInTurns()
-
-    class Slow:
-        def __del__(self):
-            clock.rightNow += 0.0001
-
-    many = [Slow() for _ in range(500)]
-    TimeSlices(clock).free_gradually(many)
+    slices = TimeSlices(clock)
+    slices.next()
+    many = [Slow(clock) for _ in range(500)]
+    freed = Deferred.fromCoroutine(slices.free_gradually(many))
     lengths = [len(many)]
-    while many and len(lengths) < 20:
+    while not freed.called:
+        assert many
         clock.take()
         lengths.append(len(many))
     assert lengths == list(range(450, -1, -50))

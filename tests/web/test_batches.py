@@ -348,6 +348,25 @@ def test_the_records_stay_with_the_broker_when_nobody_waits_for_the_answer_any_m
     assert [len(records) for records in given] == [5000]
 
 
+@pytest.mark.parametrize("lines", [51, 100, 5000])
+def test_an_answered_batch_has_left_nothing_to_be_freed_however_many_come_in_a_turn(lines):
+    service = ServiceInTurns(broker=PlannedBroker())
+    lists, publish_many = [], service.broker.publish_many
+
+    def keep_lists(records):
+        published = publish_many(records)
+        lists.extend((records, published.result))
+        return published
+
+    service.broker.publish_many = keep_lists
+    connections = [service.connect() for _ in range(10)]
+    for connection in connections:
+        connection.send(request_bytes("POST", "/messages", NDJSON, GOOD * lines))
+    while not all(connection.sent for connection in connections):
+        service.clock.take()
+    assert lists == [[]] * 20
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -10,7 +10,6 @@ from twisted.internet.interfaces import IReactorTime
 
 __all__ = ["TimeSlices"]
 
-_FREED_AT_ONCE: Final = 2000
 _FREEING_S: Final = 0.001
 _FREED_BETWEEN_CLOCK_READS: Final = 50
 """Values that are freed before the clock is read again: up to 3 ms for records with a thousand headers."""
@@ -43,23 +42,22 @@ class TimeSlices:
         self._waiting.append(waiting)
         return waiting
 
-    def free_gradually(self, many: list[Any]) -> None:
+    async def free_gradually(self, many: list[Any]) -> None:
         """
-        Empty a list gradually: freeing 100,000 values, or records with as many headers, takes milliseconds.
+        Empty a list, in slices: freeing 100,000 values, or records with as many headers, takes milliseconds.
+
+        The first slice is the caller's own. A request is answered after this: values that are freed later
+        than new ones come would have no limit.
 
         :param many: a list that nothing else refers to.
         """
-        if len(many) > _FREED_BETWEEN_CLOCK_READS:
-            Deferred.fromCoroutine(self._free_gradually(many))
-
-    async def _free_gradually(self, many: list[Any]) -> None:
-        while many:
-            await self.next()
+        while True:
             until_s = self._clock.seconds() + _FREEING_S
-            for _ in range(_FREED_AT_ONCE // _FREED_BETWEEN_CLOCK_READS):
+            while many and self._clock.seconds() < until_s:
                 del many[-_FREED_BETWEEN_CLOCK_READS:]
-                if self._clock.seconds() >= until_s:
-                    break
+            if not many:
+                return
+            await self.next()
 
     def _take(self) -> None:
         self._is_taken = True

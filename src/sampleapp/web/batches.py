@@ -152,11 +152,11 @@ class BatchPublisher:
         try:
             await self._read(lines, length, share)
         except (RequestError, MessageError):
-            self._slices.free_gradually(lines.records)
+            await self._slices.free_gradually(lines.records)
             raise
         answer = await self._check_and_publish(lines)
         # Not after a cancellation: the broker may still be reading them.
-        self._slices.free_gradually(lines.records)
+        await self._slices.free_gradually(lines.records)
         return answer
 
     async def _read(self, lines: _Messages, length: int, share: Share | None) -> None:
@@ -195,7 +195,7 @@ class BatchPublisher:
             answer = repeatable_answer(error) if lines.has_identities else problem_answer(error)
             return replace(answer, batch=Batch(refused=len(records)))
         answer = await self._answer(records, outcomes, has_identities=lines.has_identities)
-        self._slices.free_gradually(outcomes)
+        await self._slices.free_gradually(outcomes)
         return answer
 
     async def _publish_identified(self, records: Sequence[Record]) -> list[Outcome]:

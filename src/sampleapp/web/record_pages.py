@@ -376,7 +376,7 @@ class RecordPages:
         for some in _slices(found.records):
             await self._slices.next()
             pieces.append(record_lines(some))
-        self._slices.free_gradually(found.records)
+        await self._slices.free_gradually(found.records)
         answer = Answer(HTTPStatus.OK, (_TYPE, *headers), pieces[0] if len(pieces) == 1 else tuple(pieces))
         if request.share is not None:
             request.share.resize(answer.length)

@@ -146,8 +146,8 @@ async def _produce(
         answer = _refusal(error, accept, refused=len(records))
     else:
         answer = await _answer(publisher, topic, records, outcomes, accept)
-        publisher.slices.free_gradually(outcomes)
-    publisher.slices.free_gradually(records)
+        await publisher.slices.free_gradually(outcomes)
+    await publisher.slices.free_gradually(records)
     return answer
 
 
