@@ -50,7 +50,7 @@ DOCS = [
 ]
 
 # Where the project lives, once it has an address: whoever publishes it sets these, such as to
-# https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v1.0.0. None is made up here.
+# https://host/owner/sampleapp and https://host/owner/sampleapp/blob/v1.0.0rc1. None is made up here.
 HOME = os.environ.get("SAMPLEAPP_PROJECT_URL", "").rstrip("/")
 FILES = os.environ.get("SAMPLEAPP_FILES_URL", "").rstrip("/")
 # Where its manual can be read, for a link on the page /docs.
@@ -69,8 +69,9 @@ def long_description() -> str:
 
 
 setup(
-    name="sampleapp",
-    version="1.0.0",
+    # On PyPI, "sampleapp" is another project. What is imported, and the command, have that name all the same.
+    name="sampleapp-http-gateway",
+    version="1.0.0rc1",
     description=(
         "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
         "and read the latest values with GET."
@@ -86,11 +87,11 @@ setup(
         **({"Documentation": MANUAL} if MANUAL else {}),
     },
     classifiers=[
-        "Development Status :: 5 - Production/Stable",
+        "Development Status :: 4 - Beta",
         "Framework :: Twisted",
         "Intended Audience :: Developers",
         "Intended Audience :: System Administrators",
-        "Operating System :: POSIX",
+        "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",

@@ -27,10 +27,14 @@ from cyclonedx.validation.json import JsonStrictValidator
 PROJECT = Path(__file__).resolve().parent.parent
 DIST = PROJECT / "dist"
 
+NAME = "sampleapp-http-gateway"
+# In the names of files (PEP 625).
+STEM = NAME.replace("-", "_")
+
 # In the repository and not in the source distribution; src/twisted is a link there, and files here.
 LEFT_OUT = {".gitignore", "src/twisted"}
 # Written by setuptools.
-GENERATED = re.compile(r"PKG-INFO|setup\.cfg|src/sampleapp\.egg-info/.*|src/twisted/plugins/.*\.py")
+GENERATED = re.compile(rf"PKG-INFO|setup\.cfg|src/{STEM}\.egg-info/.*|src/twisted/plugins/.*\.py")
 
 
 def main() -> None:
@@ -46,7 +50,7 @@ def main() -> None:
         check_contents(sdist, wheel, version)
         for distribution in built:
             check_installation(distribution, directory / f"environment{distribution.suffix}", version)
-        sbom = directory / f"sampleapp-{version}.cdx.json"
+        sbom = directory / f"{STEM}-{version}.cdx.json"
         write_sbom(sbom, version)
         publish([*built, sbom])
 
@@ -121,8 +125,8 @@ def normalize(raw: Path, sdist: Path, epoch: int) -> None:
 
 def check_contents(sdist: Path, wheel: Path, version: str) -> None:
     """Check names, metadata, and that each file is where it belongs and nothing else is there."""
-    require(sdist.name == f"sampleapp-{version}.tar.gz", f"{sdist.name} is named after the version")
-    require(wheel.name == f"sampleapp-{version}-py3-none-any.whl", f"{wheel.name} is named after the version")
+    require(sdist.name == f"{STEM}-{version}.tar.gz", f"{sdist.name} is named after the version")
+    require(wheel.name == f"{STEM}-{version}-py3-none-any.whl", f"{wheel.name} is named after the version")
     run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     # W009: twistd's plugins are files of the package twisted.plugins.
     run(["check-wheel-contents", "--ignore", "W009", str(wheel)])
@@ -163,11 +167,11 @@ def write_sbom(sbom: Path, version: str) -> None:
         ]
     )
     document = json.loads(sbom.read_text(encoding="utf-8"))
-    purl = f"pkg:pypi/sampleapp@{version}"
+    purl = f"pkg:pypi/{NAME}@{version}"
     document["metadata"]["component"] = {
         "bom-ref": purl,
         "type": "application",
-        "name": "sampleapp",
+        "name": NAME,
         "version": version,
         "purl": purl,
         "licenses": [{"license": {"id": "MIT"}}],

@@ -6,6 +6,9 @@ Publish messages with POST, get the answer once they are stored, and read the la
 
 from importlib.metadata import version
 
-__all__ = ["__version__"]
+__all__ = ["DISTRIBUTION", "__version__"]
 
-__version__ = version("sampleapp")
+DISTRIBUTION = "sampleapp-http-gateway"
+"""The name on a package index, where ``sampleapp`` is another project."""
+
+__version__ = version(DISTRIBUTION)

@@ -25,7 +25,7 @@ def test_the_command_line_itself_needs_no_twisted():
 
 
 def test_the_version_is_that_of_the_distribution():
-    version = importlib.metadata.version("sampleapp")
+    version = importlib.metadata.version("sampleapp-http-gateway")
     assert CliRunner().invoke(main, ["--version"]).output == f"sampleapp, version {version}\n"
 
 

@@ -8,6 +8,8 @@ from importlib.metadata import requires
 import pytest
 from packaging.requirements import Requirement
 
+from sampleapp import DISTRIBUTION
+
 ENTRY = re.compile(
     r"(?m)^([a-z0-9.-]+)==(\S+)(?: ; (.*?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
 )
@@ -22,7 +24,7 @@ def locked(request):
 
 
 def test_each_requirement_is_there_in_a_version_that_it_allows(locked):
-    wanted = [Requirement(text) for text in requires("sampleapp")]
+    wanted = [Requirement(text) for text in requires(DISTRIBUTION)]
     for requirement in wanted:
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             versions = [

@@ -17,13 +17,13 @@ def version(request):
     ("file", "pattern"),
     [
         ("CHANGELOG.md", r"(?m)\A(?:(?!## ).*\n)*## (\S+) "),
-        ("CONTRIBUTING.md", r"/blob/v([\d.]+)"),
+        ("CONTRIBUTING.md", r"/blob/v(\S+)"),
         ("CONTRIBUTING.md", r"tag the commit: `v(.+)`"),
         ("Containerfile", r"image\.version=(\S+)"),
         ("deploy/compose.yaml", r"image: sampleapp:(\S+)"),
         ("deploy/kubernetes/kustomization.yaml", r"(?:version|newTag): ([^\s}]+)"),
-        ("docs/howto/containers.rst", r"\bsampleapp:(\d[\d.]*)"),
-        ("setup.py", r"/blob/v([\d.]+[\d])"),
+        ("docs/howto/containers.rst", r"\bsampleapp:(\d\S*)"),
+        ("setup.py", r"/blob/v(\S+)\. "),
     ],
 )
 def test_a_file_that_names_the_version_names_the_one_of_the_package(request, version, file, pattern):

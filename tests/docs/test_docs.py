@@ -35,6 +35,7 @@ import pytest
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from sampleapp import DISTRIBUTION
 from sampleapp.access.signatures import HMACScheme
 from sampleapp.cli import main
 from sampleapp.web.problems import FAULT, ROWS
@@ -366,12 +367,12 @@ def test_one_sentence_says_what_sampleapp_is_everywhere(project):
     for page in ["README.md", "docs/index.rst"]:
         assert f"sampleapp is {sentence}" in " ".join((project / page).read_text(encoding="utf-8").split())
     (plugin,) = [each for each in getPlugins(IServiceMaker) if each.tapname == "sampleapp"]
-    for told in [plugin.description, Options.longdesc, main.help, metadata("sampleapp")["Summary"]]:
+    for told in [plugin.description, Options.longdesc, main.help, metadata(DISTRIBUTION)["Summary"]]:
         assert f"A{sentence[1:]}" in " ".join(told.split())
 
 
 def test_a_package_index_gets_no_link_that_leads_nowhere():
-    description = metadata("sampleapp").get_payload() or metadata("sampleapp")["Description"]
+    description = metadata(DISTRIBUTION).get_payload() or metadata(DISTRIBUTION)["Description"]
     targets = re.findall(r"\]\(([^)]*)\)", description)
     assert [target for target in targets if not target.startswith("https://")] == []
     assert "Glossary (`docs/reference/glossary.rst`)".casefold() in description.casefold()

@@ -30,4 +30,4 @@ def test_the_broker_knows_the_name_and_the_version_of_the_program(version, start
         for line in wait_until(produced, "the request is in the broker's log"):
             name = re.search(r'"softwareName":"([^"]*)"', line)[1]
             version = re.search(r'"softwareVersion":"([^"]*)"', line)[1]
-            assert (name, version) == ("sampleapp", metadata.version("sampleapp"))
+            assert (name, version) == ("sampleapp", metadata.version("sampleapp-http-gateway"))

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from sampleapp import __version__
 from sampleapp.cli._consume import consume
 from sampleapp.cli._delete import delete
 from sampleapp.cli._hook import hook
@@ -62,7 +63,7 @@ class _Main(click.Group):
 
 
 @click.group(cls=_Main, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="sampleapp", prog_name="sampleapp")
+@click.version_option(__version__, prog_name="sampleapp")
 def main() -> None:
     """
     An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, and

@@ -1,7 +1,7 @@
 """
 Test support for brokers: the contract that every broker must pass, and helpers.
 
-It needs pytest, pytest-twisted and hypothesis: ``pip install 'sampleapp[testing]'``. The service does not
+It needs pytest, pytest-twisted and hypothesis, which the extra ``testing`` installs. The service does not
 import it.
 """
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from sampleapp import __version__
+from sampleapp import DISTRIBUTION, __version__
 from sampleapp.access import Right
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.web.answers import Answer, Headers, json_line
@@ -272,7 +272,7 @@ class Documentation:
 
 def _manual() -> str | None:
     """Return the URL of the manual that the distribution was built with; ``None`` without one."""
-    urls = dict(each.split(", ", 1) for each in metadata("sampleapp").get_all("Project-URL") or ())
+    urls = dict(each.split(", ", 1) for each in metadata(DISTRIBUTION).get_all("Project-URL") or ())
     return urls.get("Documentation")
 
 

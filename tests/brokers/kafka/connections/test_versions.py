@@ -24,7 +24,7 @@ from tests.support.kafka_server import (
 async def test_the_broker_is_told_which_software_connects():
     broker = FakeBroker()
     async with listening(broker) as port, connected(port):
-        assert broker.software == ["sampleapp", version("sampleapp")]
+        assert broker.software == ["sampleapp", version("sampleapp-http-gateway")]
 
 
 @pytest.mark.parametrize("says_known_versions", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -14,6 +13,7 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTim
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sampleapp import __version__
 from sampleapp.brokers.kafka.connections import diagnostics
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
@@ -41,7 +41,6 @@ Delay between attempts to reach the addresses of one name: the recommended minim
 Twisted also waits this long after the last attempt before it reports that all were refused.
 """
 
-_SOFTWARE: Final = "sampleapp"
 _LOWEST: Final = ApiVersionsRequest.api.lowest
 
 T = TypeVar("T")
@@ -144,12 +143,8 @@ class _VersionRequests:
     """The ApiVersions request, and the version of it to send to each address first."""
 
     def __init__(self) -> None:
-        try:
-            found = version(_SOFTWARE)
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            found = ""
         self.request: Final = ApiVersionsRequest(
-            software_name=_SOFTWARE, software_version=software_version(found)
+            software_name="sampleapp", software_version=software_version(__version__)
         )
         self._closed_at: set[tuple[str, int]] = set()
 
