@@ -304,9 +304,9 @@ class InMemoryService:
             },
         )
 
-    def read(self, key: bytes, value: bytes | None) -> None:
+    def read(self, key: bytes, value: bytes | None, **place) -> None:
         """One more record of the readings was read."""
-        apply_next(self.readings, key, value)
+        apply_next(self.readings, key, value, **place)
 
     def _obstacle(self):
         return None if self.not_ready is None else str(self.not_ready)

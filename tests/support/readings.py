@@ -21,6 +21,6 @@ def reading_record(key, value, *, partition=0, offset=0, timestamp_ms=0):
     )
 
 
-def apply_next(readings: Readings, key: bytes | None, value: bytes | None) -> None:
-    """Apply a record that comes after all that were applied so, in the only partition."""
-    readings.apply(reading_record(key, value, offset=next(_offsets)))
+def apply_next(readings: Readings, key: bytes | None, value: bytes | None, **place) -> None:
+    """Apply a record that comes after all that were applied so, in the only partition unless it is given."""
+    readings.apply(reading_record(key, value, offset=next(_offsets), **place))

@@ -71,12 +71,11 @@ class Client:
         elif event.event == "reading":
             self.copy[data["id"]] = data["value"]
         elif event.event == "removed":
-            self.copy.pop(data["id"], None)
+            del self.copy[data["id"]]
         else:
             raise AssertionError(event)
         if event.event_id:
-            # What it says of the state is true, though the order of readings is that of `readings` only.
-            assert self.service.states[event.event_id] == self.copy
+            assert self.service.states[event.event_id] == list(self.copy.items())
 
 
 class Service(InMemoryService):
@@ -89,13 +88,13 @@ class Service(InMemoryService):
 
     def remember(self):
         tag = self.readings.representation(2).etag.strip('"')
-        self.states[tag] = {
-            reading["id"]: reading["value"] for reading in json.loads(self.readings.representation(2).body)
-        }
+        self.states[tag] = [
+            (reading["id"], reading["value"]) for reading in json.loads(self.readings.representation(2).body)
+        ]
         return tag
 
-    def read(self, key, value):
-        super().read(key, value)
+    def read(self, key, value, **place):
+        super().read(key, value, **place)
         return self.remember()
 
     def turn(self, count=3):
@@ -228,6 +227,60 @@ class Anything(dict):
     __hash__ = None
 
 
+def group_of_changes(service):
+    """A client that is up to date, while the changes that follow are told as one group."""
+    client = Client(service)
+    service.turn()
+    for number in range(16):
+        service.read(b"single", b"%d" % number)
+    return client
+
+
+def test_a_reading_that_is_removed_and_comes_back_in_one_group_is_the_last_one(service):
+    for key in (b"a", b"b", b"c"):
+        service.read(key, b"1")
+    client = group_of_changes(service)
+    for key, value in ((b"a", b"2"), (b"b", b"2"), (b"a", None), (b"a", b"3")):
+        tag = service.read(key, value)
+    service.turn(5)
+    assert [event.event for event in client.events[-3:]] == ["reading", "removed", "reading"]
+    assert client.tag == tag
+    assert list(client.copy) == ["b", "c", "single", "a"]
+
+
+def test_nobody_is_told_of_a_reading_that_came_and_went_in_one_group(service):
+    client = group_of_changes(service)
+    for value in (b"1", None, b"2", None):
+        tag = service.read(b"short", value)
+    late = Client(service)
+    service.turn(5)
+    assert {json.loads(event.data)["id"] for event in client.events[1:]} == {"single"}
+    assert (client.tag, late.events[-1].event_id) == (tag, tag)
+
+
+def test_a_new_reading_with_an_older_record_comes_before_those_that_follow_it(service):
+    for time in range(5):
+        service.read(b"%d" % time, b"1", timestamp_ms=time * 10)
+    client = Client(service)
+    service.turn()
+    service.read(b"new", b"1", timestamp_ms=25)
+    service.turn(5)
+    assert "readings" not in [event.event for event in client.events[1:]]
+    assert list(client.copy) == ["0", "1", "2", "new", "3", "4"]
+
+
+def test_a_new_reading_before_many_others_is_told_with_all_readings(service):
+    for number in range(1000):
+        InMemoryService.read(service, b"%d" % number, b"1")
+    service.remember()
+    client = Client(service)
+    service.turn()
+    tag = service.read(b"new", b"1", timestamp_ms=-1)
+    service.turn(5)
+    assert [event.event for event in client.events] == ["readings", "readings"]
+    assert client.tag == tag
+
+
 def test_an_event_is_encoded_once_for_all(service):
     clients = [Client(service) for _ in range(20)]
     service.turn()
@@ -347,6 +400,17 @@ class ChangesMachine(RuleBasedStateMachine):
     def remove(self, key):
         self.service.read(key.encode(), None)
 
+    @rule(key=st.sampled_from("abcdefgh"), partition=st.integers(0, 2), time=st.integers(-3, 3))
+    def change_with_a_record_of_another_time(self, key, partition, time):
+        self.service.read(key.encode(), b"%d" % time, partition=partition, timestamp_ms=time)
+
+    @rule(keys=st.lists(st.sampled_from("abcdefghijkl")), times=st.lists(st.integers(-3, 3), min_size=1))
+    def change_many_at_random(self, keys, times):
+        for number, key in enumerate(keys):
+            time = times[number % len(times)]
+            value = None if number % 3 == 1 else b"%d" % number
+            self.service.read(key.encode(), value, partition=time % 2, timestamp_ms=time)
+
     @rule(count=st.integers(15, 40), value=st.integers(0, 3))
     def change_many(self, count, value):
         for n in range(count):
@@ -402,7 +466,7 @@ class ChangesMachine(RuleBasedStateMachine):
         for client in self.open:
             assert client.events is not None
             assert client.tag == tag
-            assert client.copy == self.service.states[tag]
+            assert list(client.copy.items()) == self.service.states[tag]
 
 
 TestChangesMachine = ChangesMachine.TestCase

@@ -283,6 +283,16 @@ class Blocks:
             self._drop(number)
         self._last_place = self._blocks[-1].shown[-1].place if self._blocks else -1
 
+    def after(self, place: int, *, most: int) -> list[Reading] | None:
+        """Return the readings after a place, in order; ``None`` if there are more than ``most``."""
+        found: list[Reading] = []
+        for block in self._blocks[self._find_block(place) :]:
+            begin = bisect_right(block.shown, place, key=_get_place)
+            found += [shown.reading for shown in block.shown[begin:]]
+            if len(found) > most:
+                return None
+        return found
+
     def snapshot(self, version: Version, representations: dict[Version, Representation]) -> Snapshot:
         """Return a snapshot of all blocks; see `Snapshot`."""
         self.is_encoded = True

@@ -71,8 +71,9 @@ class IChangesObserver(Protocol):
 
     def changed(self, changes: Sequence[Change], state: State | None) -> None:
         """
-        Learn of the next changes, in their order.
+        Learn of the next changes: an observer that applies them in their order has the collection's order.
 
+        :param changes: none if a group has only readings that are gone again.
         :param state: the collection after them; ``None`` if more of the same group follow.
         """
 
@@ -96,8 +97,10 @@ class Changes:
         """The number of changes of which the observer is told, now or later. It never goes back."""
         self._must_begin = False
         self._singly: list[_Single] = []
-        self._rest: dict[str, Reading | None] = {}
-        # Those ids of `_rest` that were removed in between: they have a new place when they come back.
+        # In the order in which readings that are new to the observer come to their end.
+        self._rest: dict[str, Change] = {}
+        # Those ids of `_rest` that the observer does not have, and those that it has and must remove first.
+        self._new: set[str] = set()
         self._removed: set[str] = set()
         self._work: Iterator[None] | None = None
         self._worked_s = 0.0
@@ -152,22 +155,41 @@ class Changes:
         self._forget()
 
     def _forget(self) -> None:
-        self._singly, self._rest, self._removed = [], {}, set()
+        self._singly, self._rest, self._new, self._removed = [], {}, set(), set()
 
-    def _change(self, reading_id: str, reading: Reading | None) -> None:
+    def _change(
+        self,
+        readings: Sequence[Reading] | None = (),
+        /,
+        *,
+        removed: Sequence[str] = (),
+        are_new: bool = False,
+    ) -> None:
         self.number += 1
         if self._next is None and self._work is None:
             self._work_soon()
-        if self._must_begin:
+        if readings is None:
+            self._must_begin = True
+        if self._must_begin or self._readings is None or readings is None:
             return
-        readings = self._readings
-        if readings is not None and not self._rest and len(self._singly) < self._most_singly(readings):
-            value = None if reading is None else reading.value
-            self._singly.append((Change(reading_id, value, None), readings.snapshot(2), self.number))
+        changes = [Change(each, None, None) for each in removed]
+        changes += [Change(reading.id, reading.value, None) for reading in readings]
+        if len(changes) == 1 and not self._rest and len(self._singly) < self._most_singly(self._readings):
+            self._singly.append((changes[0], self._readings.snapshot(2), self.number))
             return
-        if reading is None:
+        for change in changes:
+            self._put_off(change, is_new=are_new and change.value is not None)
+
+    def _put_off(self, change: Change, *, is_new: bool) -> None:
+        reading_id, rest = change.id, self._rest
+        if is_new and reading_id not in rest:
+            self._new.add(reading_id)
+        if change.value is None and reading_id not in self._new:
             self._removed.add(reading_id)
-        self._rest[reading_id] = reading
+        if is_new:
+            # At its new place, the end.
+            rest.pop(reading_id, None)
+        rest[reading_id] = change
 
     @staticmethod
     def _most_singly(readings: Readings) -> int:
@@ -253,20 +275,19 @@ def _tell_singly(observer: IChangesObserver, singly: Sequence[_Single]) -> Itera
 
 def _tell_group(observer: IChangesObserver, changes: Iterator[Change], state: State) -> Iterator[None]:
     some = list(islice(changes, _TOLD_AT_ONCE))
-    while some:
-        following = list(islice(changes, _TOLD_AT_ONCE))
-        if following:
-            observer.changed(some, None)
-        else:
-            some[-1] = replace(some[-1], etag=state.representation.etag)
-            observer.changed(some, state)
+    while following := list(islice(changes, _TOLD_AT_ONCE)):
+        observer.changed(some, None)
         some = following
         yield
+    if some:
+        some[-1] = replace(some[-1], etag=state.representation.etag)
+    observer.changed(some, state)
+    yield
 
 
-def _changes(rest: Mapping[str, Reading | None], removed: Container[str]) -> Iterator[Change]:
-    for reading_id, reading in rest.items():
+def _changes(rest: Mapping[str, Change], removed: Container[str]) -> Iterator[Change]:
+    for reading_id, change in rest.items():
         if reading_id in removed:
             yield Change(reading_id, None, None)
-        if reading is not None:
-            yield Change(reading_id, reading.value, None)
+        if change.value is not None:
+            yield change

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import copysign
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -12,12 +12,14 @@ from sampleapp.model import ConsumerRecord, Reading, Version
 from sampleapp.readings.blocks import BLOCK_READINGS, Blocks, Representation, Shown, Snapshot
 from sampleapp.readings.record_parsing import NotAReading, parse_id, parse_number, parse_numbers
 
-__all__ = ["Readings"]
+__all__ = ["OnChange", "Readings"]
 
 _SEVERAL: Final = -1
 """Stands for a partition where an id is in several."""
 _MOST_REMOVED: Final = 20_000
 """The most removed ids that are remembered: about six megabytes."""
+_MOST_AFTER_NEW: Final = 500
+"""The most readings after a new one that `OnChange` gets: tens of kilobytes of events."""
 _TABLES: Final = 61
 """
 The number of tables: enlarging a single one with a million entries takes 30 ms in one step.
@@ -37,6 +39,27 @@ class _Part(Struct, frozen=True, gc=False):
     """The place of the first record since this partition last removed the reading; see `_place`."""
     value: float | None
     """``None``: removed."""
+
+
+class OnChange(Protocol):
+    """The function that `Readings` calls after each change."""
+
+    def __call__(
+        self,
+        readings: Sequence[Reading] | None = (),
+        /,
+        *,
+        removed: Sequence[str] = (),
+        are_new: bool = False,
+    ) -> None:
+        """
+        Learn of one change: removing some readings, and then setting others, leads to the new collection.
+
+        :param readings: those to set; ``None`` if they are many.
+        :param removed: the ids of those to remove.
+        :param are_new: append ``readings`` in their order, instead of giving them new values. They are one
+            that is new, and those that stand after it: it is not the last one if its first record is older.
+        """
 
 
 class Readings:
@@ -66,8 +89,7 @@ class Readings:
         self._removed: dict[str, tuple[_Part, ...]] = {}
         # Replaced at each change. A snapshot puts its representation into the dictionary of its own state.
         self._representations: dict[Version, Representation] = {}
-        self.on_change: Callable[[str, Reading | None], None] | None = None
-        """Called after each change with the id and the reading; with ``None`` if it was removed."""
+        self.on_change: OnChange | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._tables))
@@ -143,23 +165,38 @@ class Readings:
                 self._representations = {}
             shown.reading = Reading(reading.id, number)
             if self.on_change is not None:
-                self.on_change(reading.id, shown.reading)
+                self.on_change((shown.reading,))
 
-    def _show(self, reading_id: str, number: float, partition: int, timestamp_ms: int, place: int) -> None:
+    def _show(
+        self,
+        reading_id: str,
+        number: float,
+        partition: int,
+        timestamp_ms: int,
+        place: int,
+        *,
+        removed: tuple[str, ...] = (),
+    ) -> None:
         shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
         self._table(reading_id)[reading_id] = shown
         self._blocks.add(shown)
         self._representations = {}
         if self.on_change is not None:
-            self.on_change(reading_id, shown.reading)
+            after = self._blocks.after(place, most=_MOST_AFTER_NEW)
+            if after is None:
+                self.on_change(None)
+            else:
+                moved = [reading.id for reading in after]
+                self.on_change((shown.reading, *after), removed=(*removed, *moved), are_new=True)
 
-    def _hide(self, reading_id: str) -> None:
+    def _hide(self, reading_id: str) -> tuple[str, ...]:
+        """:return: the id, if it was there; `on_change` is not called."""
         shown = self._table(reading_id).pop(reading_id, None)
-        if shown is not None:
-            self._blocks.discard(shown)
-            self._representations = {}
-            if self.on_change is not None:
-                self.on_change(reading_id, None)
+        if shown is None:
+            return ()
+        self._blocks.discard(shown)
+        self._representations = {}
+        return (reading_id,)
 
     def _merge(self, reading_id: str, number: float | None, record: ConsumerRecord) -> None:
         """Apply a record that removes the reading, or whose id is or was in another partition."""
@@ -172,7 +209,8 @@ class Readings:
         self._removed.pop(reading_id, None)
         latest = max(parts, key=_recency)
         if latest.value is None:
-            self._hide(reading_id)
+            if (removed := self._hide(reading_id)) and self.on_change is not None:
+                self.on_change(removed=removed)
             self._remember_removed(reading_id, parts)
             return
         partition = latest.partition
@@ -185,8 +223,8 @@ class Readings:
             shown.partition = partition
             self._update(shown, latest.value, latest.timestamp_ms)
         else:
-            self._hide(reading_id)
-            self._show(reading_id, latest.value, partition, latest.timestamp_ms, place)
+            removed = self._hide(reading_id)
+            self._show(reading_id, latest.value, partition, latest.timestamp_ms, place, removed=removed)
 
     def _parts(self, reading_id: str) -> tuple[_Part, ...]:
         parts = self._scattered.get(reading_id) or self._removed.get(reading_id)

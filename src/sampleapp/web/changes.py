@@ -150,9 +150,10 @@ class ChangesResource:
 
     def changed(self, changes: Sequence[Change], state: State | None) -> None:
         """Encode changes, once for all streams."""
-        data = b"".join(map(_encode_change, changes))
-        etag = changes[-1].etag
-        self._log_of_events.append(Event(data), len(changes), "" if etag is None else _id_of(etag))
+        if changes:
+            data = b"".join(map(_encode_change, changes))
+            etag = changes[-1].etag
+            self._log_of_events.append(Event(data), len(changes), "" if etag is None else _id_of(etag))
         if state is not None:
             self._set_state(state)
         self._write_all()
