@@ -183,6 +183,28 @@ def test_a_used_feed_goes_on(service):
     assert fired == [True]
 
 
+def test_a_feed_ends_half_a_minute_after_its_last_use(service):
+    service.wait(1)
+    service.clock.advance(20)
+    _, fired = service.wait(1)
+    service.clock.advance(9)
+    service.publish(b"b")
+    assert fired == [True]
+    service.clock.advance(29)
+    assert len(service.feeds) == 1
+    service.clock.advance(2)
+    assert len(service.feeds) == 0
+
+
+def test_a_feed_that_nobody_joins_ends_after_half_a_minute(service):
+    service.feeds.feed("t")
+    service.clock.advance(29)
+    assert len(service.feeds) == 1
+    service.clock.advance(2)
+    assert len(service.feeds) == 0
+    assert service.clock.getDelayedCalls() == []
+
+
 def test_many_waits_are_ended_over_several_turns():
     service = Service(ClockInTurns())
     service.publish(b"a")

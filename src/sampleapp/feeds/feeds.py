@@ -114,8 +114,13 @@ class Feeds:
         return Deferred.fromCoroutine(_stop_all(feeds))
 
     def _unused(self, feed: Feed) -> None:
-        if not self._is_stopped and feed.topic not in self._ending:
+        if self._is_stopped:
+            return
+        ending = self._ending.get(feed.topic)
+        if ending is None:
             self._ending[feed.topic] = self._clock.callLater(_LINGER_S, self._end, feed)
+        else:
+            ending.reset(_LINGER_S)
 
     def _end_an_unused_one(self) -> None:
         for feed in self._feeds.values():
