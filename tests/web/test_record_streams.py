@@ -98,6 +98,14 @@ def test_what_comes_while_a_client_begins_is_not_missed(service, topic):
     assert len(client.read().records) == 10
 
 
+@pytest.mark.parametrize("wait_s", [0.001, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_what_comes_soon_after_the_first_stream_of_a_topic_has_begun_comes_at_once(service, topic, wait_s):
+    client = service.client(settle_s=wait_s)
+    topic.publish(0, b"a")
+    service.run(0.05)
+    assert client.read().values == ["a"]
+
+
 # What is live
 
 

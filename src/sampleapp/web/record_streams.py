@@ -281,7 +281,7 @@ class RecordStream(EventStream):
 
     async def _read_until_joined(self) -> None:
         try:
-            failures = looks = 0
+            failures = looks = empty = 0
             while self.can_write and self._at is not None:
                 place = self._at
                 found = self._join(place)
@@ -303,8 +303,14 @@ class RecordStream(EventStream):
                     continue
                 failures = 0
                 await self._wait(self._owner.slices.next())
-                await self._send(place, result)
                 looks = 0
+                if await self._send(place, result):
+                    empty = 0
+                    continue
+                # The feed was made during the read, or it is that of the former topic still: the latter is
+                # noticed in some seconds.
+                empty += 1
+                await self._pause(_LITTLE_PAUSES.delay_s(empty))
         finally:
             self._is_reading = False
 
@@ -324,9 +330,10 @@ class RecordStream(EventStream):
                 feed.leave(self)
         return found
 
-    async def _send(self, place: Place, result: ReadResult) -> None:
+    async def _send(self, place: Place, result: ReadResult) -> bool:
+        """:return: false if the result has nothing new."""
         if not self.can_write:
-            return
+            return True
         before = place.offsets
         events, count = self._take(place, result)
         if events:
@@ -335,9 +342,7 @@ class RecordStream(EventStream):
         elif before != place.offsets:
             # Records with other keys: look at more of them at once.
             self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
-        else:
-            # The feed may be that of the former topic still, which is noticed in some seconds.
-            await self._pause(_LITTLE_PAUSES.max_s)
+        return bool(events) or before != place.offsets
 
     async def _wait_for_client(self) -> None:
         """Read nothing more for a client that has not taken the last page yet."""
