@@ -117,8 +117,8 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         Annotated[
             int,
             Meta(
-                description="Milliseconds since the epoch.",
-                extra_json_schema={"minimum": 0, "maximum": 2**63 - 1, "format": "int64"},
+                description="Milliseconds since the epoch, in 12 to 14 digits: 1973 to 5138.",
+                extra_json_schema={"minimum": 10**11, "maximum": 10**14 - 1, "format": "int64"},
             ),
         ]
         | Annotated[

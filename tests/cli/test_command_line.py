@@ -45,6 +45,8 @@ def test_the_version_is_that_of_the_distribution():
         (["publish", "t", "c", "--header", "a=\udcff"], "it is not UTF-8."),
         (["publish", "t", "c", "--timestamp", "2026-11-21T08:00:00"], "time with its offset from UTC"),
         (["publish", "t", "c", "--timestamp", "-1"], "time with its offset from UTC"),
+        (["publish", "t", "c", "--timestamp", "@1795363727"], "looks like seconds, not milliseconds"),
+        (["publish", "t", "c", "--timestamp", "@1795363727918000"], "looks like microseconds"),
         (["delete", "t"], "Missing argument 'KEY'"),
         (["publish", "t", "--kye", "k", "c"], "No such option"),
         (["publish", "t", "--kye", "k", "-5.5"], "unexpected extra argument"),

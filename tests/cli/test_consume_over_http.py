@@ -27,7 +27,12 @@ def topic(service):
 
         message = {"topic": "kinds", "content": "\u0085 \u2028 \x00 é", "headers": {"b": "1", "a": ""}}
         send("POST", "/messages", json.dumps(message), "application/json")
-        send("POST", "/messages", json.dumps(message | {"key": "k", "timestamp": 1}), "application/json")
+        send(
+            "POST",
+            "/messages",
+            json.dumps(message | {"key": "k", "timestamp": "1970-01-01T00:00:00.001Z"}),
+            "application/json",
+        )
         send("POST", "/topics/kinds?key=%FF%00", b"\x00\xff")
         send("POST", "/topics/kinds?key=", b"")
         send("DELETE", "/topics/kinds?key=k", b"")

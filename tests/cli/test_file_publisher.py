@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from sampleapp.cli._file_publisher import publish_lines
 from sampleapp.cli._lines import LineSource, LineSplitter
 from sampleapp.cli._template import Template
+from sampleapp.cli._times import date_time
 from sampleapp.client import (
     AnswerLost,
     Forbidden,
@@ -157,7 +158,7 @@ def test_what_all_lines_have_in_common_is_in_each_message():
             return succeed([PLACE] * len(messages))
 
     publisher = Taking()
-    common = {"topic": "t", "key": "k", "headers": {"h": "v"}, "timestamp_ms": 7}
+    common = {"topic": "t", "key": "k", "headers": {"h": "v"}, "timestamp": date_time(7)}
     Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
@@ -625,7 +626,7 @@ def test_each_batch_of_a_file_has_a_key_of_its_own():
         {"template": Template(topic="other")},
         {"template": Template(topic="t", key="k")},
         {"template": Template(topic="t", headers={"a": "b"})},
-        {"template": Template(topic="t", timestamp_ms=1)},
+        {"template": Template(topic="t", timestamp=date_time(1))},
     ],
 )
 def test_other_options_make_other_keys(other):

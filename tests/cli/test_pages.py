@@ -165,12 +165,17 @@ def test_key_time_partition_and_limit_are_sent_to_the_service(printing):
     running = printing(Topic(*RECORDS), start=FromTime(1000), partition=1, key=b"\xff", limit=10)
     assert running.topic.asked[-1] == {
         "topic": "t",
-        "start": "1000",
+        "start": "1970-01-01T00:00:01+00:00",
         "partitions": [1],
         "key": b"\xff",
         "limit": 10,
         "wait_s": 0,
     }
+
+
+def test_a_time_in_12_digits_is_sent_as_a_number_since_it_may_be_after_the_year_9999(printing):
+    running = printing(Topic(*RECORDS), start=FromTime(2**63 - 1))
+    assert "9223372036854775807" in [each["start"] for each in running.topic.asked]
 
 
 def test_records_that_come_faster_than_they_are_read_do_not_keep_it_from_ending(printing):

@@ -10,6 +10,8 @@ import termios
 import time
 from array import array
 
+import pytest
+
 from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal, stored
 from tests.support.free_ports import refusing_port
 from tests.support.process import records
@@ -73,6 +75,22 @@ def test_records_have_the_headers_the_time_the_bytes_and_the_keys_that_they_were
     assert one["headers"] == [{"name": "a", "value": "1=2"}, {"name": "ä", "value": ""}]
     assert (two["key"], two["value_base64"]) == ("k", "AP8K")
     assert (three["key_base64"], three["value"]) == ("/w==", None)
+
+
+@pytest.mark.parametrize(
+    ("time", "timestamp_ms"),
+    [
+        ("1970-01-01T00:00:00.005Z", 5),
+        ("@100000000000", 10**11),
+        ("@1795363727918", 1_795_363_727_918),
+        ("9999-12-31T23:59:59.999Z", 253_402_300_799_999),
+    ],
+)
+def test_a_time_of_any_year_is_that_of_the_record(service, time, timestamp_ms):
+    topic = f"times-{timestamp_ms}"
+    sampleapp(service, "publish", topic, "alone", "--timestamp", time)
+    sampleapp(service, "publish", topic, "--lines", "-", "--timestamp", time, stdin=b"line")
+    assert [record["timestamp"] for record in consumed(service, topic)] == [timestamp_ms] * 2
 
 
 def test_bytes_are_given_in_base64(service):

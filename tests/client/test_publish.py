@@ -46,12 +46,18 @@ async def test_any_text_arrives_unchanged(topic, key, content):
 async def test_bytes_are_sent_as_base64():
     service = ContractResource()
     client = in_memory(service)
-    await client.publish(topic="t", content=b"\0\xff", key=b"", headers={"a": "1"}, timestamp_ms=7)
+    await client.publish(topic="t", content=b"\0\xff", key=b"", headers={"a": "1"}, timestamp=1795363727918)
     await client.publish_many(
         [Message(topic="t", content=b"", key="k"), Message(topic="t", content="c", key=b"\xff")]
     )
     assert service.records == [
-        {"topic": "t", "content_base64": "AP8=", "key_base64": "", "headers": {"a": "1"}, "timestamp": 7},
+        {
+            "topic": "t",
+            "content_base64": "AP8=",
+            "key_base64": "",
+            "headers": {"a": "1"},
+            "timestamp": 1795363727918,
+        },
         {"topic": "t", "content_base64": "", "key": "k"},
         {"topic": "t", "content": "c", "key_base64": "/w=="},
     ]
@@ -76,9 +82,11 @@ async def test_text_that_utf8_cannot_carry_is_refused_before_anything_is_sent():
 @pytest_twisted.ensureDeferred
 async def test_headers_and_a_timestamp_go_with_a_message():
     service = ContractResource()
-    await in_memory(service).publish(topic="t", content="c", headers={"b": "1", "a": "ä"}, timestamp_ms=7)
+    await in_memory(service).publish(
+        topic="t", content="c", headers={"b": "1", "a": "ä"}, timestamp=1795363727918
+    )
     assert service.records == [
-        {"topic": "t", "content": "c", "headers": {"b": "1", "a": "ä"}, "timestamp": 7}
+        {"topic": "t", "content": "c", "headers": {"b": "1", "a": "ä"}, "timestamp": 1795363727918}
     ]
     assert list(service.records[0]["headers"]) == ["b", "a"]
 
@@ -91,7 +99,7 @@ async def test_headers_and_a_timestamp_go_with_a_message():
             content=strategies.texts,
             key=strategies.keys,
             headers=st.none() | st.dictionaries(strategies.texts, strategies.texts, max_size=3),
-            timestamp_ms=st.none() | st.integers(0, 2**53),
+            timestamp=st.none() | strategies.numbers_of_time,
         ),
         max_size=5,
     )
@@ -109,7 +117,7 @@ async def test_any_messages_arrive_unchanged_and_in_order(messages):
         "content": "content",
         "key": "key",
         "headers": "headers",
-        "timestamp_ms": "timestamp",
+        "timestamp": "timestamp",
     }
     assert service.records == [
         {name: value for field, name in members.items() if (value := getattr(message, field)) is not None}

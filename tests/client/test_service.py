@@ -16,6 +16,7 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.cli._file_publisher import publish_lines
 from sampleapp.cli._lines import LineSource
 from sampleapp.cli._template import Template
+from sampleapp.cli._times import date_time
 from sampleapp.client import Client, Message, Page, PartlyPublished, ProblemError
 from sampleapp.errors import UnknownTopic
 from sampleapp.model import ConsumerRecord, Record, RecordMetadata
@@ -79,16 +80,16 @@ def test_of_many_messages_the_client_says_what_the_broker_said_of_each(planned):
     key=st.none() | strategies.texts,
     content=strategies.texts,
     headers=st.none() | st.dictionaries(strategies.texts, strategies.texts, max_size=3),
-    timestamp_ms=st.integers(0, 2**63 - 1),
+    timestamp=strategies.numbers_of_time | st.integers(0, 10**14).map(date_time),
 )
-def test_what_the_client_was_given_is_in_the_record_alone_or_among_many(key, content, headers, timestamp_ms):
+def test_what_the_client_was_given_is_in_the_record_alone_or_among_many(key, content, headers, timestamp):
     service = Service(PlannedBroker())
     members = {
         "topic": "t",
         "key": key,
         "content": content,
         "headers": headers,
-        "timestamp_ms": timestamp_ms,
+        "timestamp": timestamp,
     }
     service.result_of(service.client.publish(**members))
     service.result_of(service.client.publish_many([Message(**members)]))
@@ -97,7 +98,8 @@ def test_what_the_client_was_given_is_in_the_record_alone_or_among_many(key, con
     assert alone.key == (None if key is None else key.encode())
     assert alone.value == content.encode()
     assert alone.headers == tuple((name, value.encode()) for name, value in (headers or {}).items())
-    assert alone.timestamp_ms == timestamp_ms
+    is_number = isinstance(timestamp, int)
+    assert (alone.timestamp_ms if is_number else date_time(alone.timestamp_ms)) == timestamp
 
 
 @given(body=st.binary(max_size=50), key=st.none() | st.binary(max_size=20))

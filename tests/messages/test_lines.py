@@ -42,7 +42,7 @@ texts = strategies.texts | st.sampled_from(
 )
 other_members = {
     "headers": st.dictionaries(texts, texts, max_size=3),
-    "timestamp": st.integers(0, 2**63 - 1) | st.sampled_from(["2026-03-01T12:00:00Z"]),
+    "timestamp": strategies.numbers_of_time | st.sampled_from(["2026-03-01T12:00:00Z"]),
 }
 base64 = st.sampled_from(["", "AP8=", "////"])
 messages = st.one_of(
@@ -193,7 +193,7 @@ def test_each_line_that_is_wrong_is_named_and_no_other(are_good, size):
         ("key", '"key":"k","key":"k"'),
         ("key", '"key":null,"key":"k"'),
         ("key", '"key":"k","key":null'),
-        ("timestamp", '"timestamp":1,"timestamp":1'),
+        ("timestamp", '"timestamp":100000000000,"timestamp":100000000000'),
         ("headers", '"headers":{},"headers":{}'),
         ("headers/a", '"headers":{"a":"","a":""}'),
     ],
@@ -232,7 +232,7 @@ def test_two_messages_on_a_line_do_not_make_up_for_one_on_two_lines(two_on_a_lin
         GOOD,
         b'{"topic":"t","content_base64":"AP8="}',
         b'{"topic":"t","content":"c","key_base64":"AP8="}',
-        b'{"topic":"t","content_base64":"AP8=","key":"k:","headers":{"h":"v"},"timestamp":1}',
+        b'{"topic":"t","content_base64":"AP8=","key":"k:","headers":{"h":"v"},"timestamp":100000000000}',
     ],
 )
 def test_lines_that_are_right_are_not_read_one_by_one(line, monkeypatch):

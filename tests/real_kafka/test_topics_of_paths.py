@@ -57,7 +57,7 @@ def test_bodies_tombstones_and_headers_arrive_as_they_were_sent(one_node, servic
         ("POST", f"/topics/{topic}?key=", b"of an event", EVENT),
         ("DELETE", f"/topics/{topic}?key={key}"),
         message(topic, headers=headers, timestamp="2026-03-01T12:00:00.5+01:00"),
-        message(topic, headers={}, timestamp=0),
+        message(topic, headers={}, timestamp="1970-01-01T00:00:00Z"),
     ]
     for offset, request in enumerate(requests):
         assert ask(service, *request) == (200, {"topic": topic, "partition": 0, "offset": offset})
@@ -89,7 +89,9 @@ def test_a_timestamp_that_the_topic_does_not_take_takes_no_others_with_it(versio
         new_topic("recent"), partitions=1, **{f"message_timestamp_{limit}_max_ms": DAY_MS}
     )
     requests = [
-        message(topic, key="k", content=f"{n}", **({"timestamp": 0} if n % 10 == 3 else {}))
+        message(
+            topic, key="k", content=f"{n}", **({"timestamp": "1970-01-01T00:00:00Z"} if n % 10 == 3 else {})
+        )
         for n in range(60)
     ]
     with ThreadPoolExecutor(len(requests)) as threads:

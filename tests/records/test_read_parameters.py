@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidParameters
-from sampleapp.model import EARLIEST, FromEnd, FromTime
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime
 from sampleapp.records.positions import Position
 from sampleapp.records.read_parameters import (
     PageParameters,
@@ -47,7 +47,12 @@ def test_without_a_query_a_page_begins_at_the_first_record_and_a_stream_at_the_e
     [
         (b"earliest", EARLIEST),
         (b"latest", FromEnd(0)),
-        (b"0", FromTime(0)),
+        (b"-5", FromEnd(5)),
+        (b"offset:0", FromOffset(0)),
+        (b"offset:42", FromOffset(42)),
+        (b"100000000000", FromTime(10**11)),
+        (b"9223372036854775807", FromTime(2**63 - 1)),
+        (b"1970-01-01T00:00:05Z", FromTime(5000)),
         (b"1772362800000", FromTime(NOON_MS)),
         (b"2026-03-01T12:00:00%2B01:00", FromTime(NOON_MS)),
         (b"2026-03-01T12:00:00+01:00", FromTime(NOON_MS)),
@@ -68,7 +73,13 @@ def test_a_start_is_a_word_a_time_or_a_position(text, start):
         "",
         "Earliest",
         "now",
-        "-1",
+        "42",
+        "1795363727",
+        "--1",
+        "-",
+        "offset:",
+        "offset:-1",
+        "offset:9223372036854775808",
         "1.5",
         "9223372036854775808",
         "99999999999999999999",
@@ -87,6 +98,13 @@ def test_any_other_start_is_refused_and_the_answer_names_what_is_right(text):
     query = f"from={quote(text, errors='surrogateescape')}".encode()
     assert pointers(read_page_parameters, query) == ["/from"]
     assert pointers(read_stream_parameters, query) == ["/from"]
+
+
+@pytest.mark.parametrize("number", ["0", "42", "1795363727", "000000000042", "99999999999"])
+def test_a_short_number_is_refused_with_the_words_for_an_offset_and_for_a_time(number):
+    detail = details(read_page_parameters, f"from={number}".encode())
+    assert f'"offset:{int(number)}" for an offset' in detail
+    assert "milliseconds since the epoch in at least 12 digits" in detail
 
 
 @pytest.mark.parametrize(

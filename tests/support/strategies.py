@@ -26,6 +26,9 @@ topics = st.text(
 
 keys = st.none() | texts
 
+# A number of 12 to 14 digits is a time in milliseconds; any other is refused, as one of another unit.
+numbers_of_time = st.integers(10**11, 10**14 - 1)
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | finite_numbers | texts,
     lambda children: st.lists(children, max_size=3) | st.dictionaries(texts, children, max_size=3),

@@ -161,7 +161,7 @@ different = st.sampled_from(
         {"key": "k"},
         {"key": ""},
         {"headers": {"a": "b"}},
-        {"timestamp": 1},
+        {"timestamp": 1_700_000_000_000},
     ]
 )
 

@@ -51,7 +51,7 @@ def test_an_empty_key_is_a_key_and_null_is_none():
     assert [record.key for record in service.broker.records] == [b"", None, None]
 
 
-@given(st.dictionaries(strategies.texts, strategies.texts), st.integers(0, 2**63 - 1))
+@given(st.dictionaries(strategies.texts, strategies.texts), strategies.numbers_of_time)
 def test_headers_and_the_timestamp_are_those_of_the_record(headers, timestamp):
     service = InMemoryService(broker=PromptBroker())
     body = encoded(topic="t", content="c", headers=headers, timestamp=timestamp)

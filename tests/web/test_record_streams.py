@@ -61,10 +61,11 @@ def test_a_stream_from_the_first_record_goes_on_with_what_comes(service, topic):
     assert len(client.values) == 1201
 
 
-def test_a_stream_from_a_time_begins_with_the_first_record_then(service, topic):
+@pytest.mark.parametrize("start", ["1970-01-01T00:00:03Z", "offset:3", "-2"])
+def test_a_stream_begins_at_a_time_at_an_offset_or_with_the_last_records(service, topic, start):
     for _ in range(5):
         topic.publish(0)
-    client = service.client("from=3000").read()
+    client = service.client(f"from={start}").read()
     assert client.reader.ids[0] == "id0~3.0"
     assert [record["offset"] for record in client.records] == [3, 4]
 

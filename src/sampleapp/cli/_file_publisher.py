@@ -254,14 +254,9 @@ class _Publisher:
 
     def _messages(self, parcel: _Parcel) -> list[Message]:
         template = self._template
-        topic, key, headers, timestamp_ms = (
-            template.topic,
-            template.key,
-            template.headers,
-            template.timestamp_ms,
-        )
+        topic, key, headers, timestamp = template.topic, template.key, template.headers, template.timestamp
         return [
-            Message(topic=topic, content=content, key=key, headers=headers, timestamp_ms=timestamp_ms)
+            Message(topic=topic, content=content, key=key, headers=headers, timestamp=timestamp)
             for content in parcel.contents
         ]
 

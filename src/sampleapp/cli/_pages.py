@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from sampleapp.cli._output import CommandFailed, flush_results, note
 from sampleapp.cli._printer import Printer
 from sampleapp.cli._run import command_failure
+from sampleapp.cli._times import date_time
 from sampleapp.cli._topic import Selection
 from sampleapp.client import (
     ClientError,
@@ -22,6 +23,7 @@ from sampleapp.client import (
     ProblemError,
     ServiceUnreachable,
 )
+from sampleapp.messages.timestamps import EARLIEST_NUMBER
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
 from sampleapp.records.positions import InvalidPosition, Position, format_position, parse_position
 
@@ -134,7 +136,9 @@ class _Pages:
         start = self._selection.start
         is_counted = start != EARLIEST and not isinstance(start, FromTime)
         if isinstance(start, FromTime):
-            self._start = str(start.timestamp_ms)
+            # A shorter number is refused.
+            is_long = start.timestamp_ms >= EARLIEST_NUMBER
+            self._start = str(start.timestamp_ms) if is_long else date_time(start.timestamp_ms).isoformat()
         if self._selection.follow and not is_counted:
             return
         end = _parsed((await self._fetch(END, wait_s=0)).position)

@@ -18,11 +18,13 @@ from sampleapp.cli._output import INTERRUPTED, CommandFailed, note
 from sampleapp.cli._record import publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
-from sampleapp.cli._times import milliseconds
+from sampleapp.cli._times import date_time, milliseconds
 from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
+from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from twisted.internet.defer import Deferred
 
@@ -101,7 +103,7 @@ def _base64_key(_context: click.Context, parameter: click.Parameter, value: str 
         raise click.BadParameter(f"it is {error}.", param=parameter) from error
 
 
-def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+def _timestamp(_context: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:
     if value is None:
         return None
     timestamp_ms = milliseconds(value)
@@ -111,7 +113,14 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
             "@MILLISECONDS since 1970.",
             param=parameter,
         )
-    return timestamp_ms
+    if value.startswith("@"):
+        try:
+            parse_timestamp(timestamp_ms)
+        except InvalidTimestamp as error:
+            raise click.BadParameter(
+                f"{value!r} {error}. Give another time such as 1970-01-31T08:00:00Z.", param=parameter
+            ) from error
+    return date_time(timestamp_ms)
 
 
 @click.command(cls=_TakesNegativeNumbers, epilog=EPILOG)
@@ -177,8 +186,7 @@ def _timestamp_ms(_context: click.Context, parameter: click.Parameter, value: st
 )
 @click.option(
     "--timestamp",
-    "timestamp_ms",
-    callback=_timestamp_ms,
+    callback=_timestamp,
     metavar="TIME",
     help="Timestamp of the record, or of every record: a time such as 2026-11-21T08:00:00Z, or @MILLISECONDS "
     "since 1970.  [default: now]",
@@ -197,7 +205,7 @@ def publish(
     is_idempotent: bool,
     raw_path: str | None,
     headers: dict[str, str] | None,
-    timestamp_ms: int | None,
+    timestamp: datetime | None,
     url: str,
     token: str | None,
 ) -> None:
@@ -222,7 +230,7 @@ def publish(
     if raw_path is not None:
         if is_base64:
             raise click.UsageError("--raw publishes FILE as it is. With --base64, give CONTENT or --lines.")
-        if headers is not None or timestamp_ms is not None:
+        if headers is not None or timestamp is not None:
             raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
         # The bytes as typed, UTF-8 or not: a key may have any bytes.
         raw_key = key_base64 if key is None else os.fsencode(key)
@@ -233,7 +241,7 @@ def publish(
         topic=topic,
         key=_checked_key(key) if key_base64 is None else key_base64,
         headers=headers,
-        timestamp_ms=timestamp_ms,
+        timestamp=timestamp,
     )
     if path is not None:
         _publish_lines(
@@ -303,7 +311,7 @@ def _request(template: Template, *, content: str | bytes, is_idempotent: bool) -
             content=content,
             key=template.key,
             headers=template.headers,
-            timestamp_ms=template.timestamp_ms,
+            timestamp=template.timestamp,
             idempotency_key=key,
         )
 

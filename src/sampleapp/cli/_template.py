@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from msgspec import Struct
 
 __all__ = ["Template"]
@@ -13,4 +15,4 @@ class Template(Struct, frozen=True, kw_only=True):
     topic: str
     key: str | bytes | None = None
     headers: dict[str, str] | None = None
-    timestamp_ms: int | None = None
+    timestamp: datetime | None = None

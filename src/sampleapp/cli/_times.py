@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
-__all__ = ["MAX_INT64", "milliseconds"]
+__all__ = ["MAX_INT64", "date_time", "milliseconds"]
 
 MAX_INT64 = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECONDS = re.compile(r"@(?P<digits>[0-9]{1,19})")
 
 
@@ -34,3 +35,14 @@ def milliseconds(text: str) -> int | None:
     except ValueError:
         return None
     return None if time.tzinfo is None else round(time.timestamp() * 1000)
+
+
+def date_time(timestamp_ms: int) -> datetime:
+    """
+    Convert milliseconds since the epoch to a time in UTC.
+
+    The service takes numbers of 12 to 14 digits only.
+
+    :raise OverflowError: it is after the year 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)

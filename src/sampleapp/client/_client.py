@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast, overload
 
@@ -112,7 +113,7 @@ class Client:
         content: str | bytes,
         key: str | bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        timestamp_ms: int | None = None,
+        timestamp: int | datetime | None = None,
         idempotency_key: str | None = None,
     ) -> Deferred[RecordMetadata]:
         """
@@ -127,7 +128,8 @@ class Client:
         :param key: the record's key; text is stored as UTF-8. ``None`` for no key, which differs from the
             empty key.
         :param headers: the record's headers, in this order; values are stored as UTF-8.
-        :param timestamp_ms: the time of the record, in milliseconds since the epoch; ``None`` for the time at
+        :param timestamp: the time of the record: milliseconds since the epoch, an integer of 12 to 14 digits
+            (1973 to 5138), or a `datetime.datetime` with an offset, from 1970 on; ``None`` for the time at
             which the service receives it.
         :param idempotency_key: names this request, so that the service publishes the record once, however
             often the request is made; another one for each record, such as ``str(uuid.uuid4())``. 1 to 255
@@ -143,7 +145,7 @@ class Client:
             content=content,
             key=key,
             headers=None if headers is None else dict(headers),
-            timestamp_ms=timestamp_ms,
+            timestamp=timestamp,
         )
         return Deferred.fromCoroutine(self._publish(message, headers_of_request))
 
@@ -284,9 +286,10 @@ class Client:
         page may be empty without being up to date: go on.
 
         :param topic: the name of the topic.
-        :param start: the position after an earlier page; or ``"earliest"``, ``"latest"``, or a time, for the
-            first record of each partition that is not earlier: in milliseconds since the epoch, or as in RFC
-            3339, such as ``"2026-11-21T08:00:00Z"``.
+        :param start: the position after an earlier page; or ``"earliest"``, ``"latest"``, ``"-N"`` for the
+            last N records of each partition, ``"offset:N"``, or a time, for the first record of each
+            partition that is not earlier: in milliseconds since the epoch, in at least 12 digits, or as in
+            RFC 3339, such as ``"2026-11-21T08:00:00Z"``.
         :param partitions: the partitions to read; ``None`` for all.
         :param key: reads only records with this key; text is encoded as UTF-8. ``None`` for all records.
         :param limit: the maximum number of records, from 1 to 10,000; ``None`` for 500. A page has about 1

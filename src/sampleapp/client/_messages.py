@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from urllib.parse import quote
 
 import msgspec
@@ -14,9 +15,7 @@ from sampleapp.model import is_legal_topic
 __all__ = ["Message", "encode_message", "encode_messages", "topic_path"]
 
 
-class Message(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"timestamp_ms": "timestamp"}
-):
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A message to publish."""
 
     topic: str
@@ -27,8 +26,13 @@ class Message(
     """The record's key; text is stored as UTF-8. ``None`` for no key, which differs from the empty key."""
     headers: dict[str, str] | None = None
     """The record's headers, in this order; values are stored as UTF-8."""
-    timestamp_ms: int | None = None
-    """The time of the record, in milliseconds since the epoch; ``None`` for the time of its arrival."""
+    timestamp: int | datetime | None = None
+    """
+    The time of the record; ``None`` for the time of its arrival.
+
+    Milliseconds since the epoch, an integer of 12 to 14 digits (1973 to 5138), or a time with an offset, from
+    1970 on.
+    """
 
 
 class _MessageWithBytes(Struct, kw_only=True, omit_defaults=True):
@@ -40,7 +44,7 @@ class _MessageWithBytes(Struct, kw_only=True, omit_defaults=True):
     key: str | None = None
     key_base64: bytes | None = None
     headers: dict[str, str] | None = None
-    timestamp: int | None = None
+    timestamp: int | datetime | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -106,7 +110,7 @@ def _members(message: Message) -> Message | _MessageWithBytes:
         key=key if isinstance(key, str) else None,
         key_base64=key if isinstance(key, bytes) else None,
         headers=message.headers,
-        timestamp=message.timestamp_ms,
+        timestamp=message.timestamp,
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -51,7 +52,8 @@ _BASE64: Final = 'base64 with padding (RFC 4648, section 4), such as "AP8="'
 _WAYS_OUT: Final = "Send its JSON as a string, or as the body of a POST to /topics/{topic}."
 """For a ``content`` that is JSON itself."""
 _A_TIMESTAMP: Final = (
-    'milliseconds since the epoch or a date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
+    "milliseconds since the epoch (an integer of 12 to 14 digits, 1973 to 5138) or, also for older times, a "
+    'date-time of RFC 3339 with an offset, such as "2026-03-01T12:00:00Z"'
 )
 _RIGHT_VALUES: Final = {
     "content_base64": f"a string of {_BASE64}",
@@ -268,14 +270,16 @@ def _value_faults(name: str, value: Any) -> Iterator[Fault]:
 
 
 def _timestamp_faults(value: Any) -> Iterator[Fault]:
-    written = _whole(value)
-    if isinstance(written, bool) or not isinstance(written, int | str):
-        yield _wrong_type("timestamp", _type_name(value))
-        return
+    # A number with a fraction is refused, too, but its unit is the first thing to say.
+    written = int(value) if isinstance(value, float) and isfinite(value) else value
     try:
-        parse_timestamp(written)
+        if isinstance(written, int | str) and not isinstance(written, bool):
+            parse_timestamp(written)
     except InvalidTimestamp as error:
         yield Fault("/timestamp", f'"timestamp" {error}; it must be {_A_TIMESTAMP}.')
+        return
+    if not isinstance(_whole(value), int | str) or isinstance(value, bool):
+        yield _wrong_type("timestamp", _type_name(value))
 
 
 def _whole(number: Any) -> Any:

@@ -7,10 +7,14 @@ from calendar import monthrange
 from datetime import date
 from typing import Final
 
-__all__ = ["LATEST_MS", "InvalidTimestamp", "parse_timestamp"]
+__all__ = ["EARLIEST_NUMBER", "LATEST_NUMBER", "InvalidTimestamp", "parse_timestamp"]
 
-LATEST_MS: Final = 2**63 - 1
-"""The greatest timestamp of a record: Kafka keeps 64 bits with a sign, and -1 stands for none."""
+EARLIEST_NUMBER: Final = 10**11
+"""The least number that is taken for milliseconds: 12 digits, in 1973."""
+LATEST_NUMBER: Final = 10**14 - 1
+"""The greatest number that is taken for milliseconds: 14 digits, in 5138."""
+_OTHER_UNITS: Final = ((EARLIEST_NUMBER, "seconds"), (10**17, "microseconds"))
+"""Units of the same times, each with the number below which it is meant; nanoseconds above all."""
 
 # Section 5.6; "T" and "Z" may be in lower case there. A space instead of the "T" is not of the grammar.
 _DATE_TIME: Final = re.compile(
@@ -35,16 +39,20 @@ def parse_timestamp(written: int | str) -> int:
     A leap second (``23:59:60`` UTC, on the last day of a month) is the second after it, as in POSIX.
     Fractions of a millisecond are cut off.
 
-    :param written: milliseconds since the epoch, or a date-time with an offset (RFC 3339, section 5.6), as
-        ``2026-03-01T12:00:00.5+01:00``.
-    :return: milliseconds since the epoch, from 0 to `LATEST_MS`.
+    A number of another unit would be a time of 1970 or of the far future. Kafka's retention deletes such a
+    record soon after it was acknowledged, or never.
+
+    :param written: milliseconds since the epoch, from `EARLIEST_NUMBER` to `LATEST_NUMBER`, or a date-time
+        from 1970 on with an offset (RFC 3339, section 5.6), as ``2026-03-01T12:00:00.5+01:00``.
+    :return: milliseconds since the epoch, at least 0.
     :raise InvalidTimestamp: it is not a timestamp, the day or time does not exist, or it is out of range.
     """
     timestamp_ms = _parse_date_time(written) if isinstance(written, str) else written
     if timestamp_ms < 0:
         raise InvalidTimestamp("is before 1970")
-    if timestamp_ms > LATEST_MS:
-        raise InvalidTimestamp("is too late for a timestamp of 64 bits")
+    if isinstance(written, int) and not EARLIEST_NUMBER <= written <= LATEST_NUMBER:
+        unit = next((unit for limit, unit in _OTHER_UNITS if written < limit), "nanoseconds")
+        raise InvalidTimestamp(f"looks like {unit}, not milliseconds: those have 12 to 14 digits")
     return timestamp_ms
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
-from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
-from sampleapp.model import EARLIEST, FromEnd, FromTime, Start
+from sampleapp.messages.timestamps import EARLIEST_NUMBER, InvalidTimestamp, parse_timestamp
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
 from sampleapp.records.positions import InvalidPosition, Position, parse_position
 
 __all__ = [
@@ -36,7 +36,8 @@ MOST_PARTITIONS: Final = 4096
 _GREATEST_PARTITION: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 _PARTITIONS: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", re.ASCII)
-_MILLISECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_COUNTED: Final = re.compile(r"(offset:|-|)([0-9]{1,19})", re.ASCII)
+_GREATEST_OFFSET: Final = 2**63 - 1
 _OFFSET_OF_TIME: Final = re.compile(r" (?=[0-9]{2}:[0-9]{2}\Z)", re.ASCII)
 """The plus sign of an offset, which a query has turned into a space."""
 _LONGEST_SHOWN: Final = 60
@@ -215,15 +216,26 @@ def _start(text: str) -> Position | Start:
         return _LATEST
     if "~" in text:
         return parse_position(text)
+    counted = _COUNTED.fullmatch(text)
+    if counted is not None and int(counted[2]) <= _GREATEST_OFFSET:
+        number = int(counted[2])
+        if counted[1]:
+            return FromEnd(number) if counted[1] == "-" else FromOffset(number)
+        if number >= EARLIEST_NUMBER:
+            return FromTime(number)
+        # It may be meant as an offset, or as seconds. As milliseconds, it would nearly always be everything.
+        raise _Impossible(
+            f'is "offset:{number}" for an offset; a time is milliseconds since the epoch in at least 12 '
+            f"digits, or a date-time such as 2026-03-01T12:00:00+01:00; {_shown(text)} is neither"
+        )
     try:
-        if _MILLISECONDS.fullmatch(text) is not None:
-            return FromTime(parse_timestamp(int(text)))
         return FromTime(parse_timestamp(_OFFSET_OF_TIME.sub("+", text)))
     except InvalidTimestamp as error:
         why = str(error) if text[:1].isdigit() else "is none of these"
         raise _Impossible(
-            'is "earliest", "latest", a time such as 2026-03-01T12:00:00+01:00, milliseconds since the '
-            f"epoch, or a position from an earlier answer; {_shown(text)} {why}"
+            'is "earliest", "latest", "-N" for the last N records of each partition, "offset:N", a time such '
+            "as 2026-03-01T12:00:00+01:00, milliseconds since the epoch, or a position from an earlier "
+            f"answer; {_shown(text)} {why}"
         ) from None
 
 

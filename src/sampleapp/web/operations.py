@@ -441,9 +441,10 @@ READ_RECORDS: Final = Description(
             name="from",
             place="query",
             meaning=(
-                "The start: `earliest`, `latest`, a time (RFC 3339 with an offset, or milliseconds since the "
-                "epoch), or a position from an earlier answer. Default: `earliest`, and `latest` for a "
-                "stream."
+                "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
+                "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
+                "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
+                "for a stream."
             ),
         ),
         Parameter(
