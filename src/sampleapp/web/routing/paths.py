@@ -30,19 +30,21 @@ _INCOMPLETE_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TRAILING_SLASH: Final = re.compile(rb"[^/]/\Z")
 _VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
 _UNKNOWN_METHOD: Final = "-"
+_MOST_SEGMENTS: Final = 16
+"""More than any route has. Each segment takes time to decode, and a head has room for thousands."""
 
 
-def match_path(urls: MapAdapter, method: bytes, path: bytes) -> tuple[str, Mapping[str, Any]]:
+def match_path(urls: MapAdapter, method: bytes, path: str) -> tuple[str, Mapping[str, Any]]:
     """
     Return the name of an endpoint, and the variables in the path, by werkzeug's rules.
 
+    :param path: percent-decoded.
     :raise RequestError: there is no such route.
     """
-    text = percent_decoded(path)
     name = method.decode("ascii")
     try:
         # Werkzeug takes "post" for "POST", but methods are case-sensitive (RFC 9110, section 9.1).
-        return urls.match(text, name if name == name.upper() else _UNKNOWN_METHOD)
+        return urls.match(path, name if name == name.upper() else _UNKNOWN_METHOD)
     except exceptions.MethodNotAllowed as error:
         raise method_not_allowed(error) from None
     except exceptions.HTTPException:
@@ -65,8 +67,11 @@ def percent_decoded(path: bytes) -> str:
     Percent-decode a path, once.
 
     :raise MalformedRequest: the percent-encoding is malformed (RFC 3986, section 2.1), or not of UTF-8.
-    :raise PathNotFound: a segment is empty, or contains an encoded slash; no path of this service does.
+    :raise PathNotFound: a segment is empty, or contains an encoded slash, or there are too many; no path of
+        this service is so.
     """
+    if path.count(b"/") > _MOST_SEGMENTS:
+        raise PathNotFound
     if _INCOMPLETE_ESCAPE.search(path):
         raise MalformedRequest("In a path, % must be followed by two hexadecimal digits; % itself is %25.")
     segments = [unquote_to_bytes(segment) for segment in path.split(b"/")]

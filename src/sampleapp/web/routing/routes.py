@@ -297,7 +297,7 @@ class Routes:
         """
         urls = self.app.url_map.bind("")
         try:
-            return match_path(urls, method, path)
+            return match_path(urls, method, percent_decoded(path))
         except PathNotFound:
             raise path_not_found(path, [urls]) from None
 

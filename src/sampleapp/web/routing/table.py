@@ -14,7 +14,12 @@ from sampleapp.web.answers import Answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.gate import Gate
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
-from sampleapp.web.routing.paths import match_path, path_not_found, refusal_of_method
+from sampleapp.web.routing.paths import (
+    match_path,
+    path_not_found,
+    percent_decoded,
+    refusal_of_method,
+)
 from sampleapp.web.routing.routes import BoundRoute, Routes
 from sampleapp.web.server import SAFE, Handler, Request
 
@@ -127,9 +132,10 @@ class RouteTable:
             self._gate.admit(request, Right.ANY)
 
     def _find(self, method: bytes, path: bytes) -> BoundRoute:
+        text = percent_decoded(path)
         for urls, (routes, instance) in zip(self._urls, self._parts, strict=True):
             with suppress(PathNotFound):
-                endpoint, variables = match_path(urls, method, path)
+                endpoint, variables = match_path(urls, method, text)
                 return routes.by_endpoint[endpoint].bound(instance, variables)
         raise path_not_found(path, self._urls)
 

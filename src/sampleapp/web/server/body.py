@@ -16,6 +16,9 @@ from sampleapp.web.server.fields import FieldParser
 
 __all__ = ["Body", "ChunkedBody", "Content", "SizedBody"]
 
+_STEPS_AT_ONCE: Final = 1000
+"""Lines and pieces of content that are parsed in one turn of the reactor: about a millisecond."""
+_STEPS_OF_TRAILER: Final = 5
 _MAX_LINE_BYTES: Final = 16 * 1024
 """The greatest size of all extensions of chunks together, and of all trailers together, in bytes."""
 
@@ -37,11 +40,12 @@ class Content(Protocol):
 class Body(Protocol):
     """A parser of one body."""
 
-    def receive(self, data: bytes) -> bytes | None:
+    def receive(self, data: bytes) -> tuple[bool, bytes]:
         """
         Parse bytes that have come.
 
-        :return: the bytes after the body; ``None`` while the body is not whole.
+        :return: whether the body is whole now, and the bytes after it. While it is not whole, the bytes are
+            those to be parsed in the next turn of the reactor.
         :raise RequestError: the body does not follow the grammar of HTTP, or is over the limit.
         """
 
@@ -64,18 +68,15 @@ class SizedBody:
         self._content = BytesIO()
         self._write = (self._content if content is None else content).write
 
-    def receive(self, data: bytes) -> bytes | None:
+    def receive(self, data: bytes) -> tuple[bool, bytes]:
         """Parse bytes that have come; see `Body`."""
-        size = len(data)
-        if size < self._left:
-            self._left -= size
-            rest = None
-        else:
-            data, rest = data[: self._left], data[self._left :]
-            self._left = 0
+        rest = data[self._left :]
+        if rest:
+            data = data[: self._left]
+        self._left -= len(data)
         if self._keep:
             self._write(data)
-        return rest
+        return not self._left, rest
 
     def content(self) -> bytes:
         """Return the content; see `Body`."""
@@ -112,10 +113,12 @@ class ChunkedBody:
         self._trailers: FieldParser | None = None
         self._trailer_size = 0
 
-    def receive(self, data: bytes) -> bytes | None:
+    def receive(self, data: bytes) -> tuple[bool, bytes]:
         """Parse bytes that have come; see `Body`."""
         position = 0
-        while position < len(data):
+        steps = _STEPS_AT_ONCE
+        while position < len(data) and steps > 0:
+            steps -= 1 if self._trailers is None else _STEPS_OF_TRAILER
             if self._left:
                 piece = data[position : position + self._left]
                 self._left -= len(piece)
@@ -129,8 +132,8 @@ class ChunkedBody:
             if not self._line.endswith(b"\n"):
                 self._check_length_of_line()
             elif self._line_is_last():
-                return data[position:]
-        return None
+                return True, data[position:]
+        return False, data[position:]
 
     def content(self) -> bytes:
         """Return the content; see `Body`."""

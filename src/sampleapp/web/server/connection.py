@@ -205,6 +205,9 @@ class HTTPConnection(TwistedProtocol):
                 return
             if handler is None:
                 self._await_more()
+                if reader.buffer and self._state is BODY:
+                    self._read_in_next_turn()
+                    return
                 break
             self._handle(handler)
         if self._client_has_finished and self._state in READING:
@@ -231,8 +234,8 @@ class HTTPConnection(TwistedProtocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Read the requests that have come while another was answered."""
-        if self._state is not IDLE:
+        """Read the requests that have come while another was answered, or the rest of a body."""
+        if self._state not in READING:
             return
         if self._reader.buffer:
             self.transport.resumeProducing()

@@ -53,7 +53,11 @@ class Fields:
         value = value.strip(BLANKS)
         lower = name.lower()
         values = self._values
-        values[lower] = (*values[lower], value) if lower in values else (value,)
+        if lower not in values:
+            values[lower] = (value,)
+        elif len(values[lower]) <= _MAX_FIELDS:
+            # More are refused; each copies all before it.
+            values[lower] = (*values[lower], value)
 
     def replace(self, name: bytes, value: bytes) -> None:
         """Set a field, and remove all other fields of this name."""

@@ -138,7 +138,7 @@ class RequestReader:
         Read a request from the buffer, which must not be empty.
 
         :return: the answer, or the handler to be called, if the request is whole now; ``None`` if more of it
-            must come.
+            must come, or if a body has more in the buffer, to be read in the next turn of the reactor.
         :raise Refusal: the request is answered although it is not whole.
         """
         if self._body is not None:
@@ -285,27 +285,27 @@ class RequestReader:
         if body is None or request is None or handler is None:
             raise AssertionError("The body to be read is missing.")
         data = self.buffer
-        self.received += len(data)
         try:
-            rest = body.receive(data)
+            is_whole, rest = body.receive(data)
         except RequestError as error:
             self.drop()
             if isinstance(error, BodyTooLarge):
                 raise self._refusal_of_body(handler, request) from error
             raise self._refusal(error) from error
+        size = len(data) - len(rest)
+        self.received += size
         if self._charge is not None:
             try:
-                self._charge.add(len(data) if rest is None else len(data) - len(rest))
-                if rest is None:
+                self._charge.add(size)
+                if not is_whole:
                     self._charge.require_room()
             except SampleAppError as error:
                 # Later bytes are not charged, or there would not be room at the time that the answer says.
                 self._charge = None
                 raise Refusal(self._server.refuse(error)) from error
-        if rest is None:
-            self.buffer = b""
-            return None
         self.buffer = rest
+        if not is_whole:
+            return None
         request.body = body.content()
         self._body = self._handler = self._coded = self._charge = None
         return handler

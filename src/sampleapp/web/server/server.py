@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -145,6 +145,7 @@ class HTTPServer(Factory):
         self._sweeping: IDelayedCall | None = None
         self._closing_idle: IDelayedCall | None = None
         self._drained: list[Deferred[None]] = []
+        self._for_next_turns: deque[Callable[[], None]] = deque()
         self._date = b""
         self._dated_s = -1
         self._logged_s = -_LOG_INTERVAL_S
@@ -226,8 +227,16 @@ class HTTPServer(Factory):
                 waiting.callback(None)
 
     def call_next_turn(self, function: Callable[[], None]) -> None:
-        """Call a function in the next turn of the reactor."""
-        self._reactor.callLater(0, function)
+        """Call a function in the next turn of the reactor that has no other one to call."""
+        self._for_next_turns.append(function)
+        if len(self._for_next_turns) == 1:
+            self._reactor.callLater(0, self._call_one)
+
+    def _call_one(self) -> None:
+        function = self._for_next_turns.popleft()
+        if self._for_next_turns:
+            self._reactor.callLater(0, self._call_one)
+        function()
 
     def count_refusal(self, reason: str) -> None:
         """Count a request, or a connection, that was refused; the reason is the name of an option."""
