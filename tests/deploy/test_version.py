@@ -18,7 +18,7 @@ def version(request):
     [
         ("CHANGELOG.md", r"(?m)\A(?:(?!## ).*\n)*## (\S+) "),
         ("CONTRIBUTING.md", r"/blob/v(\S+)"),
-        ("CONTRIBUTING.md", r"tag the commit: `v(.+)`"),
+        ("CONTRIBUTING.md", r"tag the commit:\s+`v(.+)`"),
         ("Containerfile", r"image\.version=(\S+)"),
         ("deploy/compose.yaml", r"image: sampleapp:(\S+)"),
         ("deploy/kubernetes/kustomization.yaml", r"(?:version|newTag): ([^\s}]+)"),
