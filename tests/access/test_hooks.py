@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sampleapp.access import CallersFileError, parse_callers
+from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.hook_secrets import load_hook_keys, secret_paths
+from sampleapp.access.secret_forms import other_kind
+from sampleapp.access.signatures import SCHEMES
+from sampleapp.access.tokens import PREFIX
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.secrets import secret
 
@@ -113,8 +128,9 @@ def test_everything_about_a_hook_can_be_chosen():
         ({**HMAC, "encoding": '"base32"'}, "line 6: hooks.h.encoding must be hex or base64."),
         (
             {**HMAC, "prefix": '"\u00e4"'},
-            "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters, ",
+            "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters without a comma, such as ",
         ),
+        ({**HMAC, "prefix": '"a,b="'}, "line 6: hooks.h.prefix must be 1 to 100 visible ASCII characters "),
         ({**HOOK, "key_header": '"a:"'}, "line 5: hooks.h.key_header must be the name of a header."),
         (
             {**HMAC, "idempotency_header": '"x-SIGNATURE"'},
@@ -157,41 +173,110 @@ def test_a_secret_is_not_in_what_python_prints_of_it(hooks, tmp_path):
     assert repr(load_hook_keys(hooks, directory=tmp_path)) == "{'h': <2 keys>}"
 
 
+def refusal_of(hooks, directory, *contents):
+    """The sentence about the last of these contents of files."""
+    write(directory, *contents)
+    with pytest.raises(Mistake) as caught:
+        load_hook_keys(hooks, directory=directory)
+    assert caught.value.path == ("hooks", "h", "secret_files", 1)
+    return str(caught.value).removeprefix("hooks.h.secret_files[2] names a file that ")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty"),
-        (b" \r\n\t", "is empty"),
+        (b"", "is empty."),
+        (b" \r\n\t", "is empty."),
         (SECRET.encode() + b"\nsecond", "has several lines; give each secret a file of its own, in "),
         (b"\xef\xbb\xbf" + SECRET.encode(), "begins with a byte order mark, which is not a part of the "),
         (SECRET.encode("utf-16"), "begins with a byte order mark, which is not a part of the "),
-        (SECRET.encode() * 300, "has more than 4096 bytes, so it is not the secret of a webhook"),
+        (SECRET.encode("utf-16-le"), "is not text in UTF-8, or has characters that cannot be seen."),
+        (SECRET.encode() + b"\rsecond", "is not text in UTF-8, or has characters that cannot be seen."),
+        (b"\xff" + SECRET.encode(), "is not text in UTF-8, or has characters that cannot be seen."),
+        (f"\u200b{SECRET}".encode(), "is not text in UTF-8, or has characters that cannot be seen."),
+        (SECRET.encode() * 300, "has more than 4096 bytes, so it is not the secret of a webhook."),
     ],
 )
 def test_a_file_that_has_no_secret_is_refused_and_nothing_of_it_said(hooks, tmp_path, content, said):
-    write(tmp_path, b"one", content)
-    with pytest.raises(CallersFileError) as caught:
-        load_hook_keys(hooks, directory=tmp_path)
-    assert str(caught.value).startswith(f"--callers: a secret of hooks.h: {tmp_path / 'b'} {said}")
-    assert SECRET not in str(caught.value)
+    sentence = refusal_of(hooks, tmp_path, b"one", content)
+    assert sentence.startswith(said)
+    assert SECRET not in sentence
 
 
-def test_a_standard_secret_that_is_not_base64_is_refused(tmp_path):
+PRIVATE_KEY = Ed25519PrivateKey.generate()
+
+
+PUBLIC_DER = PRIVATE_KEY.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+PRIVATE_DER = PRIVATE_KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, BestAvailableEncryption(b"p"))
+RAW = base64.b64encode(PRIVATE_KEY.public_key().public_bytes_raw())
+OTHER_KINDS = {
+    "whsk": (b"whsk_" + RAW, "the private key of a sender; write its public key (whpk_) there instead"),
+    "quoted whpk": (b'"whpk_%b"' % RAW, "a public key (whpk_) with other text in front of it"),
+    "indented whpk": (b" whpk_%b" % RAW, "a public key (whpk_) with other text in front of it"),
+    "assigned whpk": (b"KEY=whpk_%b" % RAW, "a public key (whpk_) with other text in front of it"),
+    **{
+        f"PEM, {kind}": (
+            f"-----BEGIN {kind}-----\nMCow\n-----END {kind}-----\n".encode(),
+            "a key or a certificate in PEM",
+        )
+        for kind in ("PUBLIC KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "CERTIFICATE")
+    },
+    "DER in base64": (base64.b64encode(PUBLIC_DER), "a key or a certificate in DER"),
+    "DER in hex": (PUBLIC_DER.hex().encode(), "a key or a certificate in DER"),
+    "locked DER": (base64.b64encode(PRIVATE_DER), "a key or a certificate in DER"),
+    "SSH": (
+        PRIVATE_KEY.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b" me@example",
+        "a key of SSH",
+    ),
+    "JWK": (b'{"kty": "OKP", "crv": "Ed25519", "x": "%b"}' % RAW, "JSON, such as a JSON Web Key"),
+    "JWKS": (b'{\n "keys": []\n}\n', "JSON, such as a JSON Web Key"),
+    "publishable key": (b"pk_live_51H8example", "a key of an API"),
+    "JWT": (b"eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJ4In0.c2ln", "a JSON Web Token"),
+    "token": (f"{PREFIX}abcdefgh".encode(), "the token of a caller"),
+    **{
+        path: (path.encode(), "a path")
+        for path in ("/run/secrets/github", "./github.secret", "file:///etc/x", "secrets/a.txt", "~/k.pem")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_key_of_another_kind_is_not_used_as_a_secret(scheme, kind, tmp_path):
+    members = {**(HMAC if scheme == "hmac" else HOOK), "scheme": f'"{scheme}"'}
+    hooks = parse_callers(file_of(members).encode(), name="f").hooks
+    content, said = OTHER_KINDS[kind]
+    assert refusal_of(hooks, tmp_path, b"one", content) == f"has {said}, and not the secret of a webhook."
+
+
+@given(st.binary(min_size=16, max_size=64))
+def test_random_secrets_in_the_usual_encodings_are_taken(data):
+    for text in (base64.b64encode(data), base64.urlsafe_b64encode(data), data.hex().encode()):
+        assert other_kind(text) is None
+        assert other_kind(b"whsec_" + text) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"whsec_" + SECRET.encode() + b"!", 'begins with "whsec_", and is not base64 after it.'),
+        (b"whsec_", 'begins with "whsec_", and is not base64 after it.'),
+        (b"whpk_" + RAW[4:], 'begins with "whpk_", and is not 32 bytes in base64 after it.'),
+    ],
+)
+def test_a_standard_key_that_is_not_base64_is_refused(tmp_path, content, said):
     hooks = parse_callers(file_of({**HOOK, "scheme": '"standard"'}).encode(), name="f").hooks
-    write(tmp_path, b"one", b"whsec_" + SECRET.encode())
-    with pytest.raises(CallersFileError) as caught:
-        load_hook_keys(hooks, directory=tmp_path)
-    assert str(caught.value).endswith('b begins with "whsec_", and is not base64 after it.')
+    assert refusal_of(hooks, tmp_path, b"one", content) == said
 
 
 def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_refused(hooks, tmp_path):
     write(tmp_path, b"one", b"two")
     (tmp_path / "b").chmod(0o602)
-    with pytest.raises(CallersFileError, match="cannot be read: Every user of this machine may write to it"):
+    with pytest.raises(Mistake, match="cannot be read: Every user of this machine may write to it"):
         load_hook_keys(hooks, directory=tmp_path)
     (tmp_path / "b").unlink()
-    with pytest.raises(CallersFileError, match="cannot be read: No such file or directory"):
+    with pytest.raises(Mistake, match="cannot be read: No such file or directory"):
         load_hook_keys(hooks, directory=tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(CallersFileError, match="cannot be read: Is a directory"):
+    with pytest.raises(Mistake, match="cannot be read: Is a directory"):
         load_hook_keys(hooks, directory=tmp_path)

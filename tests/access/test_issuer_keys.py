@@ -18,7 +18,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.web.server import Site
 
-from sampleapp.access import CallersFileError, parse_callers
+from sampleapp.access import parse_callers
+from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
 from sampleapp.access.issuer_keys import (
     ASK_AGAIN_S,
@@ -385,20 +386,20 @@ def test_keys_may_be_in_a_file_beside_that_of_the_callers(files, tmp_path):
         (b"[]", "is not a JSON Web Key Set"),
         (
             jwks(*[jwk(number=number, kid="a") for number in range(5)]),
-            "has 5 different keys for ES256 with the kid 'a'; at most 4 are allowed.$",
+            "has 5 different keys for ES256 with the kid 'a'; at most 4 are allowed\\.$",
         ),
     ],
 )
 def test_a_file_that_has_no_keys_is_a_mistake_in_that_of_the_callers(files, tmp_path, content, reason):
     if content is not None:
         (tmp_path / "keys.json").write_bytes(content)
-    with pytest.raises(CallersFileError, match=f"the keys of issuers.example: .*keys.json {reason}"):
+    with pytest.raises(Mistake, match=f"^issuers.example.jwks names a file that {reason}"):
         files.use(FILE)
 
 
 def test_a_file_of_keys_that_every_user_may_write_to_is_refused(files, tmp_path):
     written(tmp_path / "keys.json", jwks(jwk()), mode=0o646)
-    with pytest.raises(CallersFileError, match=r"keys.json cannot be read: Every user .* \(chmod o-w\)\."):
+    with pytest.raises(Mistake, match=r"names a file that cannot be read: Every user .* \(chmod o-w\)\."):
         files.use(FILE)
 
 

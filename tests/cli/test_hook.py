@@ -19,6 +19,7 @@ from tests.support.callers import FULL
 from tests.support.secrets import record_output, secret
 
 GITHUB = ["github", "--scheme=github", "--topic=t"]
+PUBLIC_KEY = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=\n"
 SECRET = secret("the-secret-that-a-sender-shows", "the secret of a hook")
 
 
@@ -126,13 +127,18 @@ def test_what_the_service_would_refuse_is_refused_and_nothing_written(file, argu
 
 
 def test_a_hook_that_is_there_a_file_with_mistakes_and_no_secret_change_nothing(file, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + "whsec_!\n" + "\udcff\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + "whsec_!\n" + PUBLIC_KEY + "\udcff\n"))
     for text, arguments, said in [
         ('[hooks.github]\ntopic = "t"\n', GITHUB, "The hook github is already in"),
         ("[callers.x\n", GITHUB, "line 1: is not TOML"),
         ("[callers.x]\nraed = true\n", GITHUB, "the callers file would be invalid"),
         (FULL, ["h", "--scheme=stripe", "--topic=t"], "No secret was given"),
         (FULL, ["h", "--scheme=standard", "--topic=t"], 'begins with "whsec_", and is not base64'),
+        (
+            FULL,
+            ["h", "--scheme=stripe", "--topic=t"],
+            "hooks.h.secret_files[1] names a file that has a public key (whpk_), with which only the scheme ",
+        ),
         (FULL, ["h", "--scheme=stripe", "--topic=t"], "The secret on standard input is not text in UTF-8."),
     ]:
         file.write_text(text)

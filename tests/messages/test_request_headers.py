@@ -10,7 +10,7 @@ from sampleapp.web.server import Fields
 
 SECRETS = [
     *["Authorization", "Cookie", "Proxy-Authorization", "Connection", "Transfer-Encoding", "TE", "Upgrade"],
-    *[scheme.field for scheme in FIXED_SCHEMES.values()],
+    *[name for scheme in FIXED_SCHEMES.values() for name in scheme.signature_fields],
     # GitHub's older one, with SHA-1.
     "X-Hub-Signature",
     *["Idempotency-Fingerprint", "traceparent", "tracestate", "Keep-Alive", "Trailer", "Content-Length"],

@@ -75,8 +75,9 @@ def test_a_secret_that_cannot_be_used_changes_nothing_and_is_not_in_the_log(tmp_
     assert hook.status(FIRST) == 200
     (line,) = [line for line in lines if "reload" in line]
     assert line == (
-        "Could not reload the callers file; the previous version stays in use: --callers: a secret of "
-        f"hooks.h: {hook.secret_file} has several lines; give each secret a file of its own, in secret_files."
+        "Could not reload the callers file; the previous version stays in use: "
+        f"--callers: {hook.callers}, line 5: hooks.h.secret_files[1] names a file that has several lines; "
+        "give each secret a file of its own, in secret_files."
     )
 
 
@@ -99,6 +100,6 @@ def test_a_header_with_a_signature_cannot_become_a_header_of_records(tmp_path):
     with pytest.raises(CallersFileError) as caught:
         ServiceWithHook(tmp_path, record_headers=("x-sig",))
     assert str(caught.value) == (
-        f"--callers: {tmp_path / 'callers.toml'}: the header x-sig has the signature of hooks.h, and "
-        "--record-header would keep it in each record; give one of them another name."
+        f"--callers: {tmp_path / 'callers.toml'}, line 1: hooks.h has its signature in the header x-sig, and "
+        "--record-header would keep that in each record; give one of them another name."
     )

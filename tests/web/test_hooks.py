@@ -9,6 +9,8 @@ import hmac
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
@@ -407,12 +409,117 @@ def test_only_verified_requests_use_the_rate_of_a_hook():
     assert service.hooks.results["github", "rate"] == 1
     service.clock.advance(1)
     assert post(service, "github", signed("github", BODY)).status == 200
-    # Before the body.
-    connection = service.connect()
-    expect = [(b"Content-Length", b"9"), (b"Expect", b"100-continue")]
-    connection.send(request_bytes("POST", "/hooks/github", [*signed("github", BODY), *expect]))
-    (response,) = connection.responses(["POST"])
+    # Not before the signature is verified: that would tell who has no secret that there is such a hook.
+    for _ in range(2):
+        refused(post(service, "github", signed("github", b"other")))
+    response = post(service, "github", signed("github", BODY))
     assert (response.status, response.headers[b"retry-after"]) == (429, b"1")
+
+
+class TestNames:
+    """Without a right signature, no answer depends on the name of the hook."""
+
+    FIELDS = st.one_of(
+        st.just([]),
+        *(
+            st.builds(
+                lambda own, at: signed(own, b"other", now=NOW + at),
+                st.just(own),
+                st.sampled_from([0, 61, -61, 301, -10_000]),
+            )
+            for own in SECRETS
+        ),
+        st.just([*signed("github", b"other"), *signed("standard", b"other")]),
+        st.just([(b"svix-id", b"1"), *signed("standard", b"other")]),
+        st.just([(b"X-Hub-Signature-256", b"?")]),
+        st.just([*signed("github", b"other"), *signed("github", b"other")]),
+    )
+    MORE = st.lists(
+        st.sampled_from(
+            [
+                (b"Expect", b"100-continue"),
+                (b"Expect", b"200-ok"),
+                (b"Content-Encoding", b"gzip"),
+                (b"Content-Encoding", b"br"),
+                (b"Content-Type", b"application/json"),
+                (b"Connection", b"close"),
+                (b"Origin", b"https://other.example"),
+                (b"Origin", b"https://own.example"),
+                (b"Access-Control-Request-Method", b"POST"),
+                (b"WebHook-Request-Origin", b"own.example"),
+                (b"Idempotency-Key", b'"'),
+                by("full"),
+                by("nobody"),
+            ]
+        ),
+        unique_by=lambda field: field[0],
+        max_size=4,
+    )
+    BODIES = st.one_of(
+        st.binary(max_size=20).map(lambda body: ([(b"Content-Length", b"%d" % len(body))], body)),
+        st.just(([(b"Content-Length", b"3")], b"")),
+        st.just(([(b"Content-Length", b"5")], b"abcde" + b"GET / HTTP/1.1\r\n")),
+        st.just(([(b"Content-Length", b"1048577")], b"abc")),
+        st.just(([(b"Transfer-Encoding", b"chunked")], b"3\r\nabc\r\n0\r\n\r\n")),
+        st.just(([(b"Transfer-Encoding", b"chunked")], b"3\r\nab")),
+        st.just(([(b"Transfer-Encoding", b"chunked")], b"?\r\n")),
+        st.just(([(b"Transfer-Encoding", b"chunked")], chunked(bytes(70_000), 5000))),
+        st.just(([], b"")),
+    )
+
+    @given(
+        known=st.sampled_from(sorted(SECRETS)),
+        target=st.tuples(
+            st.sampled_from(["POST", "POST", "POST", "GET", "HEAD", "PUT", "OPTIONS", "post"]),
+            st.sampled_from(["", "?a=1", "?%"]),
+        ),
+        fields=st.tuples(FIELDS, MORE),
+        body=BODIES,
+        is_over_rate=st.booleans(),
+    )
+    def test_the_answers_for_a_hook_and_for_none_are_the_same_bytes(
+        self, known, target, fields, body, is_over_rate
+    ):
+        (method, query), (framing, content) = target, body
+        own, more = fields
+        seen = []
+        for name in (known, "unknown", "x" * 200):
+            service = made(
+                callers=FILE.replace('topic = "t"', 'topic = "t"\nrequests_per_second = 1'),
+                allowed_origins=["https://own.example"],
+                max_body=65_536,
+            )
+            service.give_same_request_ids()
+            if is_over_rate:
+                for place in range(2):
+                    post(service, known, signed(known, BODY, id_=f"m{place}"))
+                records = len(service.broker.records)
+                assert records == 1
+            connection = service.connect()
+            head = request_bytes(method, f"/hooks/{name}{query}", [*own, *framing, *more])
+            connection.send(head)
+            first = connection.sent
+            connection.send(content)
+            second = connection.sent
+            service.clock.pump([0.0, 0.1, 31.0, 1.0])
+            connection.settle()
+            seen.append(
+                (first, second, connection.sent, connection.is_closed_for_reading, connection.is_lost)
+            )
+            assert len(service.broker.records) == is_over_rate
+        assert seen[0] == seen[1]
+        assert seen[2] == seen[1]
+
+    @pytest.mark.parametrize("name", [*SECRETS, "unknown"])
+    def test_the_body_is_read_if_the_header_has_the_form_of_any_hook(self, service, name):
+        for own in SECRETS:
+            connection = service.connect()
+            expect = [(b"Content-Length", b"%d" % len(BODY)), (b"Expect", b"100-continue")]
+            connection.send(request_bytes("POST", f"/hooks/{name}", [*signed(own, b"other"), *expect]))
+            assert connection.sent == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.send(BODY)
+            (response,) = connection.responses(["POST"])
+            refused(response)
 
 
 def test_requests_that_come_at_once_do_not_pass_the_rate_together():

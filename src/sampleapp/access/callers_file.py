@@ -25,7 +25,8 @@ requests, see `sampleapp.access.hooks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -52,7 +53,15 @@ from sampleapp.access.toml_lines import Path as TOMLPath
 from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
 from sampleapp.errors import StartUpError
 
-__all__ = ["Callers", "CallersFileError", "load_callers", "parse_callers"]
+__all__ = [
+    "Callers",
+    "CallersFileError",
+    "callers_document",
+    "callers_in",
+    "load_callers",
+    "parse_callers",
+    "read_callers_file",
+]
 
 _DIGEST_COMMAND: Final = "printf %s TOKEN | sha256sum"
 _CREDENTIALS: Final = ("tokens", "certificates", "subjects")
@@ -90,11 +99,19 @@ def load_callers(path: Path) -> Callers:
 
     :raise CallersFileError: it cannot be read, or there is a mistake in it.
     """
+    return parse_callers(read_callers_file(path), name=str(path))
+
+
+def read_callers_file(path: Path) -> bytes:
+    """
+    Return the content of a callers file.
+
+    :raise CallersFileError: it cannot be read.
+    """
     try:
-        data = read_file(path)
+        return read_file(path)
     except OSError as error:
         raise CallersFileError(f"--callers: cannot read {path}: {error.strerror}.") from error
-    return parse_callers(data, name=str(path))
 
 
 def parse_callers(data: bytes, *, name: str) -> Callers:
@@ -105,26 +122,44 @@ def parse_callers(data: bytes, *, name: str) -> Callers:
     :param name: of the file, for messages.
     :raise CallersFileError: there is a mistake in it.
     """
+    with callers_document(data, name=name) as document:
+        return callers_in(document)
+
+
+@contextmanager
+def callers_document(data: bytes, *, name: str) -> Iterator[TOMLDocument]:
+    """
+    Parse a callers file as TOML, and find the line of a `Mistake` that is raised while it is used.
+
+    :param data: its content.
+    :param name: of the file, for messages.
+    :raise CallersFileError: instead of the mistake.
+    """
     try:
         document = TOMLDocument(data)
     except TOMLMistake as mistake:
         raise CallersFileError(f"--callers: {name}, line {mistake.line}: {mistake}.") from mistake
     try:
-        callers = _read(document.value)
+        yield document
     except Mistake as mistake:
         line = document.line_of(mistake.path)
         raise CallersFileError(f"--callers: {name}, line {line}: {mistake}") from mistake
-    if not (callers.by_name or callers.issuers or callers.hooks):
+
+
+def callers_in(document: TOMLDocument) -> Callers:
+    """
+    Return the callers of a document.
+
+    :raise Mistake: there is one in it.
+    """
+    file = convert(document.value, FileTable, ())
+    if not (file.callers or file.issuers or file.hooks):
         # An editor may have emptied the file, and is about to fill it again.
-        raise CallersFileError(
-            f"--callers: {name}, line 1: names no caller, so every request would be refused; "
-            "begin one with a line such as [callers.thermometer]."
+        raise Mistake(
+            (),
+            "names no caller, so every request would be refused; begin one with a line such as "
+            "[callers.thermometer]",
         )
-    return callers
-
-
-def _read(value: object) -> Callers:
-    file = convert(value, FileTable, ())
     issuers = IssuersReader()
     for name, table in file.issuers.items():
         issuers.read(name, table)

@@ -18,11 +18,11 @@ from twisted.logger import Logger
 from sampleapp.access import (
     Authenticator,
     Callers,
-    CallersFileError,
     HookVerifier,
     TokenVerifier,
-    load_callers,
 )
+from sampleapp.access.callers_file import callers_document, callers_in, read_callers_file
+from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.hook_secrets import HookKeys, load_hook_keys, secret_paths
 from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
@@ -86,26 +86,30 @@ class CurrentCallers:
         self._warn_of_readable_secrets(content)
 
     def _load(self) -> _Content:
-        callers = load_callers(self._path)
         directory = self._path.parent
-        hooks = callers.hooks
-        # Set before loading: a key file that cannot be used is watched until it can.
-        paths = [*key_paths(callers, directory=directory).values(), *secret_paths(hooks, directory=directory)]
-        self._key_paths = tuple(map(os.fspath, paths))
-        self._require_unrecorded_signatures(hooks)
-        return _Content(
-            callers,
-            load_keys(callers, directory=directory),
-            load_hook_keys(hooks, directory=directory),
-        )
+        with callers_document(read_callers_file(self._path), name=str(self._path)) as document:
+            callers = callers_in(document)
+            hooks = callers.hooks
+            paths = [
+                *key_paths(callers, directory=directory).values(),
+                *secret_paths(hooks, directory=directory),
+            ]
+            # Set before loading: a key file that cannot be used is watched until it can.
+            self._key_paths = tuple(map(os.fspath, paths))
+            self._require_unrecorded_signatures(hooks)
+            return _Content(
+                callers,
+                load_keys(callers, directory=directory),
+                load_hook_keys(hooks, directory=directory),
+            )
 
     def _require_unrecorded_signatures(self, hooks: Mapping[str, Hook]) -> None:
         for hook in hooks.values():
-            if hook.scheme.field in self._recorded_names:
-                raise CallersFileError(
-                    f"--callers: {self._path}: the header {hook.scheme.field} has the signature of "
-                    f"hooks.{hook.name}, and --record-header would keep it in each record; give one of them "
-                    "another name."
+            for field in self._recorded_names & frozenset(hook.scheme.signature_fields):
+                raise Mistake(
+                    ("hooks", hook.name),
+                    f"has its signature in the header {field}, and --record-header would keep that in each "
+                    "record; give one of them another name",
                 )
 
     def _warn_of_readable_secrets(self, content: _Content) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, NoReturn
+from contextlib import suppress
+from secrets import token_bytes
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,10 +30,10 @@ RESULTS: Final = (_ACCEPTED, _OVER_RATE, *REFUSALS)
 class SignedRequest(Struct, frozen=True):
     """A request whose signature is not verified yet, since its body is not there."""
 
-    hook: Hook
+    hook: Hook | None
+    """``None`` if it is refused in any case, but only when its body is there."""
     claim: Claim
     keys: HookKeys
-    limiter: RateLimiter | None
     signature_fields: frozenset[bytes]
     """See `HookVerifier.signature_fields`."""
 
@@ -41,6 +43,9 @@ class HookVerifier:
     Verifies the requests of the hooks in the callers file.
 
     Only verified requests use the rate of a hook, so strangers cannot use it up.
+
+    Until then, nothing depends on the name of the hook: clients without a secret could find out the names.
+    So the body of a request is taken if its header has the form of a signature for any hook.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class HookVerifier:
         self._now = now
         self._rate_refusals = rate_refusals
         self._limiters: dict[str, RateLimiter] = {}
+        self._decoy = HookKeys([token_bytes()])
         self.results: dict[tuple[str, str], int] = {("", UNKNOWN): 0}
         """The number of requests since the start, by the name of the hook and one of `RESULTS`."""
         self.use(hooks, keys)
@@ -70,7 +76,10 @@ class HookVerifier:
         """Replace the hooks and their keys. A hook with unchanged rates keeps its present allowance."""
         self._hooks = hooks
         self._keys = keys
-        self.signature_fields = frozenset(hook.scheme.field.encode("ascii") for hook in hooks.values())
+        self._forms = dict.fromkeys((hook.scheme, hook.tolerance_s) for hook in hooks.values())
+        self.signature_fields = frozenset(
+            name.encode("ascii") for hook in hooks.values() for name in hook.scheme.signature_fields
+        )
         """The names of the header fields with signatures, in lower case. They become headers of no record."""
         for name in self._limiters.keys() - hooks.keys():
             del self._limiters[name]
@@ -78,46 +87,49 @@ class HookVerifier:
             for result in RESULTS:
                 self.results.setdefault((name, result), 0)
 
-    def begin(self, name: str, fields: SignedFields, length: int | None) -> SignedRequest:
+    def begin(self, name: str, fields: SignedFields) -> SignedRequest:
         """
         Check the header of a request.
 
         :param name: of the hook.
-        :param length: of the body, in bytes; ``None`` if it is not known.
-        :raise InvalidSignature: there is no such hook, or the header has no signature, or it is too old.
-        :raise RateExceeded: the hook has used up its rate.
+        :raise InvalidSignature: the header has no signature for any hook, or each is too old.
         """
-        hook = self._hooks.get(name)
+        hook, now_s = self._hooks.get(name), self._now()
         if hook is None:
             self.results["", UNKNOWN] += 1
-            raise InvalidSignature
-        try:
-            claim = hook.scheme.claim(fields, now_s=self._now(), tolerance_s=hook.tolerance_s)
-        except SignatureRefused as refusal:
-            self._refuse(hook, refusal)
-        limiter = self._limiter(hook)
-        if limiter is not None:
+        else:
             try:
-                limiter.require(length, now_s=self._seconds())
-            except RateExceeded:
-                self._count(hook, _OVER_RATE)
-                raise
-        return SignedRequest(hook, claim, self._keys[name], limiter, self.signature_fields)
+                claim = hook.scheme.claim(fields, now_s=now_s, tolerance_s=hook.tolerance_s)
+            except SignatureRefused as refusal:
+                self._count(hook, refusal.reason)
+            else:
+                return SignedRequest(hook, claim, self._keys[name], self.signature_fields)
+        for scheme, tolerance_s in self._forms:
+            with suppress(SignatureRefused):
+                claim = scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s)
+                return SignedRequest(None, claim, self._decoy, self.signature_fields)
+        raise InvalidSignature
 
-    def finish(self, request: SignedRequest, body: bytes) -> BodyCharge | None:
+    def finish(self, request: SignedRequest, body: bytes) -> tuple[Hook, BodyCharge | None]:
         """
         Verify a request whose body is there, and charge it to the rate of its hook.
 
         :param body: as it was sent.
-        :return: charges what the body needs more when it is decoded; ``None`` if the hook has no rate.
+        :return: the hook, and what charges the body when it is decoded; ``None`` if the hook has no rate.
         :raise InvalidSignature: its signature is wrong.
         :raise RateExceeded: the hook has used up its rate.
         """
-        hook, limiter = request.hook, request.limiter
+        hook = request.hook
         try:
             request.claim.verify(body, request.keys)
         except SignatureRefused as refusal:
-            self._refuse(hook, refusal)
+            if hook is not None:
+                self._count(hook, refusal.reason)
+            # One answer for all reasons, which does not reveal how close a forged request was.
+            raise InvalidSignature from None
+        if hook is None:
+            raise InvalidSignature
+        limiter = self._limiter(hook)
         charge = None
         if limiter is not None:
             try:
@@ -127,12 +139,7 @@ class HookVerifier:
                 raise
             charge = BodyCharge(limiter, paid=len(body), seconds=self._seconds)
         self._count(hook, _ACCEPTED)
-        return charge
-
-    def _refuse(self, hook: Hook, refusal: SignatureRefused) -> NoReturn:
-        self._count(hook, refusal.reason)
-        # One answer for all reasons, which does not reveal how close a forged request was.
-        raise InvalidSignature from None
+        return hook, charge
 
     def _count(self, hook: Hook, result: str) -> None:
         self.results[hook.name, result] += 1

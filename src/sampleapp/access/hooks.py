@@ -46,7 +46,8 @@ _MOST_TOLERANCE_S: Final = 86_400.0
 
 # RFC 9110, section 5.6.2.
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
-_PREFIX: Final = re.compile(r"[!-~]{1,100}")
+# A comma is between signatures.
+_PREFIX: Final = re.compile(r"[!-+\--~]{1,100}")
 # As senders show them, or as they are often made: 128 bits or more in hexadecimal, or in base64 with padding.
 _SECRET: Final = re.compile(r"whsec_.*|[0-9A-Fa-f]{32,}|[A-Za-z0-9+/_-]{22,}={1,2}", re.DOTALL)
 _NOT_FOR_SIGNATURES: Final = frozenset(
@@ -132,7 +133,9 @@ def _hmac_scheme(table: HookTable, path: Path) -> HMACScheme:
         raise Mistake((*path, "encoding"), f"must be {' or '.join(ENCODINGS)}")
     prefix = "" if table.prefix is None else table.prefix
     if prefix and not _PREFIX.fullmatch(prefix):
-        raise Mistake((*path, "prefix"), 'must be 1 to 100 visible ASCII characters, such as "sha256="')
+        raise Mistake(
+            (*path, "prefix"), 'must be 1 to 100 visible ASCII characters without a comma, such as "sha256="'
+        )
     return HMACScheme(table.header.lower(), encoding, prefix.encode("ascii"))
 
 
@@ -141,7 +144,7 @@ def _check_field(name: str | None, scheme: Scheme, path: Path) -> None:
         return
     if not _FIELD.fullmatch(name):
         raise Mistake(path, "must be the name of a header")
-    if name.lower() in _CREDENTIALS or name.lower() == scheme.field:
+    if name.lower() in _CREDENTIALS or name.lower() in scheme.signature_fields:
         raise Mistake(path, "may not be a header with credentials, or with the signature")
 
 
@@ -153,7 +156,6 @@ def _secret_files(table: HookTable, path: Path) -> tuple[str, ...]:
         if not file or "\0" in file:
             raise Mistake((*path, place), "must be the path of a file")
         if _SECRET.fullmatch(file):
-            # Later messages have the path, so they would repeat it.
             raise Mistake(
                 (*path, place),
                 "seems to be a secret itself; write it to a file, and the path here",

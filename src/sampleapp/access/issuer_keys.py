@@ -21,6 +21,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
 from sampleapp.access import Callers, CallersFileError
+from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.errors import InvalidCredentials, IssuerKeysNotKnown
 from sampleapp.access.files import read_file
 from sampleapp.access.issuers import Issuer
@@ -239,7 +240,9 @@ def load_keys(callers: Callers, *, directory: Path) -> dict[str, KeySet]:
     """
     Read the key files of all issuers.
 
-    :raise CallersFileError: one of them cannot be used, or TLS to an issuer is not possible.
+    :raise Mistake: one of them cannot be used. The message does not have its path, which may be a secret that
+        was written there by mistake.
+    :raise CallersFileError: TLS to an issuer is not possible.
     """
     for name, issuer in callers.issuers.items():
         if issuer.jwks.startswith("https://"):
@@ -313,13 +316,13 @@ def _require_tls(name: str) -> None:
 
 
 def _load(path: Path, issuer: Issuer) -> KeySet:
+    member = ("issuers", issuer.name, "jwks")
     try:
         return parse_jwks(read_file(path))
     except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-        raise CallersFileError(f"--callers: the keys of issuers.{issuer.name}: {path} {reason}.") from error
+        raise Mistake(member, f"names a file that cannot be read: {error.strerror}") from error
     except JWKSError as error:
-        raise CallersFileError(f"--callers: the keys of issuers.{issuer.name}: {path} {error}.") from error
+        raise Mistake(member, f"names a file that {error}") from error
 
 
 def _without_query(url: str) -> str:

@@ -1,8 +1,8 @@
 """
 Signatures of webhooks: the schemes in which senders sign their requests.
 
-All of them are HMAC with SHA-256 over the body as it was sent, and some over an id and a time in front of it.
-A signed time limits for how long a recorded request can be replayed.
+All of them sign the body as it was sent, and some an id and a time in front of it: with HMAC and SHA-256, or,
+in Standard Webhooks, also with Ed25519. A signed time limits for how long a recorded request can be replayed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import binascii
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Struct
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Claim",
     "GitHub",
     "HMACScheme",
+    "HookKey",
     "Scheme",
     "SignatureRefused",
     "SignedFields",
@@ -46,10 +49,23 @@ ENCODINGS: Final = ("hex", "base64")
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{64}")
 # RFC 4648, section 4: 32 bytes have 43 characters and one for padding.
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{43}=")
+# RFC 8032, section 5.1.6: 64 bytes.
+_ED25519: Final = re.compile(rb"[A-Za-z0-9+/]{86}==")
 _SECONDS: Final = re.compile(rb"[0-9]{1,15}")
 # The full stop separates the id from the time, so an id with one could be read in two ways.
 _ID: Final = re.compile(rb"[!-\-/-~]{1,256}")
-_MOST_SIGNATURES: Final = 50
+_BRANDS: Final = (
+    ("webhook-id", "webhook-timestamp", "webhook-signature"),
+    ("svix-id", "svix-timestamp", "svix-signature"),
+)
+_PUBLIC_KEY_BYTES: Final = 32
+_MOST_SIGNATURES: Final = 8
+"""A sender that changes its secret signs with the old one and the new one."""
+_MOST_ED25519: Final = 3
+"""Each is another pass over the body for each key, 1.5 ms for 1 MiB, and any client can send them."""
+
+HookKey: TypeAlias = "bytes | Ed25519PublicKey"
+"""A secret for HMAC, or a public key."""
 
 
 class SignatureRefused(Exception):
@@ -74,11 +90,13 @@ class Claim(Struct, frozen=True):
     prefix: bytes
     """The signed bytes in front of the body."""
     signatures: tuple[bytes, ...]
-    """Decoded. One of them must be right."""
+    """HMACs, decoded. One of them, or of `ed25519`, must be right."""
+    ed25519: tuple[bytes, ...] = ()
+    """Signatures for public keys, decoded."""
 
-    def verify(self, body: bytes, keys: Iterable[bytes]) -> None:
+    def verify(self, body: bytes, keys: Iterable[HookKey]) -> None:
         """
-        Verify the signatures, in a time that does not depend on them.
+        Verify the signatures. HMACs are compared in a time that does not depend on them.
 
         :param body: as it was sent.
         :param keys: one of them must be that of the sender.
@@ -86,21 +104,32 @@ class Claim(Struct, frozen=True):
         """
         is_right = False
         for key in keys:
-            digest = hmac.new(key, self.prefix, "sha256")
-            digest.update(body)
-            expected = digest.digest()
-            for signature in self.signatures:
-                is_right |= hmac.compare_digest(expected, signature)
+            if isinstance(key, bytes):
+                digest = hmac.new(key, self.prefix, "sha256")
+                digest.update(body)
+                expected = digest.digest()
+                for signature in self.signatures:
+                    is_right |= hmac.compare_digest(expected, signature)
+            else:
+                is_right |= any(_is_signed(key, each, self.prefix + body) for each in self.ed25519)
         if not is_right:
             raise SignatureRefused("wrong")
+
+
+def _is_signed(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+    try:
+        key.verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
 
 
 class Scheme(Protocol):
     """A way to sign requests."""
 
     @property
-    def field(self) -> str:
-        """The name of the header field with the signature, in lower case."""
+    def signature_fields(self) -> tuple[str, ...]:
+        """The names of the header fields that can have the signature, in lower case."""
 
     @property
     def has_time(self) -> bool:
@@ -115,28 +144,35 @@ class Scheme(Protocol):
         :raise SignatureRefused: there is none, or the time of the request is out of bounds.
         """
 
-    def key_of(self, secret: bytes) -> bytes:
+    def key_of(self, secret: bytes) -> HookKey:
         """
         Return the key of a secret, as the sender shows it.
 
-        :raise ValueError: it is not one; the message does not repeat it.
+        :raise ValueError: it is not one of this scheme; the message does not repeat it.
         """
 
 
 class _RawSecret:
     def key_of(self, secret: bytes) -> bytes:
         """See `Scheme.key_of`."""
+        if secret.startswith(b"whpk_"):
+            raise ValueError("has a public key (whpk_), with which only the scheme standard verifies")
         return secret
 
 
 class HMACScheme(_RawSecret, Struct, frozen=True):
-    """One field with an HMAC of the body."""
+    """One field with an HMAC of the body, or several with commas between them."""
 
     field: str
     encoding: str = "hex"
     """One of `ENCODINGS`."""
     prefix: bytes = b""
-    """The beginning of the value, such as ``sha256=``."""
+    """The beginning of a signature, such as ``sha256=``. What begins otherwise is ignored."""
+
+    @property
+    def signature_fields(self) -> tuple[str, ...]:
+        """See `Scheme.signature_fields`."""
+        return (self.field,)
 
     @property
     def has_time(self) -> bool:
@@ -145,10 +181,9 @@ class HMACScheme(_RawSecret, Struct, frozen=True):
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:  # noqa: ARG002 -- see Scheme
         """See `Scheme.claim`."""
-        value = _only(fields, self.field)
-        if not value.startswith(self.prefix):
-            raise SignatureRefused("malformed")
-        return Claim(b"", (_decoded(value[len(self.prefix) :], self.encoding),))
+        each_one = [each.strip(b" \t") for each in _only(fields, self.field).split(b",")]
+        signatures = [each[len(self.prefix) :] for each in each_one if each.startswith(self.prefix)]
+        return Claim(b"", _decoded(signatures, _HEX if self.encoding == "hex" else _BASE64))
 
 
 class GitHub(HMACScheme, frozen=True):
@@ -161,70 +196,86 @@ class GitHub(HMACScheme, frozen=True):
 class Stripe(_RawSecret):
     """Stripe: ``Stripe-Signature`` with a time and one or more signatures, ``t=…,v1=…``."""
 
-    field: Final = "stripe-signature"
+    signature_fields: Final = ("stripe-signature",)
     has_time: Final = True
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:
         """See `Scheme.claim`."""
-        pairs = [each.partition(b"=") for each in _only(fields, self.field).split(b",")]
+        pairs = [each.partition(b"=") for each in _only(fields, "stripe-signature").split(b",")]
         times = [value for name, _, value in pairs if name == b"t"]
         if len(times) != 1:
             raise SignatureRefused("malformed")
         _check_time(times[0], now_s, tolerance_s)
         # "v0" is for test events, and other versions may follow.
         signatures = [value for name, _, value in pairs if name == b"v1"]
-        return Claim(times[0] + b".", _those_decoded(signatures, "hex"))
+        return Claim(times[0] + b".", _decoded(signatures, _HEX))
 
 
 class Slack(_RawSecret):
     """Slack: ``X-Slack-Signature`` with ``X-Slack-Request-Timestamp``."""
 
-    field: Final = "x-slack-signature"
+    signature_fields: Final = ("x-slack-signature",)
     has_time: Final = True
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:
         """See `Scheme.claim`."""
-        version, _, signature = _only(fields, self.field).partition(b"=")
+        version, _, signature = _only(fields, "x-slack-signature").partition(b"=")
         time = _only(fields, "x-slack-request-timestamp")
         if version != b"v0":
             raise SignatureRefused("malformed")
         _check_time(time, now_s, tolerance_s)
-        return Claim(b"v0:%b:" % time, (_decoded(signature, "hex"),))
+        return Claim(b"v0:%b:" % time, _decoded([signature], _HEX))
 
 
 class StandardWebhooks:
-    """Standard Webhooks 1.0: ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``."""
+    """
+    Standard Webhooks 1.0: ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``.
 
-    field: Final = "webhook-signature"
+    Svix sends the same with names that begin with ``svix-``.
+    """
+
+    signature_fields: Final = tuple(brand[-1] for brand in _BRANDS)
     has_time: Final = True
-
-    _PREFIX: Final = b"whsec_"
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:
         """See `Scheme.claim`."""
-        values = _only(fields, self.field)
-        id_, time = _only(fields, "webhook-id"), _only(fields, "webhook-timestamp")
+        present = [brand for brand in _BRANDS if any(fields.all(name.encode("ascii")) for name in brand)]
+        if len(present) > 1:
+            # An unsigned id would stand beside the signed one.
+            raise SignatureRefused("malformed")
+        id_, time, values = (_only(fields, name) for name in (present or _BRANDS)[0])
         if not _ID.fullmatch(id_):
             raise SignatureRefused("malformed")
         _check_time(time, now_s, tolerance_s)
         pairs = [each.partition(b",") for each in values.split(b" ")]
-        # "v1a" is signed with a private key.
-        signatures = [value for version, _, value in pairs if version == b"v1"]
-        return Claim(b"%b.%b." % (id_, time), _those_decoded(signatures, "base64"))
+        macs, ed25519 = (
+            [value for version, _, value in pairs if version == wanted] for wanted in (b"v1", b"v1a")
+        )
+        claim = Claim(
+            b"%b.%b." % (id_, time),
+            _well_formed(macs, _BASE64),
+            _well_formed(ed25519, _ED25519, most=_MOST_ED25519),
+        )
+        if not (claim.signatures or claim.ed25519):
+            raise SignatureRefused("malformed")
+        return claim
 
-    def key_of(self, secret: bytes) -> bytes:
-        """See `Scheme.key_of`. A secret that begins with ``whsec_`` is in base64."""
-        if not secret.startswith(self._PREFIX):
-            return secret
-        text = secret.removeprefix(self._PREFIX).rstrip(b"=")
-        try:
-            # Some senders leave out the padding.
-            key = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
-        except binascii.Error:
-            key = b""
-        if not key:
-            raise ValueError('begins with "whsec_", and is not base64 after it')
-        return key
+    def key_of(self, secret: bytes) -> HookKey:
+        """See `Scheme.key_of`. After ``whsec_`` and ``whpk_`` comes base64."""
+        kind, _, text = secret.partition(b"_")
+        if kind == b"whpk":
+            key = _decoded_key(text)
+            if len(key) != _PUBLIC_KEY_BYTES:
+                raise ValueError(
+                    f'begins with "whpk_", and is not {_PUBLIC_KEY_BYTES} bytes in base64 after it'
+                )
+            return Ed25519PublicKey.from_public_bytes(key)
+        if kind == b"whsec":
+            key = _decoded_key(text)
+            if not key:
+                raise ValueError('begins with "whsec_", and is not base64 after it')
+            return key
+        return secret
 
 
 FIXED_SCHEMES: Final[Mapping[str, Scheme]] = {
@@ -259,21 +310,28 @@ def _check_time(text: bytes, now_s: float, tolerance_s: float) -> None:
         raise SignatureRefused("early")
 
 
-def _decoded(signature: bytes, encoding: str) -> bytes:
-    if encoding == "hex":
-        if _HEX.fullmatch(signature):
-            return binascii.unhexlify(signature)
-    elif _BASE64.fullmatch(signature):
-        return binascii.a2b_base64(signature)
-    raise SignatureRefused("malformed")
-
-
-def _those_decoded(signatures: Sequence[bytes], encoding: str) -> tuple[bytes, ...]:
-    """Decode signatures of which one must be right. A sender that changes its secret sends several."""
-    if not 1 <= len(signatures) <= _MOST_SIGNATURES:
-        raise SignatureRefused("malformed")
-    pattern = _HEX if encoding == "hex" else _BASE64
-    decoded = tuple([_decoded(each, encoding) for each in signatures if pattern.fullmatch(each)])
+def _decoded(signatures: Sequence[bytes], form: re.Pattern[bytes]) -> tuple[bytes, ...]:
+    """Decode signatures of which one must be right."""
+    decoded = _well_formed(signatures, form)
     if not decoded:
         raise SignatureRefused("malformed")
     return decoded
+
+
+def _well_formed(
+    signatures: Sequence[bytes], form: re.Pattern[bytes], *, most: int = _MOST_SIGNATURES
+) -> tuple[bytes, ...]:
+    """Decode the signatures that have a form; a sender may also send others."""
+    if len(signatures) > most:
+        raise SignatureRefused("malformed")
+    decode = binascii.unhexlify if form is _HEX else binascii.a2b_base64
+    return tuple([decode(each) for each in signatures if form.fullmatch(each)])
+
+
+def _decoded_key(text: bytes) -> bytes:
+    """Decode a key; empty if it is not base64. Some senders leave out the padding."""
+    text = text.rstrip(b"=")
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error:
+        return b""

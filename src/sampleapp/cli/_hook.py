@@ -41,9 +41,9 @@ _URL_NAMES: Final = {"github": "Payload URL", "stripe": "Endpoint URL", "slack":
 _SECRET_NAMES: Final = {
     "stripe": "Signing secret (whsec_...)",
     "slack": "Signing Secret (Basic Information, App Credentials)",
-    "standard": "Secret (whsec_...)",
+    "standard": "Secret (whsec_...) or public key (whpk_...)",
 }
-_PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: (?:.*, line [0-9]+: )?")
+_PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: .*, line [0-9]+: ")
 
 
 @click.command(epilog=EPILOG)
@@ -188,13 +188,14 @@ def _check(lines: str) -> None:
 
 def _check_secret(lines: str, *, directory: Path) -> None:
     """:raise CommandFailed: the secret cannot be used."""
-    from sampleapp.access import CallersFileError, parse_callers
+    from sampleapp.access import parse_callers
+    from sampleapp.access.callers_file_tables import Mistake
     from sampleapp.access.hook_secrets import load_hook_keys
 
     try:
         load_hook_keys(parse_callers(lines.encode("utf-8"), name="").hooks, directory=directory)
-    except CallersFileError as error:
-        raise CommandFailed(_PREFIX_OF_MISTAKES.sub("", str(error), count=1)) from error
+    except Mistake as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _instructions(scheme: str, address: str, secret: str) -> str:

@@ -30,7 +30,7 @@ _TRACE: Final = frozenset({"traceparent", "tracestate"})
 _SIGNATURES: Final = frozenset(
     {
         *("x-hub-signature", "x-hub-signature-256", "stripe-signature"),
-        *("x-slack-signature", "webhook-signature"),
+        *("x-slack-signature", "webhook-signature", "svix-signature"),
     }
 )
 _NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {FINGERPRINT_HEADER}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import HookVerifier, InvalidSignature, Right, SignedRequest, Slack
+from sampleapp.access import Hook, HookVerifier, InvalidSignature, Right, SignedRequest, Slack
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
@@ -39,6 +39,14 @@ class _SlackEvent(Struct):
     challenge: str = ""
 
 
+class _Verified(NamedTuple):
+    """The hook of a request whose signature is right."""
+
+    hook: Hook
+    signature_fields: frozenset[bytes]
+    """See `HookVerifier.signature_fields`."""
+
+
 class Hooks:
     """Publishes what hooks send, once its signature is verified."""
 
@@ -62,29 +70,24 @@ class Hooks:
     def _admit(self, request: Request, *, hook: str) -> None:
         if self._verifier is None:
             raise InvalidSignature
-        head = request.exchange.head
-        length = len(request.body) if head is None else head.length
-        if length is not None and length > self._publisher.limits.max_body:
-            # The body is refused anyway, and waiting for the rate would not help.
-            length = 0
-        request.admitted = signed = self._verifier.begin(hook, request.fields, length)
+        signed = self._verifier.begin(hook, request.fields)
         # Without the request: a cycle would never be freed, since requests are not tracked.
         request.verify_body = partial(_verify, self._verifier, signed)
 
     def _receive(self, request: Request, *, hook: str) -> Answer | Deferred[Answer]:
         if request.verify_body is not None:
             request.verify_body(request, request.body)
-        signed: SignedRequest = request.admitted
         names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
         faults = list(unknown_parameters(names, "a hook takes none"))
-        if isinstance(signed.hook.scheme, Slack) and not faults:
+        verified: _Verified = request.admitted
+        if isinstance(verified.hook.scheme, Slack) and not faults:
             challenge = _challenge_in(request.body)
             if challenge is not None:
                 return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
-            return self._publish(request, signed, faults).addCallback(_without_body)
-        return self._publish(request, signed, faults)
+            return self._publish(request, verified, faults).addCallback(_without_body)
+        return self._publish(request, verified, faults)
 
-    def _publish(self, request: Request, signed: SignedRequest, faults: list[Fault]) -> Deferred[Answer]:
+    def _publish(self, request: Request, verified: _Verified, faults: list[Fault]) -> Deferred[Answer]:
         """
         Publish the body of a verified request.
 
@@ -92,7 +95,7 @@ class Hooks:
         :raise InvalidParameters: the request has a query, or several keys.
         :raise MalformedIdempotencyKey: its idempotency key is not valid.
         """
-        fields, hook = request.fields, signed.hook
+        fields, hook = request.fields, verified.hook
         keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
         if len(keys) > 1:
             faults.append(
@@ -110,15 +113,16 @@ class Hooks:
             authorize_topic(request, hook.topic, TO_PUBLISH),
             key=keys[0] if keys else None,
             value=request.body,
-            of_request=self._recorded.of(fields, without=signed.signature_fields) + trace_of(request),
+            of_request=self._recorded.of(fields, without=verified.signature_fields) + trace_of(request),
             scope=scope_of(request, field),
         )
 
 
 def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, body: bytes) -> None:
-    request.charge = verifier.finish(signed, body)
-    request.caller = caller = signed.hook.caller
-    request.exchange.caller = caller.name
+    hook, request.charge = verifier.finish(signed, body)
+    request.admitted = _Verified(hook, signed.signature_fields)
+    request.caller = hook.caller
+    request.exchange.caller = hook.caller.name
 
 
 def _challenge_in(body: bytes) -> str | None:
