@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sampleapp.errors import InvalidParameters
 from sampleapp.messages.queries import read_key
 
 
@@ -67,7 +68,12 @@ def test_all_that_is_unknown_or_repeated_is_named(query, pointers):
 
 
 def test_of_many_unknown_parameters_some_are_told():
-    assert len(key_and_faults(b"&".join(b"p%d" % n for n in range(1000)))[1]) == 20
+    assert len(key_and_faults(b"&".join(b"p%d" % n for n in range(200)))[1]) == 20
+
+
+def test_a_query_of_very_many_parameters_is_refused_before_any_is_decoded():
+    with pytest.raises(InvalidParameters, match="up to 200 parameters"):
+        key_and_faults(b"a&" * 200)
 
 
 @given(st.binary(max_size=40) | st.text("key=&%+a0", max_size=20).map(str.encode))

@@ -63,6 +63,12 @@ def test_an_unknown_path_is_not_found(service, path, method):
     assert service.broker.records == []
 
 
+def test_a_path_that_is_longer_than_any_is_not_found_without_being_decoded(service):
+    response = service.request("GET", "/" + "%ff" * 1000)
+    assert_problem(response, 404)
+    assert "2048 bytes" in json.loads(response.body)["detail"]
+
+
 @pytest.mark.parametrize(
     "target", ["Xmessages", "messages", "x/", "ftp://localhost/messages", "localhost:443"]
 )

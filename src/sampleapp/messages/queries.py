@@ -7,12 +7,13 @@ from itertools import islice
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from sampleapp.errors import Fault
+from sampleapp.errors import Fault, InvalidParameters
 
 __all__ = ["decoded_parameters", "read_key", "unknown_parameters"]
 
 _KEY: Final = b"key"
 _LONGEST_NAME: Final = 40
+_MOST_PARAMETERS: Final = 200
 _MOST_FAULTS: Final = 20
 """The most unknown parameters that are named."""
 
@@ -50,7 +51,10 @@ def decoded_parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
     ``+`` is a space, a ``%`` that does not begin an escape is itself, and empty parts are ignored.
 
     :param query: as it was sent, without the question mark.
+    :raise InvalidParameters: there are more than 200.
     """
+    if query.count(b"&") >= _MOST_PARAMETERS:
+        raise InvalidParameters([Fault("", f"A query has up to {_MOST_PARAMETERS} parameters.")])
     for part in query.split(b"&"):
         if part:
             name, _, value = part.partition(b"=")

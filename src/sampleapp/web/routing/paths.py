@@ -12,7 +12,7 @@ from werkzeug import exceptions
 from werkzeug.routing import MapAdapter
 
 from sampleapp.web.answers import Answer
-from sampleapp.web.error_objects import not_found
+from sampleapp.web.error_objects import LONGEST_PATH, not_found
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
 
@@ -30,8 +30,6 @@ _INCOMPLETE_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TRAILING_SLASH: Final = re.compile(rb"[^/]/\Z")
 _VARIABLE: Final = re.compile(r"<(?:[^<>]*:)?([^<>:]+)>")
 _UNKNOWN_METHOD: Final = "-"
-_MOST_SEGMENTS: Final = 16
-"""More than any route has. Each segment takes time to decode, and a head has room for thousands."""
 
 
 def match_path(urls: MapAdapter, method: bytes, path: str) -> tuple[str, Mapping[str, Any]]:
@@ -67,11 +65,11 @@ def percent_decoded(path: bytes) -> str:
     Percent-decode a path, once.
 
     :raise MalformedRequest: the percent-encoding is malformed (RFC 3986, section 2.1), or not of UTF-8.
-    :raise PathNotFound: a segment is empty, or contains an encoded slash, or there are too many; no path of
+    :raise PathNotFound: the path is too long, or a segment is empty or contains an encoded slash; no path of
         this service is so.
     """
-    if path.count(b"/") > _MOST_SEGMENTS:
-        raise PathNotFound
+    if len(path) > LONGEST_PATH:
+        raise PathNotFound(f"No resource has a path of more than {LONGEST_PATH} bytes.")
     if _INCOMPLETE_ESCAPE.search(path):
         raise MalformedRequest("In a path, % must be followed by two hexadecimal digits; % itself is %25.")
     segments = [unquote_to_bytes(segment) for segment in path.split(b"/")]
