@@ -7,12 +7,15 @@ secrets of Kubernetes and of systemd have a group that the service belongs to.
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+from collections.abc import Iterator
 
-__all__ = ["WRITABLE", "is_readable_by_all", "is_writable_by_all"]
+__all__ = ["changeable_by_all", "is_readable_by_all"]
 
-WRITABLE = "every user of this machine may write to it; remove that permission (chmod o-w)"
-"""The fault of a file that all users may write to, as the end of a sentence."""
+_MOST_LINKS = 40
+"""The limit of Linux for the symbolic links in a path."""
 
 
 def is_readable_by_all(mode: int) -> bool:
@@ -20,6 +23,60 @@ def is_readable_by_all(mode: int) -> bool:
     return bool(mode & stat.S_IROTH)
 
 
-def is_writable_by_all(mode: int) -> bool:
-    """Return true if every user of this machine may write to a file of this mode."""
-    return bool(mode & stat.S_IWOTH)
+def changeable_by_all(path: str | os.PathLike[str], mode: int | None) -> str | None:
+    """
+    Return the reason why every user of this machine may change a file; ``None`` if they may not.
+
+    They may if they may write to it, or put another file or directory into its path. With the sticky bit, as
+    in ``/tmp``, a directory lets them add entries, but not replace those of others.
+
+    :param mode: of the file (`os.stat_result.st_mode`); ``None`` if it does not exist.
+    :return: the end of a sentence about the file.
+    :raise OSError: a directory cannot be examined.
+    """
+    if mode is not None and mode & stat.S_IWOTH:
+        return "every user of this machine may write to it; remove that permission (chmod o-w)"
+    for directory, entry in _lookups(os.fspath(path)):
+        status = os.stat(directory)  # noqa: PTH116 -- as in _lookups
+        if not status.st_mode & stat.S_IWOTH or os.statvfs(directory).f_flag & os.ST_RDONLY:
+            # Volumes of Kubernetes may be writable by their mode, and are mounted read-only.
+            continue
+        if not status.st_mode & stat.S_ISVTX:
+            return (
+                "every user of this machine may replace it, since they may write to the directory "
+                f"{directory}; remove that permission (chmod o-w)"
+            )
+        try:
+            owner = os.lstat(entry).st_uid
+        except FileNotFoundError:
+            continue
+        if owner not in {0, os.geteuid(), status.st_uid}:
+            return (
+                f"every user of this machine may add to the directory {directory}, and {entry} belongs to "
+                "another user; move it to a directory of your own"
+            )
+    return None
+
+
+def _lookups(path: str) -> Iterator[tuple[str, str]]:
+    """Yield each directory in which the system looks for a file, with the path of the entry that it finds."""
+    # With os.path, since pathlib removes "..", which means another directory after a symbolic link.
+    steps = os.path.join(os.getcwd(), path).split("/")[::-1]  # noqa: PTH109, PTH118
+    directory, links = "/", 0
+    while steps:
+        step = steps.pop()
+        if step in {"", "."}:
+            continue
+        entry = os.path.join(directory, step)  # noqa: PTH118
+        yield directory, entry
+        if step == "..":
+            directory = os.path.dirname(directory)  # noqa: PTH120
+        elif os.path.islink(entry):  # noqa: PTH114
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(entry)  # noqa: PTH115
+            steps += target.split("/")[::-1]
+            directory = "/" if target.startswith("/") else directory
+        else:
+            directory = entry

@@ -351,6 +351,18 @@ def test_a_file_that_every_user_may_write_to_is_refused(tmp_path):
             )
 
 
+def test_a_file_in_a_directory_that_every_user_may_write_to_is_refused(tmp_path):
+    path = tmp_path / "callers.toml"
+    path.write_text(WHOLE)
+    tmp_path.chmod(0o777)
+    with pytest.raises(CallersFileError) as caught:
+        load_callers(path)
+    assert str(caught.value) == (
+        f"--callers: cannot read {path}: Every user of this machine may replace it, since they may write to "
+        f"the directory {tmp_path}; remove that permission (chmod o-w)."
+    )
+
+
 def test_what_is_not_utf_8_is_told_with_its_line():
     with pytest.raises(CallersFileError) as caught:
         parse_callers(b"a = 1\nb = '\xff'\n", name="f")

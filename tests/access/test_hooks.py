@@ -280,3 +280,12 @@ def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_refused(hooks,
     (tmp_path / "b").mkdir()
     with pytest.raises(Mistake, match="cannot be read: Is a directory"):
         load_hook_keys(hooks, directory=tmp_path)
+
+
+def test_a_file_in_a_directory_that_everybody_may_write_to_is_refused(hooks, tmp_path):
+    write(tmp_path, b"one", b"two")
+    tmp_path.chmod(0o777)
+    with pytest.raises(
+        Mistake, match="cannot be read: Every user of this machine may replace it, since they"
+    ):
+        load_hook_keys(hooks, directory=tmp_path)

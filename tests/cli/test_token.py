@@ -153,6 +153,11 @@ def test_a_file_that_every_user_may_write_to_is_left_as_it_was(file):
     code, stdout, stderr = make("one", "--append", file)
     assert (code, stdout, file.read_text()) == (1, "", OTHER)
     assert f"{file} cannot be used, since every user of this machine may write to it" in stderr
+    file.unlink()
+    file.parent.chmod(0o777)
+    code, stdout, stderr = make("one", "--append", file)
+    assert (code, stdout, file.exists()) == (1, "", False)
+    assert f"{file} cannot be used, since every user of this machine may replace it" in stderr
 
 
 def test_a_file_in_a_directory_that_it_may_not_enter_is_named(file, monkeypatch):

@@ -277,7 +277,7 @@ def test_keys_that_come_after_the_file_that_names_them_are_read(with_file):
     with logged_lines() as lines:
         with_file.reload()
         with_file.read_all()
-        assert "keys.json cannot be read: No such file or directory" in lines[-1]
+        assert "issuers.example.jwks names a file that cannot be read: No such file or directory" in lines[-1]
         with_file.path.with_name("keys.json").write_bytes(jwks(jwk()))
         with_file.read_all()
     assert lines[-1] == "Reloaded the callers file."

@@ -49,6 +49,13 @@ def test_a_file_that_every_user_may_write_to_is_refused(refusal_of, authority, f
         path.chmod(mode)
 
 
+@pytest.mark.parametrize("kind", ["ssl", "https"])
+def test_a_file_in_a_directory_that_every_user_may_write_to_is_refused(files, kind):
+    description = f"{kind}:1:privateKey={files.key}:certKey={files.certificate}"
+    files.key.parent.chmod(0o777)
+    assert "every user of this machine may replace it, since" in refusal(description)
+
+
 def test_a_file_of_twisteds_own_endpoint_that_every_user_may_write_to_is_refused(authority, files):
     description = f"ssl:1:privateKey={files.key}:certKey={files.certificate}"
     Listener.from_description(description, reactor=MemoryReactorClock())

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from sampleapp.file_permissions import WRITABLE, is_writable_by_all
+from sampleapp.file_permissions import changeable_by_all
 
 __all__ = ["MAX_BYTES", "read_file"]
 
@@ -20,8 +20,8 @@ def read_file(path: Path) -> bytes:
     """
     Read a regular file as a whole.
 
-    :raise OSError: it cannot be read, is not regular, has more than `MAX_BYTES`, or is writable by every user
-        of this machine, who could grant themselves rights.
+    :raise OSError: it cannot be read, is not regular, has more than `MAX_BYTES`, or every user of this
+        machine may change it, who could grant themselves rights.
     """
     # Without O_NONBLOCK, opening a pipe waits until a program writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -31,8 +31,9 @@ def read_file(path: Path) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "It is not a regular file", str(path))
-        if is_writable_by_all(mode):
-            raise OSError(errno.EPERM, f"{WRITABLE[0].upper()}{WRITABLE[1:]}", str(path))
+        fault = changeable_by_all(path, mode)
+        if fault is not None:
+            raise OSError(errno.EPERM, f"{fault[0].upper()}{fault[1:]}", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(MAX_BYTES + 1)
     finally:

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 
 from sampleapp.cli._output import CommandFailed
-from sampleapp.file_permissions import WRITABLE, is_writable_by_all
+from sampleapp.file_permissions import changeable_by_all
 
 __all__ = [
     "append_lines",
@@ -135,7 +135,7 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
 
     :param change: returns the new text for the old one, or raises an exception.
     :param before: is called just before the replacement; if it raises, the file stays unchanged.
-    :raise CommandFailed: every user of this machine may write to it, so the service would refuse it.
+    :raise CommandFailed: every user of this machine may change it, so the service would refuse it.
     :raise OSError: the file cannot be read or replaced.
     :raise UnicodeDecodeError: the file is not UTF-8.
     """
@@ -145,8 +145,9 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
             old, status = target.read_bytes(), target.stat()
         except FileNotFoundError:
             old, status = b"", None
-        if status is not None and is_writable_by_all(status.st_mode):
-            raise CommandFailed(f"{path} cannot be used, since {WRITABLE}.")
+        fault = changeable_by_all(path, None if status is None else status.st_mode)
+        if fault is not None:
+            raise CommandFailed(f"{path} cannot be used, since {fault}.")
         new = change(old.decode("utf-8")).encode("utf-8")
         # In the same directory, since a rename is atomic only there. mkstemp grants rights only to the owner.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

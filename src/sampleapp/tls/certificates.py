@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from msgspec import Struct
 
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import WRITABLE, is_readable_by_all, is_writable_by_all
+from sampleapp.file_permissions import changeable_by_all, is_readable_by_all
 
 __all__ = [
     "READABLE_KEY",
@@ -115,13 +116,16 @@ class Certificates(Struct, frozen=True):
 
 def require_unwritable(paths: Sequence[str]) -> None:
     """
-    Check that not every user of this machine may write to one of the files.
+    Check that not every user of this machine may change one of the files.
 
-    :raise StartUpError: every user may write to a file.
+    :raise StartUpError: every user may change a file.
     """
     for path in paths:
-        if is_writable_by_all(_mode(path)):
-            raise StartUpError(f"cannot use {path}: {WRITABLE}.")
+        # Reading it will fail next, with a better message.
+        with suppress(OSError, ValueError):
+            fault = changeable_by_all(path, Path(path).stat().st_mode)
+            if fault is not None:
+                raise StartUpError(f"cannot use {path}: {fault}.")
 
 
 def is_for_all_to_read(path: str) -> bool:

@@ -93,6 +93,11 @@ def test_a_file_that_every_user_may_write_to_is_refused(tmp_path):
     )
     with pytest.raises(StartUpError, match="given with ca=, is not safe to use"):
         FileReader().read(path, option="ca", secret=False)
+    path.chmod(0o600)
+    tmp_path.chmod(0o777)
+    with pytest.raises(StartUpError, match="is not safe to use: every user of this machine may replace it"):
+        loaded(path)
+    tmp_path.chmod(0o700)
     path.chmod(0o620)
     loaded(path)
 

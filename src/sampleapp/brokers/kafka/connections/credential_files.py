@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import Credentials, Token
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import WRITABLE, is_readable_by_all, is_writable_by_all
+from sampleapp.file_permissions import changeable_by_all, is_readable_by_all
 
 __all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "FileReader", "load_credentials", "load_token"]
 
@@ -48,8 +48,8 @@ class FileReader:
 
         :param option: the option that names the file, for messages.
         :param secret: true to warn if every user of this machine may read the file.
-        :raise StartUpError: it cannot be read, is too large or not a regular file, or every user may write
-            to it; the message names it and says why.
+        :raise StartUpError: it cannot be read, is too large or not a regular file, or every user may
+            change it; the message names it and says why.
         """
         named = f"The file {path}, given with {option}="
         try:
@@ -60,10 +60,11 @@ class FileReader:
             with path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 content = file.read(_MAX_BYTES + 1)
+            fault = changeable_by_all(path, mode)
         except OSError as error:
             raise StartUpError(f"{named}, cannot be read: {error.strerror}.") from error
-        if is_writable_by_all(mode):
-            raise StartUpError(f"{named}, is not safe to use: {WRITABLE}.")
+        if fault is not None:
+            raise StartUpError(f"{named}, is not safe to use: {fault}.")
         if len(content) > _MAX_BYTES:
             raise StartUpError(
                 f"{named}, is larger than {_MAX_BYTES} bytes: give the path of the right file."
