@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -133,6 +134,38 @@ def test_a_large_body_is_read_in_many_steps_or_refused_quickly(body):
     except MalformedMessage:
         assert events.records == []
     assert max((after - before for before, after in pairwise(counts)), default=0) <= 200
+
+
+@given(
+    st.lists(st.text('a"\\[]{},ä', min_size=1, max_size=5), min_size=1, max_size=3), st.integers(0, 20_000)
+)
+def test_events_of_any_length_end_where_they_end(units, padding):
+    listed = [{**GOOD, "pad": "x" * padding, "data": unit * 10_000, unit: [unit] * 2000} for unit in units]
+    body = json.dumps(listed, ensure_ascii=False).encode()
+    assert [json.loads(record.value) for record in read(body, max_event=1 << 20).records] == listed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["' + rb"\"" * 500_000,
+        b'[{"a":"' + rb"\"" * 500_000,
+        b"[" + b" " * 8_000_000,
+        b"[1" + b"\n" * 8_000_000 + b",1]",
+        b"[%b]" % json.dumps(GOOD).encode() + b" " * 8_000_000,
+        b"[[" + b'"",' * 300_000 + b'""]]',
+        b"[" * 450_000 + b"]" * 450_000,
+    ],
+    ids=["string", "string in an event", "before", "between", "after", "strings", "brackets"],
+)
+def test_the_end_of_an_event_is_sought_in_many_steps(body):
+    events = EventList(body, topic="t", key=None, max_event=1 << 20, now_ms=7)
+    steps = 1
+    with suppress(MalformedMessage):
+        while events.read():
+            steps += 1
+    # Each of a hundred thousand tokens, or of a megabyte without any.
+    assert steps > 7
 
 
 def test_beyond_100_faults_only_an_event_that_is_not_json_is_sought():
