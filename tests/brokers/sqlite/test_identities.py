@@ -109,6 +109,17 @@ def test_a_clock_that_is_set_back_lets_no_id_expire(new_store, time_of_day, path
     assert len(stored(path)) == 2
 
 
+@pytest.mark.parametrize("wrong_s", [-HOUR_S, -1])
+def test_a_clock_that_is_behind_for_a_moment_lets_no_id_expire_early(new_store, time_of_day, wrong_s):
+    store = new_store()
+    assert sends(store, "a", "newest") == [False, False]
+    time_of_day.time_s += wrong_s
+    assert not store.forget_some()
+    time_of_day.time_s += HOUR_S - 1 - wrong_s
+    assert not store.forget_some()
+    assert sends(store, "a") == [True]
+
+
 def test_ids_that_were_stored_while_the_clock_was_years_ahead_expire(new_store, time_of_day, path):
     store = new_store()
     names = [f"{n}" for n in range(450)]

@@ -120,6 +120,7 @@ def test_a_broker_that_lags_behind_is_no_reason_to_read_everything_again(setup):
     real.append(b"5")
     following.until(6)
     cluster.run(20)
+    assert following.recorder.reset_at == []
     following.assert_each_exactly_once()
     assert following.reasons == ()
 

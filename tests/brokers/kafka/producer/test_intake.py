@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 
+from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.errors import (
     BrokerStopped,
     BrokerUnavailable,
@@ -156,6 +159,28 @@ def test_many_records_for_which_there_is_no_room_are_refused_together():
     world.advance(1)
     assert all(isinstance(outcome[0], RecordMetadata) for outcome in waiting)
     assert not any(b"y" in value for values in world.values() for value in values)
+
+
+@given(
+    waiting=st.integers(0, 20),
+    count=st.integers(1, 20),
+    size=st.integers(1, 300),
+    more=st.integers(-400, 100),
+)
+def test_there_is_room_for_many_records_exactly_if_there_is_for_each_of_them_one_by_one(
+    waiting, count, size, more
+):
+    held, added = (record_size(record("t", b"x" * each, key=b"k")) for each in (100, size))
+    # At about this limit, a partition has exactly its share of the buffer.
+    limit = max(500, 2 * (waiting * held + count * added) + more)
+    fits = []
+    for publish in (World.publish_many, lambda world, values: [world.publish(each) for each in values]):
+        world = warm(partitions=1, buffer_bytes=limit)
+        world.decide(lambda: Fate.NOT_LEADER)
+        for _ in range(waiting):
+            world.publish(b"w" * 100)
+        fits.append([] in publish(world, [b"x" * size] * count)[-1:])
+    assert fits[0] == fits[1]
 
 
 def test_one_partition_cannot_take_all_the_room_with_many_records_at_once():

@@ -120,12 +120,22 @@ def test_records_that_change_their_partition_keep_their_deadlines():
     world, keys = two_partitions()
     world.cluster.elect(None)
     early = world.publish(b"early", key=keys[1])
-    world.advance(TIMEOUT_S - 0.5)
-    world.publish(b"late", key=keys[0])
+    world.advance(0.4)
+    late = world.publish(b"late", key=keys[0])
     world.cluster.make_again(partitions=1)
+    world.cluster.elect(None)
     world.producer.cluster_reached()
-    world.advance(0.7)
+    world.advance(1.2)
+    world.producer.cluster_reached()
+    world.advance(TIMEOUT_S - 1.8)
+    assert early == []
+    world.advance(0.4)
     assert type(early[0].value) is BrokerUnavailable
+    assert late == []
+    world.cluster.elect(1)
+    world.producer.cluster_reached()
+    world.advance(0.2)
+    assert late[0] == RecordMetadata(topic="t", partition=0, offset=0)
 
 
 def test_one_answer_of_a_broker_that_is_behind_does_not_make_a_topic_another_one():
