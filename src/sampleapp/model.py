@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 __all__ = [
     "EARLIEST",
     "FINGERPRINT_HEADER",
+    "HEADER_BYTES",
     "MEDIA_TYPES",
     "MOST_HEADERS",
     "TOPIC_PATTERN",
@@ -49,6 +50,9 @@ TOPIC_PATTERN: Final = r"[A-Za-z0-9._-]{1,249}"
 
 TOPIC_RULE: Final = '1 to 249 characters out of A-Z, a-z, 0-9, ".", "_" and "-", and neither "." nor ".."'
 """The rule for topic names in words, for error messages."""
+
+HEADER_BYTES: Final = 64
+"""The bytes of a header besides its name and content, where the size of a record is limited."""
 
 MOST_HEADERS: Final = 1000
 """
@@ -219,6 +223,14 @@ class ConsumerRecord(Struct, frozen=True, kw_only=True, gc=False):
     headers: tuple[tuple[str, bytes | None], ...] = ()
     """Names and contents, in order. Only records that another program has published have a null content."""
 
+    @property
+    def size(self) -> int:
+        """The bytes of key, value and headers, as `ReadRequest.max_bytes` counts them."""
+        size = len(self.key or b"") + len(self.value or b"")
+        if self.headers:
+            size += sum([HEADER_BYTES + len(name) + len(content or b"") for name, content in self.headers])
+        return size
+
 
 class PartitionDescription(Struct, frozen=True, kw_only=True):
     """One partition of a topic, as the broker describes it."""
@@ -292,7 +304,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     """The most records; with 0, only positions and ends are looked up."""
     max_bytes: int
     """
-    The most bytes of keys, values and headers, at least 1.
+    The most bytes of keys, values and headers, at least 1. Each header counts `HEADER_BYTES` more.
 
     One record may exceed it, since at least one is returned if there is one.
     """

@@ -46,7 +46,7 @@ def test_refusals_are_counted_by_the_limit_and_the_limits_are_shown():
     service = MeasuredService(
         broker=ManualBroker(), max_waiting=1, max_connections=4, max_body=100, max_body_memory=1000
     )
-    raw(service, request_bytes("POST", "/messages", [*JSON, (b"Content-Length", b"27")]))
+    raw(service, request_bytes("POST", "/messages", [*JSON, (b"Content-Length", b"28")])).send(bytes(27))
     raw(service, request_bytes("POST", "/messages", JSON, bytes(101)))
     raw(service, POST)
     raw(service, POST)

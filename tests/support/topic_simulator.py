@@ -55,7 +55,7 @@ class SimulatedTopic:
         self.begins.append(0)
         self._wake()
 
-    def publish(self, partition=0, value=b"v", key=None):
+    def publish(self, partition=0, value=b"v", key=None, headers=()):
         log = self.logs[partition]
         log.append(
             ConsumerRecord(
@@ -65,6 +65,7 @@ class SimulatedTopic:
                 timestamp_ms=1000 * len(log),
                 key=key,
                 value=value,
+                headers=headers,
             )
         )
         self._wake()

@@ -359,10 +359,10 @@ def test_bytes_are_charged_as_they_come_whatever_becomes_of_the_request():
     connection.lose()
     assert missing(service) == 1000
     # No room in memory.
-    service = limited(max_body_memory=6000)
-    raw(service, request_bytes("POST", "/topics/t", [by("full"), length]))
+    service = limited(max_body_memory=12_000)
+    service.site.body_memory.add("t", 4900)
     connection = begin(service, length)
-    assert connection.responses(["POST"])[0].status == 503
+    assert connection.responses(["POST"])[0].status == 429
     connection.send(bytes(700))
     connection.lose()
     assert missing(service) == 700

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 from twisted.web.server import Site
 
@@ -16,10 +17,12 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import ConsumerRecord, Record
 from sampleapp.records.positions import parse_position
 from sampleapp.web.open_streams import StreamKind
+from sampleapp.web.server import BodyMemory
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, request_bytes
 from tests.support.record_pages import PATH, PageService
 from tests.web.http import assert_problem
+from tests.web.server.test_connections import NarrowTransport
 
 
 @pytest.fixture
@@ -611,13 +614,114 @@ def test_the_route_is_one_label_of_metrics(service):
     assert routes == ["/topics/{topic}/records"]
 
 
-def test_pages_use_the_memory_for_bodies():
-    service = PageService(max_body_memory=1 << 20)
-    page = service.page()
-    assert page.status in (413, 503)
-    service = PageService(max_body_memory=4 << 20)
-    assert service.page().status == 204
+# Memory
+
+
+class PeakMemory(BodyMemory):
+    """A budget that remembers its peak."""
+
+    peak = 0
+
+    def add(self, owner, more):
+        super().add(owner, more)
+        self.peak = max(self.peak, self.reserved)
+
+
+MANY_HEADERS = tuple((f"n{number:03}", b"") for number in range(1000))
+
+
+def test_a_page_counts_what_its_records_hold_while_it_is_encoded_and_then_its_lines(service, topic):
+    memory = service.site.body_memory = PeakMemory(1 << 28)
+    topic.publish(0, b"a" * 1000)
+    assert service.page().status == 200
+    assert 1200 < memory.peak < 3000
+    assert memory.reserved == 0
+    for _ in range(20):
+        topic.publish(0, headers=MANY_HEADERS)
+    page = service.page("?from=id0~1.0&limit=10")
+    assert len(page.records) == 10
+    assert 10 * 1000 * 150 < memory.peak < 10 * 1000 * 250
+    assert memory.reserved == 0
+
+
+def test_an_unread_page_is_counted_until_it_is_read(service, topic):
+    for _ in range(10):
+        topic.publish(0, b"a" * 10_000)
+    connection = service.connect(NarrowTransport)
+    connection.send(request_bytes("GET", PATH))
+    service.run(1, step=0.1)
+    assert 100_000 < service.site.body_memory.reserved < 110_000
+    while connection.transport.let_client_read():
+        pass
     assert service.site.body_memory.reserved == 0
+
+
+@pytest.mark.parametrize("query", ["", "?key=k", "?from=latest&wait=60"])
+def test_pages_that_are_asked_for_at_once_take_no_more_than_the_memory_and_are_all_answered_in_the_end(query):
+    service = PageService()
+    memory = service.site.body_memory = PeakMemory(4 << 20)
+    connections = [service.connect(NarrowTransport) for _ in range(40)]
+    if not query.endswith("60"):
+        publish_many_headers(service.broker)
+    for connection in connections:
+        connection.send(request_bytes("GET", PATH + query))
+    service.run(1, step=0.1)
+    if query.endswith("60"):
+        publish_many_headers(service.broker)
+        service.run(1, step=0.1)
+    statuses = [connection.sent[9:12] for connection in connections]
+    assert set(statuses) == {b"200", b"503"}
+    assert 2 << 20 < memory.peak <= 4 << 20
+    for connection in connections:
+        while connection.transport.let_client_read():
+            pass
+    assert memory.reserved == 0
+    assert service.page(query.partition("?from=latest")[0]).status == 200
+
+
+def publish_many_headers(topic):
+    for _ in range(20):
+        topic.publish(0, b"v", key=b"k", headers=MANY_HEADERS)
+
+
+def test_a_small_page_is_answered_when_large_requests_fill_their_part():
+    service = PageService(max_body_memory=4 << 20)
+    service.site.body_memory.add("", (4 << 20) * 7 // 8)
+    service.broker.publish(0, b"v" * 1000)
+    assert service.page().status == 200
+    service.broker.publish(0, b"v" * 100_000)
+    assert service.page().status == 503
+
+
+def test_only_some_pages_are_read_at_one_time_but_one_that_takes_long_lets_another_begin(service, topic):
+    reading, read = [], topic.read
+    topic.read = lambda request: (
+        reading.append(Deferred()) or reading[-1].addCallback(lambda _: read(request))
+    )
+    topic.publish(0, b"v")
+    asked = [service.ask(settle_s=0) for _ in range(20)]
+    assert len(reading) == 8
+    reading.pop().callback(None)
+    service.run(0.01)
+    assert len(reading) == 8
+    # The others hang.
+    service.run(0.6, step=0.1)
+    assert len(reading) == 16
+    for _ in range(3):
+        for each in list(reading):
+            reading.remove(each)
+            each.callback(None)
+        service.run(0.1)
+    assert [each.page.status for each in asked] == [200] * 20
+
+
+def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():
+    service = PageService(callers=caller("one", 'consume = ["*"]') + caller("two", 'consume = ["*"]'))
+    service.site.body_memory.add("one", service.site.body_memory.limit // 2)
+    service.broker.publish(0, b"v")
+    page = service.page(headers=[by("one")])
+    assert (page.status, page.kind) == (429, "body-memory-of-caller-full")
+    assert service.page(headers=[by("two")]).status == 200
 
 
 # Other ways to serve, and other brokers

@@ -418,7 +418,7 @@ def _read(
     found: list[ConsumerRecord] = []
     size = 0
     for each in records[position : position + request.limit]:
-        size += _size(each)
+        size += each.size
         if found and size > request.max_bytes:
             break
         found.append(each)
@@ -430,11 +430,6 @@ def _read(
         beyond={0: end} if position > end else {},
         partitions=1,
     )
-
-
-def _size(record: ConsumerRecord) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _not_ready(reason: str) -> Health:

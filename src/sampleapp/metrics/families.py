@@ -221,12 +221,12 @@ def _of_server(server: HTTPServer) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "sampleapp_body_memory_bytes",
-        "Memory that is reserved for the bodies of requests, and for their records.",
+        "Memory of the bodies of requests, of their records, and of pages of records.",
         value=server.body_memory.reserved,
     )
     yield GaugeMetricFamily(
         "sampleapp_body_memory_limit_bytes",
-        "Limit of the memory for the bodies of requests and their records.",
+        "Limit of the memory for the bodies of requests, their records, and pages of records.",
         value=server.body_memory.limit,
     )
 

@@ -279,6 +279,8 @@ class _Builder:
                 request_errors.BodyMemoryFull,
                 request_errors.CrossSiteRequest,
             )
+        if self._schemes and right is not Right.NONE and request_errors.BodyMemoryFull in refusals:
+            refusals = (*refusals, request_errors.BodyMemoryOfCallerFull)
         operation: dict[str, Any] = {
             "tags": [description.tag],
             "summary": description.summary,

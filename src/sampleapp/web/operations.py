@@ -378,6 +378,7 @@ RECEIVE_HOOK: Final = Description(
     refusals=(
         access.InvalidSignature,
         access.RateExceeded,
+        request_errors.BodyMemoryOfCallerFull,
         errors.InvalidParameters,
         *BROKER_REFUSALS,
         *IDEMPOTENCY_REFUSALS,

@@ -137,6 +137,13 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.BodyMemoryFull: Row(
         _S.SERVICE_UNAVAILABLE, "body-memory-full", "Too many bodies at once", _RETRY_AFTER, at_once=True
     ),
+    request_errors.BodyMemoryOfCallerFull: Row(
+        _S.TOO_MANY_REQUESTS,
+        "body-memory-of-caller-full",
+        "Too many bodies of one caller at once",
+        _RETRY_AFTER,
+        at_once=True,
+    ),
     request_errors.BodyNeedsTooMuchMemory: Row(
         _S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large", at_once=True
     ),

@@ -15,10 +15,11 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noq
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError
+from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import SampleAppError
 from sampleapp.feeds import Feeds
-from sampleapp.model import ConsumerRecord, ReadResult
+from sampleapp.model import HEADER_BYTES, ConsumerRecord, ReadResult
 from sampleapp.records.place import Place
 from sampleapp.records.read_parameters import (
     DEFAULT_LIMIT,
@@ -35,8 +36,15 @@ __all__ = ["RecordPages"]
 
 _PAGE_BYTES: Final = 1024 * 1024
 """About the most bytes of keys, values and headers in a page."""
-_RECORD_BYTES: Final = 512
-"""The memory of a record, and of its line, besides its bytes."""
+_RECORD_BYTES: Final = 256
+"""The memory of a record besides that of its key, value and headers, in bytes."""
+_MORE_OF_HEADER: Final = 160 - HEADER_BYTES
+"""The memory of a header besides its part of `ConsumerRecord.size`, in bytes."""
+
+_READS_AT_ONCE: Final = 8
+"""The most pages that are read at one time: what is being read is not counted yet."""
+_LONG_READ_S: Final = 0.5
+"""A read lets another one begin after this time: it probably waits for a broker that is frozen."""
 
 _MOST_SEARCHED: Final = 100_000
 """The most records that one request with a key looks at."""
@@ -85,6 +93,8 @@ class _Search:
         self._key = key
         self._limit = limit
         self._found_bytes = 0
+        self.found_memory = 0
+        """The memory of the records so far, in bytes."""
         self._searched = 0
         self._searched_bytes = 0
         self.found: Final[list[ConsumerRecord]] = []
@@ -112,9 +122,10 @@ class _Search:
                     break
                 if record.key == self._key:
                     self.found.append(record)
-                    self._found_bytes += _length(record)
+                    self._found_bytes += record.size
+                    self.found_memory += _memory_of([record])
         self._searched += len(result.records)
-        self._searched_bytes += sum(map(_length, result.records))
+        self._searched_bytes += sum([record.size for record in result.records])
         return left
 
 
@@ -216,6 +227,7 @@ class RecordPages:
         self._clock = clock
         self._slices = slices
         self._streams = streams
+        self._turns = Semaphore(_READS_AT_ONCE)
         self._waits: set[_Wait] = set()
         self._is_stopping = False
 
@@ -246,52 +258,59 @@ class RecordPages:
         :raise PositionError: the position cannot be continued.
         :raise InvalidParameters: the position would be too long, or reads nothing.
         :raise PublishError: the broker cannot read the topic.
-        :raise BodyMemoryFull: the answers of other requests leave too little memory.
+        :raise BodyMemoryFull: other requests leave too little memory.
+        :raise BodyMemoryOfCallerFull: the caller's other requests leave too little of its part.
+        :raise BodyNeedsTooMuchMemory: no page may have as much.
         :raise TooManyStreams: too many pages wait.
         :raise AccessError: the caller has too many pages that wait, or has lost its right.
         """
         place = Place(topic, parameters.start, parameters.partitions)
-        memory = _PAGE_BYTES + _RECORD_BYTES * parameters.limit
-        share = request.share
-        if share is not None:
-            share.resize(memory)
-        found = await self._find(place, parameters)
+        found = await self._find(request, place, parameters)
         if parameters.wait_s and found.may_wait and not self._is_stopping:
-            if share is not None:
-                share.release()
             found = await self._wait(request, place, parameters, found)
-            if share is not None:
-                share.resize(memory)
         return await self._encode(request, place, parameters, found)
 
-    async def _find(self, place: Place, parameters: PageParameters) -> _Found:
+    async def _find(self, request: Request, place: Place, parameters: PageParameters) -> _Found:
         """Read up to a page of records; with a key, search for them."""
         if parameters.key is not None:
-            return await self._search(place, parameters.key, parameters.limit)
+            return await self._search(request, place, parameters.key, parameters.limit)
         for _ in range(_MOST_READS):
             before = place.offsets
-            result = await self._read(place, parameters.limit)
+            result = await self._read(request, place, parameters.limit)
             has_moved = before != place.offsets
             if result.records or result.is_up_to_date or not has_moved:
                 return _Found(list(result.records), result.is_up_to_date, has_moved)
         # Only records that were aborted, or control records, were there so far.
         return _Found([], is_up_to_date=False)
 
-    async def _read(self, place: Place, limit: int) -> ReadResult:
-        """Read the next records, and move behind them."""
-        result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
+    async def _read(self, request: Request, place: Place, limit: int, *, found_memory: int = 0) -> ReadResult:
+        """
+        Read the next records, count their memory, and move behind them.
+
+        :param found_memory: the memory of the records that are there already, in bytes.
+        """
+        await self._turns.acquire()
+        turn = self._clock.callLater(_LONG_READ_S, self._turns.release)
+        try:
+            result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
+            if request.share is not None:
+                request.share.resize(found_memory + _memory_of(result.records))
+        finally:
+            if turn.active():
+                turn.cancel()
+                self._turns.release()
         place.require_all(result)
         place.require_partition(result)
         place.advance(result)
         return result
 
-    async def _search(self, place: Place, key: bytes, limit: int) -> _Found:
+    async def _search(self, request: Request, place: Place, key: bytes, limit: int) -> _Found:
         """Read until there is a page of records with a key, or enough was looked at."""
         search = _Search(key, limit)
         for _ in range(_MOST_READS):
             before = place.offsets
             try:
-                result = await self._read(place, _SEARCHED_AT_ONCE)
+                result = await self._read(request, place, _SEARCHED_AT_ONCE, found_memory=search.found_memory)
             except SampleAppError:
                 if search.found:
                     # The next request gets the error.
@@ -300,6 +319,8 @@ class RecordPages:
             if result.records:
                 await self._slices.next()
             left = search.look_at(result)
+            if request.share is not None:
+                request.share.resize(search.found_memory)
             if left:
                 place.move_to(left)
                 break
@@ -327,7 +348,7 @@ class RecordPages:
         request.end_wait = partial(wait.end, "client")
         try:
             while not found.records and await self._wait_once(wait, place, parameters.key):
-                found = await self._find(place, parameters)
+                found = await self._find(request, place, parameters)
                 wait.check()
                 if not found.may_wait:
                     break
@@ -373,13 +394,17 @@ class RecordPages:
         if not found.records:
             return Answer(HTTPStatus.NO_CONTENT, headers)
         pieces = []
+        share = request.share
         for some in _slices(found.records):
             await self._slices.next()
             pieces.append(record_lines(some))
+            if share is not None:
+                # Records and lines are there at the same time.
+                share.resize(share.size + len(pieces[-1]))
         await self._slices.free_gradually(found.records)
         answer = Answer(HTTPStatus.OK, (_TYPE, *headers), pieces[0] if len(pieces) == 1 else tuple(pieces))
-        if request.share is not None:
-            request.share.resize(answer.length)
+        if share is not None:
+            share.resize(answer.length)
         return answer
 
 
@@ -413,12 +438,9 @@ def _by_partition(records: Sequence[ConsumerRecord]) -> list[list[ConsumerRecord
     return [list(part) for _, part in groupby(records, attrgetter("partition"))]
 
 
-def _length(record: ConsumerRecord) -> int:
-    """Return the bytes of key, value and headers."""
-    length = len(record.key or b"") + len(record.value or b"")
-    if record.headers:
-        length += sum(len(name) + len(content or b"") for name, content in record.headers)
-    return length
+def _memory_of(records: Sequence[ConsumerRecord]) -> int:
+    """Return the memory of records, in bytes."""
+    return sum([_RECORD_BYTES + record.size + _MORE_OF_HEADER * len(record.headers) for record in records])
 
 
 def _slices(records: list[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
@@ -428,7 +450,7 @@ def _slices(records: list[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
     for record in records:
         part.append(record)
         weight += 1 + len(record.headers)
-        length += _length(record)
+        length += record.size
         if weight >= _ENCODED_AT_ONCE or length >= _BYTES_AT_ONCE:
             yield part
             part, weight, length = [], 0, 0

@@ -9,6 +9,7 @@ from sampleapp.web.answers import Headers
 
 __all__ = [
     "BodyMemoryFull",
+    "BodyMemoryOfCallerFull",
     "BodyNeedsTooMuchMemory",
     "BodyTooLarge",
     "CrossSiteRequest",
@@ -117,8 +118,19 @@ class BodyMemoryFull(RequestError):
         )
 
 
+class BodyMemoryOfCallerFull(RequestError):
+    """The part of one caller of the memory for bodies is full (``--max-body-memory``)."""
+
+    def __init__(self, most: int) -> None:
+        """:param most: the limit for all requests of a caller together, in bytes."""
+        super().__init__(
+            f"Your other requests leave too little of the {most} bytes of memory that one caller may have. "
+            "Nothing was done. Send the request again when one of them is answered."
+        )
+
+
 class BodyNeedsTooMuchMemory(RequestError):
-    """The body and its records need more memory than one request may have."""
+    """The body, its records or the answer need more memory than one request may have."""
 
     def __init__(self, needed: int, most: int) -> None:
         """
@@ -126,8 +138,8 @@ class BodyNeedsTooMuchMemory(RequestError):
         :param most: the limit, in bytes.
         """
         super().__init__(
-            f"The body and its records need at least {needed} bytes of memory. One request may have {most}. "
-            "Nothing was published. Send fewer records in one request."
+            f"The request needs at least {needed} bytes of memory. One request may have {most}. Nothing was "
+            "done. Send, or ask for, fewer records in one request."
         )
 
 

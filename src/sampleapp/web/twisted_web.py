@@ -63,6 +63,8 @@ def request_of(request: IRequest) -> Request:
     if caller is not None:
         exchange.caller = caller.name
     share = None if terms is None else Share(terms.memory)
+    if share is not None:
+        share.owner = exchange.caller
     return Request(request.method, path, query, fields, exchange, request.content.read(), caller, share=share)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hmac
 import json
+import random
 import sys
 
 import pytest
@@ -21,6 +23,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
+from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked
 from tests.web.server.test_connections import NarrowTransport
@@ -59,24 +62,170 @@ def assert_refused(connection):
     assert b"body-memory-full" in answer.body
 
 
-def fill(service):
-    """Take all that large requests may have."""
+def begin(service, length, *headers):
+    """Send a body but for its last byte."""
     connection = service.connect()
-    connection.send(head_of(LIMIT * 7 // 8))
-    assert reserved(service) == LIMIT * 7 // 8
+    connection.send(head_of(length, *headers))
+    connection.send(bytes(length - 1))
     return connection
 
 
-def test_a_declared_length_is_reserved_before_anything_comes_and_given_back_with_the_answer():
+def fill(service):
+    """Take all that large requests may have, but for a byte."""
+    connection = begin(service, LIMIT * 7 // 8)
+    assert reserved(service) == LIMIT * 7 // 8 - 1
+    return connection
+
+
+def test_a_body_is_counted_as_it_comes_and_until_it_is_answered():
     service = service_with()
     connection = service.connect()
-    connection.send(head_of(1000))
-    assert reserved(service) == 1000
-    connection.send(bytes(1000))
-    assert reserved(service) == 1000
-    service.broker.acknowledge()
-    assert connection.responses(["POST"])[0].status == 200
+    connection.send(head_of(100_000))
     assert reserved(service) == 0
+    connection.send(bytes(99_000))
+    assert reserved(service) == 99_000
+    connection.send(bytes(1000) + request_bytes("GET", "/live"))
+    assert reserved(service) == 100_000
+    service.broker.acknowledge()
+    assert [each.status for each in connection.responses(["POST", "GET"])] == [200, 200]
+    assert reserved(service) == 0
+
+
+@pytest.mark.parametrize("length", [(b"Content-Length", b"%d" % (LIMIT // 2)), CHUNKED])
+def test_what_others_only_announce_keeps_nobody_out(length):
+    service = service_with(broker=PromptBroker())
+    announced = [service.connect() for _ in range(50)]
+    for connection in announced:
+        connection.send(request_bytes("POST", "/topics/t", [length]))
+        connection.send(b"80000\r\n" if length is CHUNKED else b"x")
+    for size in (1000, 100 * KIB, LIMIT * 3 // 4):
+        connection = begin(service, size)
+        connection.send(b"x")
+        assert connection.responses(["POST"])[0].status == 200
+    batch = service.connect()
+    batch.send(request_bytes("POST", "/messages", NDJSON, LINE * 1000))
+    service.clock.advance(1)
+    assert batch.responses(["POST"])[0].status == 200
+    assert [connection.sent for connection in announced] == [b""] * 50
+    assert +service.site.refusals == {}
+
+
+def test_of_bodies_that_come_together_those_that_fit_are_taken_and_no_other_waits():
+    service = service_with(broker=PromptBroker())
+    connections = [service.connect() for _ in range(4)]
+    for connection in connections:
+        connection.send(head_of(LIMIT // 2))
+    for _ in range(8):
+        for connection in connections:
+            if not connection.sent:
+                connection.send(bytes(LIMIT // 16))
+    statuses = sorted(connection.responses(["POST"])[0].status for connection in connections)
+    assert statuses[0] == 200
+    assert set(statuses) == {200, 503}
+    assert reserved(service) == 0
+
+
+def test_a_large_body_takes_nothing_that_is_kept_for_small_ones_although_little_of_it_has_come():
+    service = service_with()
+    fill(service)
+    connection = service.connect()
+    connection.send(head_of(65 * KIB))
+    assert_refused(connection)
+
+
+def test_one_caller_has_half_of_the_memory_and_is_told_when_that_is_full():
+    names = ("one", "two")
+    service = service_with(
+        broker=PromptBroker(), callers="".join(caller(name, 'publish = ["*"]') for name in names)
+    )
+    of_one = [begin(service, LIMIT // 4, by("one")) for _ in range(2)]
+    (answer,) = of_one[1].responses(["POST"])
+    assert_problem(answer, 429)
+    assert answer.headers[b"retry-after"] == b"1"
+    assert b"body-memory-of-caller-full" in answer.body
+    # A small one has the eighth of its part that is kept.
+    small = begin(service, 64 * KIB, by("one"))
+    others = begin(service, LIMIT * 7 // 16, by("two"))
+    for connection in (small, others, of_one[0]):
+        connection.send(b"x")
+        assert connection.responses(["POST"])[0].status == 200
+    assert reserved(service) == 0
+
+
+def test_a_body_that_one_caller_can_never_have_is_refused_for_good():
+    service = service_with(callers=caller("one", 'publish = ["*"]'))
+    connection = service.connect()
+    connection.send(head_of(LIMIT // 2, by("one")))
+    (answer,) = connection.responses(["POST"])
+    assert_problem(answer, 413)
+
+
+HOOK = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
+
+
+def signature(body, secret=b"s"):
+    return (b"X-Hub-Signature-256", b"sha256=" + hmac.digest(secret, body, "sha256").hex().encode())
+
+
+def service_with_a_hook(**limits):
+    callers = HOOK + caller("one", 'publish = ["*"]')
+    return service_with(**{"broker": PromptBroker(), **limits}, callers=callers, secrets={"h": [b"s"]})
+
+
+def hook(service, body, sent, *, secret=b"s", headers=()):
+    connection = service.connect()
+    headers = [*headers, signature(body, secret), (b"Content-Length", b"%d" % len(body))]
+    connection.send(request_bytes("POST", "/hooks/h", headers))
+    connection.send(body[:sent])
+    return connection
+
+
+def test_all_hooks_that_are_not_verified_have_an_eighth_and_nothing_that_is_kept_for_small_requests():
+    service = service_with_a_hook()
+    body = bytes(32 * KIB)
+    unverified = [hook(service, body, 32 * KIB - 1, secret=b"wrong") for _ in range(20)]
+    refused = [connection for connection in unverified if connection.sent]
+    assert reserved(service) <= LIMIT // 8
+    assert len(refused) == 16
+    for connection in refused:
+        assert_refused(connection)
+    # Two callers' large bodies next to them, and then a small one.
+    begin(service, LIMIT * 7 // 16 - KIB, by("one"))
+    small = begin(service, 60 * KIB, by("one"))
+    small.send(b"x")
+    assert small.responses(["POST"])[0].status == 200
+    for connection in unverified[:4]:
+        connection.send(b"\0")
+        assert connection.responses(["POST"])[0].status == 401
+    assert reserved(service) == LIMIT * 7 // 16 - KIB - 1
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress])
+def test_a_verified_hook_no_longer_counts_among_those_that_are_not_verified(compress):
+    service = service_with_a_hook(broker=ManualBroker())
+    body = random.Random(1).randbytes(LIMIT // 10)
+    headers = []
+    if compress is not None:
+        body, headers = compress(body), [(b"Content-Encoding", b"gzip")]
+    hook(service, body, len(body), headers=headers)
+    service.clock.advance(1)
+    assert len(service.broker.records) == 1
+    assert reserved(service) >= LIMIT // 10
+    other = hook(service, body, len(body) - 1, headers=headers)
+    assert other.sent == b""
+    service.broker.acknowledge()
+    assert reserved(service) == len(body) - 1
+
+
+def test_a_verified_hook_for_which_its_caller_has_no_room_is_told_so():
+    service = service_with_a_hook()
+    service.site.body_memory.add("hook:h", LIMIT // 2)
+    body = bytes(100 * KIB)
+    connection = hook(service, body, len(body))
+    (answer,) = connection.responses(["POST"])
+    assert_problem(answer, 429)
+    assert service.broker.records == []
+    assert reserved(service) == LIMIT // 2
 
 
 def test_a_body_that_does_not_fit_is_refused_before_it_comes_and_before_100_continue():
@@ -87,7 +236,7 @@ def test_a_body_that_does_not_fit_is_refused_before_it_comes_and_before_100_cont
         connection.send(head_of(64 * KIB + 1, *headers))
         assert_refused(connection)
     assert service.site.refusals["max-body-memory"] == 2
-    assert reserved(service) == LIMIT * 7 // 8
+    assert reserved(service) == LIMIT * 7 // 8 - 1
 
 
 def test_a_body_that_is_there_already_and_does_not_fit_leaves_its_connection_open():
@@ -122,11 +271,9 @@ def test_small_requests_have_room_when_large_ones_fill_theirs():
 def test_small_requests_together_stay_below_the_limit_too():
     service = service_with()
     fill(service)
-    connections = [service.connect() for _ in range(4)]
-    for connection in connections:
-        connection.send(head_of(LIMIT // 8 // 2))
+    connections = [begin(service, 60 * KIB) for _ in range(4)]
     assert [connection.sent[9:12] for connection in connections] == [b"", b"", b"503", b"503"]
-    assert reserved(service) == LIMIT
+    assert LIMIT - 60 * KIB < reserved(service) <= LIMIT
 
 
 def test_a_body_that_can_never_fit_is_refused_for_good():
@@ -134,7 +281,7 @@ def test_a_body_that_can_never_fit_is_refused_for_good():
     for data in (
         head_of(LIMIT * 7 // 8 + 1),
         request_bytes("POST", "/messages", NDJSON, LINE * 4000),
-        request_bytes("POST", "/topics/t", [CHUNKED]) + b"%x\r\n" % (LIMIT * 7 // 8 + 1),
+        request_bytes("POST", "/topics/t", [CHUNKED]) + chunked(bytes(LIMIT * 7 // 8 + 1), 64 * KIB),
     ):
         connection = service.connect()
         connection.send(data)
@@ -146,18 +293,21 @@ def test_a_body_that_can_never_fit_is_refused_for_good():
     assert +service.site.refusals == {"max-body-memory": 3}
 
 
-def test_chunks_are_reserved_when_their_sizes_have_come():
+def test_chunks_are_counted_as_they_come_and_without_their_framing_once_all_are_there():
     service = service_with()
     connection = service.connect()
     connection.send(request_bytes("POST", "/topics/t", [CHUNKED]) + b"10000\r\n")
-    assert reserved(service) == 64 * KIB
-    connection.send(bytes(64 * KIB) + b"\r\n1\r\n")
-    assert reserved(service) == 64 * KIB + 1
-    second = service.connect()
-    second.send(head_of(LIMIT * 3 // 4))
-    connection.send(b"x\r\n40000\r\n")
+    connection.send(bytes(32 * KIB))
+    assert 32 * KIB <= reserved(service) < 33 * KIB
+    connection.send(bytes(32 * KIB) + b"\r\n40000\r\nx")
+    second = begin(service, LIMIT * 3 // 4)
+    connection.send(bytes(128 * KIB))
     assert_refused(connection)
-    assert reserved(service) == LIMIT * 3 // 4
+    assert reserved(service) == LIMIT * 3 // 4 - 1
+    third = service.connect()
+    third.send(request_bytes("POST", "/topics/t", [CHUNKED]), chunked(bytes(1000), 10))
+    second.lose()
+    assert reserved(service) == 1000
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
@@ -165,14 +315,12 @@ def test_a_body_is_counted_as_it_is_decoded(compress):
     coding = (b"Content-Encoding", compress.__module__.rpartition(".")[2].removeprefix("_").encode())
     for content in (b"x" * 300 * KIB, b"1\n" * 150 * KIB):
         service = service_with(max_body=400 * KIB)
-        others = [service.connect() for _ in range(2)]
-        for other in others:
-            other.send(head_of(300 * KIB))
+        others = [begin(service, 300 * KIB) for _ in range(2)]
         connection = service.connect()
         connection.send(request_bytes("POST", "/topics/t", [coding], compress(content)))
         service.clock.advance(1)
         assert_refused(connection)
-        assert reserved(service) == 600 * KIB
+        assert reserved(service) == 600 * KIB - 2
         for other in others:
             other.lose()
         again = service.connect()
@@ -358,7 +506,7 @@ class Bodies(RuleBasedStateMachine):
         )
         self.connections = []
         self.left = {}
-        self.whole = {}
+        self.sent = {}
 
     @property
     def memory(self):
@@ -399,7 +547,7 @@ class Bodies(RuleBasedStateMachine):
         self.connections.append(connection)
         connection.send(data[:cut])
         self.left[connection] = data[cut:]
-        self.whole[connection] = 0 if is_chunked or coding else len(body)
+        self.sent[connection] = max(0, cut - head)
 
     plain = NarrowTransport.__mro__[1]
 
@@ -410,6 +558,7 @@ class Bodies(RuleBasedStateMachine):
         left = self.left[connection]
         cut = int(part * len(left)) + 1
         self.left[connection] = left[cut:]
+        self.sent[connection] += len(left[:cut])
         connection.send(left[:cut])
 
     @precondition(lambda self: self.connections)
@@ -451,9 +600,13 @@ class Bodies(RuleBasedStateMachine):
         if not hasattr(self, "service"):
             return
         assert 0 <= self.memory.reserved <= self.memory.limit
-        # Each body that is being received has the memory that it needs.
+        # Each body that is being received has the memory for what has come, and no more.
         coming = [each for each in self.connections if each.channel.state.name == "body"]
-        assert self.memory.reserved >= sum(self.whole[each] for each in coming)
+        assert self.memory.reserved >= sum(self.sent[each] for each in coming)
+        if coming and {each.channel.state.name for each in self.connections} <= {"body", "closed"}:
+            assert self.service.site.waiting or self.memory.reserved == sum(
+                self.sent[each] for each in coming
+            )
         if {each.channel.state.name for each in self.connections} <= {
             "idle",
             "header",

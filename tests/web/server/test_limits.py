@@ -102,6 +102,36 @@ def test_a_body_that_stands_still_is_refused_however_fast_it_was(is_chunked):
     assert +service.site.refusals == {"body-idle-timeout": 1}
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_was_fast_is_not_kept_by_a_byte_now_and_then(is_chunked):
+    service = InMemoryService(body_idle_timeout_s=30, max_body=10**6)
+    connection = service.connect()
+    length = (b"Transfer-Encoding", b"chunked") if is_chunked else (b"Content-Length", b"900000")
+    connection.send(request_bytes("POST", "/topics/t", [length]) + (b"dbba0\r\n" if is_chunked else b""))
+    connection.send(bytes(800_000))
+    seconds = 0
+    while not connection.sent:
+        service.clock.pump([1] * 14)
+        seconds += 14
+        assert seconds < 150
+        connection.send(b"x")
+    (answer,) = connection.responses(["POST"])
+    assert_problem(answer, 408)
+    assert +service.site.refusals == {"min-body-rate": 1}
+    assert service.site.body_memory.reserved == 0
+
+
+def test_a_body_that_comes_at_the_lowest_rate_is_taken_however_long_it_takes():
+    service = InMemoryService(broker=PromptBroker(), body_idle_timeout_s=30, body_rate=1000, max_body=10**6)
+    connection = service.connect()
+    connection.send(request_bytes("POST", "/topics/t", [(b"Content-Length", b"400000")]))
+    for _ in range(20):
+        connection.send(bytes(20_000))
+        # It stands still in between.
+        service.clock.pump([1] * 20)
+    assert connection.responses(["POST"])[0].status == 200
+
+
 def test_connections_without_a_request_are_counted_and_those_that_a_client_closes_are_not():
     service = InMemoryService(idle_timeout_s=20)
     new, used, gone = [service.connect() for _ in range(3)]

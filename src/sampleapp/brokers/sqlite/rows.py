@@ -15,7 +15,16 @@ from sampleapp.brokers.sqlite.faults import Code, StoreError
 from sampleapp.brokers.sqlite.identities import Identities, RecentIds, Window
 from sampleapp.errors import IllegalTopic, PublishError, RecordRefused, RecordTooLarge, UnknownPartition
 from sampleapp.interfaces import Outcome
-from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, ReadStart, Record, RecordMetadata, Start
+from sampleapp.model import (
+    HEADER_BYTES,
+    ConsumerRecord,
+    FromEnd,
+    FromOffset,
+    ReadStart,
+    Record,
+    RecordMetadata,
+    Start,
+)
 
 __all__ = [
     "INSERT",
@@ -420,18 +429,17 @@ def _read_singly(
     size = 0
     try:
         for at, timestamp_ms, key, value, headers in cursor:
-            records.append(
-                ConsumerRecord(
-                    topic=topic,
-                    partition=0,
-                    offset=at,
-                    timestamp_ms=timestamp_ms,
-                    key=key,
-                    value=value,
-                    headers=() if headers is None else _decode_headers(headers),
-                )
+            record = ConsumerRecord(
+                topic=topic,
+                partition=0,
+                offset=at,
+                timestamp_ms=timestamp_ms,
+                key=key,
+                value=value,
+                headers=() if headers is None else _decode_headers(headers),
             )
-            size += len(key or b"") + len(value or b"") + len(headers or b"")
+            records.append(record)
+            size += record.size
             if size >= max_bytes:
                 break
     except msgspec.MsgspecError as error:
@@ -492,7 +500,7 @@ def _read_headers_at_once(
             at += length
     except msgspec.MsgspecError:
         return None
-    return headers, at
+    return headers, at + HEADER_BYTES * sum(map(len, headers.values()))
 
 
 def _is_whole(joined: bytes | None, lengths: list[int]) -> bool:

@@ -7,7 +7,6 @@ Pure: they are given bytes as they come, and return the bytes after the body.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from io import BytesIO
 from typing import Final, Protocol
 
@@ -90,18 +89,13 @@ class ChunkedBody:
     Its extensions and trailers are checked, and not used.
     """
 
-    def __init__(
-        self, limit: int, *, keep: bool, content: Content | None = None, reserve: Callable[[int], None]
-    ) -> None:
+    def __init__(self, limit: int, *, keep: bool, content: Content | None = None) -> None:
         """
         :param limit: the greatest length of the content, in bytes.
         :param keep: whether the content is needed.
         :param content: stores the content, which `content()` does not return then.
-        :param reserve: called with the length of all chunks up to now, in bytes, before the newest is stored;
-            may raise a `RequestError`.
         """
         self._limit = limit
-        self._reserve = reserve
         self._keep = keep
         self._content = BytesIO()
         self._write = (self._content if content is None else content).write
@@ -143,8 +137,6 @@ class ChunkedBody:
         self._length += size
         if self._length > self._limit:
             raise BodyTooLarge(self._limit)
-        if self._keep:
-            self._reserve(self._length)
 
     def _line_is_last(self) -> bool:
         self._check_length_of_line()

@@ -1,28 +1,42 @@
-"""The memory budget of all request bodies together."""
+"""The memory budget of all request bodies together, and of what is made of them and sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from enum import Enum
+from typing import Final, TypeAlias
 
-from sampleapp.web.request_errors import BodyMemoryFull, BodyNeedsTooMuchMemory
+from sampleapp.web.request_errors import BodyMemoryFull, BodyMemoryOfCallerFull, BodyNeedsTooMuchMemory
 
-__all__ = ["BodyMemory", "Share"]
+__all__ = ["BodyMemory", "Owner", "Share", "Unverified"]
 
 _SMALL: Final = 64 * 1024
 """A request that needs up to this many bytes may also use the part that is kept for small requests."""
 _KEPT_FOR_SMALL: Final = 1 / 8
+_OF_ONE_CALLER: Final = 1 / 2
+_OF_UNVERIFIED: Final = 1 / 8
+
+
+class Unverified(Enum):
+    """The owner of all requests together whose sender is not verified yet."""
+
+    SENDERS = "senders"
+
+
+Owner: TypeAlias = str | Unverified
+"""The name of a caller; empty if callers need no credentials: then nobody has a part of its own."""
 
 
 class BodyMemory:
     """
-    A budget of bytes for the bodies of requests, and for the records and answers made of them.
+    A budget of bytes: for the bodies of requests that have come, and the records and answers made of them.
 
-    A request that does not fit is refused. It does not wait, so requests that each hold a part cannot wait
-    for one another. An eighth is for small requests only, so that large ones cannot keep them out.
+    Nothing is reserved for bytes that are only announced. A request that does not fit is refused. It does not
+    wait, so requests that each hold a part cannot wait for one another. An eighth is for small requests only,
+    so that large ones cannot keep them out; of a caller's half, too.
     """
 
-    __slots__ = ("_count_refusal", "limit", "most_for_one", "reserved")
+    __slots__ = ("_count_refusal", "_of_owners", "limit", "reserved")
 
     def __init__(self, limit: int, *, count_refusal: Callable[[str], None] | None = None) -> None:
         """
@@ -31,18 +45,54 @@ class BodyMemory:
             the limit.
         """
         self.limit = limit
-        self.most_for_one = limit - int(limit * _KEPT_FOR_SMALL)
-        """The most memory that one request gets, in bytes, unless it is small."""
         self.reserved = 0
         """The memory of all requests together, in bytes: never more than the limit."""
+        self._of_owners: dict[Owner, int] = {}
+        """The part of it of each owner that has any."""
         self._count_refusal = count_refusal
 
-    def refusal(self, size: int) -> BodyMemoryFull | BodyNeedsTooMuchMemory:
-        """Count a request that is refused a share of this size, in bytes, and return the error."""
+    def require_room(self, owner: Owner, more: int, size: int) -> None:
+        """
+        Check that a request may have more memory now.
+
+        :param more: the bytes that it has not yet.
+        :param size: the bytes that it needs in total, as far as is known.
+        :raise BodyMemoryFull: there is too little room now.
+        :raise BodyMemoryOfCallerFull: the caller's other requests leave too little of its part.
+        :raise BodyNeedsTooMuchMemory: no request of this owner may have this size.
+        """
+        kept_for_small = 0.0 if size <= _SMALL else _KEPT_FOR_SMALL
+        most, most_of_owner = int(self.limit * (1 - kept_for_small)), self.limit
+        if owner is Unverified.SENDERS:
+            # Nor may these, however small, use the part that is kept for small requests.
+            most, most_of_owner = int(self.limit * (1 - _KEPT_FOR_SMALL)), int(self.limit * _OF_UNVERIFIED)
+        elif owner:
+            most_of_owner = int(self.limit * _OF_ONE_CALLER * (1 - kept_for_small))
+        is_owner_over = owner != "" and self._of_owners.get(owner, 0) + more > most_of_owner
+        if not is_owner_over and self.reserved + more <= most:
+            return
         if self._count_refusal is not None:
             self._count_refusal("max-body-memory")
-        most = self.limit if size <= _SMALL else self.most_for_one
-        return BodyNeedsTooMuchMemory(size, most) if size > most else BodyMemoryFull(self.limit)
+        if size > min(most, most_of_owner):
+            raise BodyNeedsTooMuchMemory(size, min(most, most_of_owner))
+        if is_owner_over and owner is not Unverified.SENDERS:
+            raise BodyMemoryOfCallerFull(most_of_owner)
+        raise BodyMemoryFull(self.limit)
+
+    def add(self, owner: Owner, more: int) -> None:
+        """
+        Count the memory of a request.
+
+        :param more: in bytes; negative if memory is returned.
+        """
+        self.reserved += more
+        if owner:
+            left = self._of_owners.get(owner, 0) + more
+            if left:
+                self._of_owners[owner] = left
+            else:
+                # Issuers can make any number of callers.
+                self._of_owners.pop(owner, None)
 
 
 class Share:
@@ -52,29 +102,51 @@ class Share:
     A connection has one share, and uses it for one request after the other.
     """
 
-    __slots__ = ("_memory", "size")
+    __slots__ = ("_memory", "owner", "size")
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
+        self.owner: Owner = ""
+        """Must not change while there is memory; see `transfer`."""
         self.size = 0
         """In bytes."""
 
-    def resize(self, size: int) -> None:
+    def require_room(self, size: int) -> None:
+        """
+        Check that a request that has nothing yet could have this size now; raises as `resize`.
+
+        :param size: the total, in bytes.
+        """
+        self._memory.require_room(self.owner, size, size)
+
+    def resize(self, size: int, *, announced: int = 0) -> None:
         """
         Set the memory that the request needs from now on.
 
         :param size: the total, in bytes; a smaller size than before returns the rest to the budget.
+        :param announced: the least size that the request will need, in bytes.
         :raise BodyMemoryFull: there is too little room now; the share is unchanged.
+        :raise BodyMemoryOfCallerFull: the caller's other requests leave too little of its part; as above.
         :raise BodyNeedsTooMuchMemory: no request may have this size; the share is unchanged.
         """
-        memory = self._memory
-        reserved = memory.reserved + size - self.size
-        if size > self.size and reserved > (memory.limit if size <= _SMALL else memory.most_for_one):
-            raise memory.refusal(size)
-        memory.reserved = reserved
+        more = size - self.size
+        if more > 0:
+            self._memory.require_room(self.owner, more, max(size, announced))
+        self._memory.add(self.owner, more)
         self.size = size
+
+    def transfer(self, owner: Owner) -> None:
+        """
+        Count the request for another owner from now on.
+
+        :raise BodyMemoryOfCallerFull: as `resize`, like the other errors; then the request has no memory.
+        """
+        size = self.size
+        self.release()
+        self.owner = owner
+        self.resize(size)
 
     def release(self) -> None:
         """Return the whole share to the budget."""
-        self._memory.reserved -= self.size
+        self._memory.add(self.owner, -self.size)
         self.size = 0

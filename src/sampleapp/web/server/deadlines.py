@@ -20,6 +20,9 @@ _LINGER_S: Final = 30.0
 CLOSE_IDLE_S: Final = 1.0
 """The time that a connection with nothing to read may take to end; over TLS the client answers the end."""
 
+_RATED_IDLE_TIMEOUTS: Final = 2
+"""The rate of a body is checked again for each period of so many ``body_idle_timeout_s``."""
+
 _DRAIN_IDLE_S: Final = 2.0
 """The time for which the client of a stream may read nothing of it at shutdown: it can come back."""
 
@@ -56,9 +59,11 @@ class Deadlines:
         "_last_progress",
         "_limits",
         "_moved_s",
+        "_rated_s",
         "_read_before",
         "_reader",
         "_received_before",
+        "_received_when_rated",
         "_writer",
         "_written_before",
         "close_timeout_s",
@@ -73,8 +78,8 @@ class Deadlines:
         self._writer = writer
         self._acknowledged_since_s = -1.0
         self._last_progress: object = None
-        self._received_before = 0
-        self._moved_s = 0.0
+        self._received_before = self._received_when_rated = 0
+        self._moved_s = self._rated_s = 0.0
         self._is_draining = False
         self._read_before = self._written_before = 0
         self.stream: AnswerStream | None = None
@@ -88,8 +93,8 @@ class Deadlines:
 
     def start_reading(self, now_s: float) -> None:
         """Begin to measure how long the header, or the body, takes to come."""
-        self.since_s = self._moved_s = now_s
-        self._received_before = 0
+        self.since_s = self._moved_s = self._rated_s = now_s
+        self._received_before = self._received_when_rated = 0
 
     def start_sending(self, now_s: float) -> None:
         """Begin to measure how long the client takes to read."""
@@ -137,7 +142,13 @@ class Deadlines:
 
     def _check_body(self, now_s: float, elapsed_s: float) -> Missed | None:
         limits, received = self._limits, self._reader.received
-        if elapsed_s >= limits.body_grace_s and received < limits.body_rate * elapsed_s:
+        is_slow = elapsed_s >= limits.body_grace_s and received < limits.body_rate * elapsed_s
+        # Of a body that was fast, a byte now and then would keep all of it in memory for hours.
+        period_s = now_s - self._rated_s
+        if period_s >= _RATED_IDLE_TIMEOUTS * limits.body_idle_timeout_s:
+            is_slow |= received - self._received_when_rated < limits.body_rate * period_s
+            self._rated_s, self._received_when_rated = now_s, received
+        if is_slow:
             return _too_slow(
                 "min-body-rate",
                 f"The body arrives more slowly than {limits.body_rate} bytes a second, which is the minimum.",

@@ -21,7 +21,7 @@ from sampleapp.web.request_errors import (
     TooManyRequests,
 )
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
-from sampleapp.web.server.body_memory import Share
+from sampleapp.web.server.body_memory import Share, Unverified
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.exchange import Exchange, Peer
@@ -90,6 +90,7 @@ class RequestReader:
         "_coded",
         "_handler",
         "_host_rule",
+        "_length",
         "_partial_head",
         "_peer",
         "_server",
@@ -114,6 +115,8 @@ class RequestReader:
         self._handler: Answer | Handler | None = None
         self._body: Body | None = None
         self._coded: CodedBody | None = None
+        self._length = 0
+        """That of the body that is being read, as announced, in bytes; 0 if it comes in chunks."""
         self._charge: Charge | None = None
         self.buffer = b""
         """Bytes that have come and are not read yet."""
@@ -165,17 +168,16 @@ class RequestReader:
         )
         self.request = request = Request(head.method, head.path, head.query, head.fields, exchange)
         handler = self._decide(request, head)
+        request.share = share = self._share
+        share.owner = exchange.caller if request.verify_body is None else Unverified.SENDERS
         length = head.length
         if length == 0:
-            # Nothing is reserved, but the answer may need memory.
-            request.share = self._share
             self.buffer = data[end:]
             return handler
         if length is not None:
             stop = end + length
             if stop <= len(data) and length <= self._max_body(request):
                 # It is at most as long as one read of the transport, and is handled now: nothing is reserved.
-                request.share = self._share
                 self.buffer = data[stop:]
                 if self._coded is None:
                     request.body = data[end:stop]
@@ -256,11 +258,10 @@ class RequestReader:
         if length is not None and length > max_body:
             self.drop()
             raise self._refusal_of_body(handler, request)
-        request.share = self._share
         if length is not None and _wants_body(handler, request):
-            # For a body in chunks, memory is reserved as they come.
+            # Memory is reserved as the body comes.
             try:
-                self._share.resize(length)
+                self._share.require_room(length)
             except RequestError as error:
                 self._coded = None
                 handler = self._server.refuse(error)
@@ -274,10 +275,11 @@ class RequestReader:
         is_wanted, coded = _wants_body(handler, request), self._coded
         self._handler = handler
         self._body = (
-            ChunkedBody(max_body, keep=is_wanted, content=coded, reserve=self._share.resize)
+            ChunkedBody(max_body, keep=is_wanted, content=coded)
             if length is None
             else SizedBody(length, keep=is_wanted, content=coded)
         )
+        self._length = length or 0
         self.received = 0
 
     def _read_body(self) -> Answer | Handler | None:
@@ -286,6 +288,9 @@ class RequestReader:
             raise AssertionError("The body to be read is missing.")
         data = self.buffer
         try:
+            if _wants_body(handler, request):
+                size, length = self.received + len(data), self._length
+                self._share.resize(min(size, length or size), announced=length)
             is_whole, rest = body.receive(data)
         except RequestError as error:
             self.drop()
@@ -307,6 +312,9 @@ class RequestReader:
         if not is_whole:
             return None
         request.body = body.content()
+        if not self._length and self._coded is None and self._share.size:
+            # The framing of the chunks was counted, too.
+            self._share.resize(len(request.body))
         self._body = self._handler = self._coded = self._charge = None
         return handler
 

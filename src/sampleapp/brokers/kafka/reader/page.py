@@ -88,7 +88,7 @@ class Page:
         records, ticks = partition.records, 0
         for each in partition.source:
             if each.__class__ is ConsumerRecord:
-                record_bytes = _size(each)
+                record_bytes = each.size
                 if self.count and self.bytes + record_bytes > self._max_bytes:
                     self.is_full = True
                     return _Taken.SHARE
@@ -114,10 +114,3 @@ class Page:
             if self._clock.seconds() >= self._until_s:
                 return _Taken.SLICE
         return _Taken.ALL
-
-
-def _size(record: ConsumerRecord) -> int:
-    size = len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += len(name) + len(value or b"")
-    return size
