@@ -19,6 +19,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sampleapp.web.server.progress import ClientEnd
+
 CLIENT = ("127.0.0.1", 40000)
 SERVER = ("127.0.0.1", 8080)
 
@@ -206,6 +208,14 @@ def unread_by_client(transport) -> int | None:
     """Stands for `unacknowledged`: a simulated socket has no descriptor to ask the system about."""
     socket = getattr(transport, "socket", None)
     return None if socket is None else len(socket.unread)
+
+
+def end_of_client(transport) -> ClientEnd | None:
+    """Stands for `client_end`, in the same way."""
+    socket = getattr(transport, "socket", None)
+    if socket is None or not (socket.is_finished_by_client or socket.is_reset_by_client):
+        return None
+    return ClientEnd.GONE if socket.is_reset_by_client else ClientEnd.CLOSED_ITS_SIDE
 
 
 class Link:

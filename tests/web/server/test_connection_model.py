@@ -31,13 +31,14 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from sampleapp.testing import failures_collected
 from tests.support.in_memory import InMemoryService, ManualBroker
-from tests.support.simulated_socket import Link, unread_by_client
+from tests.support.simulated_socket import Link, end_of_client, unread_by_client
 
 HEADER_S = 10.0
 BODY_GRACE_S = 10.0
 BODY_RATE = 1024
 IDLE_S = 75.0
 UNREAD_S = 30.0
+ABANDONED_S = 60.0
 # All connections are looked at once a second, and some times are noted as of the next look.
 LATE_S = 2.0
 STEP_S = 0.25
@@ -87,6 +88,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.stack.enter_context(failures_collected())
         self.stack.enter_context(patch("sampleapp.web.server.writer.unacknowledged", unread_by_client))
+        self.stack.enter_context(patch("sampleapp.web.server.connection.client_end", end_of_client))
         self.broker = Broker()
         self.service = InMemoryService(broker=self.broker)
         for n in range(readings):
@@ -97,6 +99,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.drained = None
         # Sent by the client: whole requests, and a part of another.
         self.requests = []
+        self.asked_s = []
         self.failed = set()
         self.left = b""
         self.partial = None
@@ -161,6 +164,10 @@ class ConnectionMachine(RuleBasedStateMachine):
             head += b"Content-Encoding: gzip\r\n"
         return ("POST", content.encode()), head + b"Content-Length: %d\r\n\r\n" % len(body), body
 
+    def ask(self, request):
+        self.requests.append(request)
+        self.asked_s.append(self.now)
+
     def sent(self, data):
         self.link.send(data)
         self.look()
@@ -171,7 +178,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         data = b""
         for _ in range(count):
             request, head, body = self.new_request()
-            self.requests.append(request)
+            self.ask(request)
             data += head + body
         self.sent(data)
 
@@ -197,7 +204,7 @@ class ConnectionMachine(RuleBasedStateMachine):
             self.head_s = self.now
         self.body_sent = max(0, self.body_size - len(self.left))
         if not self.left:
-            self.requests.append(self.partial)
+            self.ask(self.partial)
             self.partial = None
         self.sent(data)
 
@@ -209,7 +216,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     @rule()
     def send_the_last_request(self):
         self.has_said_all = True
-        self.requests.append(("GET", None))
+        self.ask(("GET", None))
         self.sent(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 
     @precondition(lambda self: self.may_send and not self.left)
@@ -228,6 +235,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     @rule()
     def finish(self):
         self.has_finished = True
+        self.finished_s = self.now
         self.link.finish()
         self.look()
 
@@ -339,6 +347,11 @@ class ConnectionMachine(RuleBasedStateMachine):
             or (last is not None and b"Connection" in last[1])
             or (not self.is_busy and (self.has_finished or self.drained is not None or idle_s >= IDLE_S))
             or (self.is_busy and not self.broker.waiting and self.now - self.piece_s >= UNREAD_S)
+            or (
+                self.has_finished
+                and self.broker.waiting
+                and self.now - self.asked_s[self.answered] >= ABANDONED_S
+            )
             # The end of the last answer may be in the buffers of the systems, unread.
             or (self.link.socket.unread and self.now - self.progress_s >= UNREAD_S)
         )
@@ -348,6 +361,9 @@ class ConnectionMachine(RuleBasedStateMachine):
             # An answer that is there, and of which nothing more is taken.
             if not self.broker.waiting:
                 assert self.now - max(self.progress_s, self.piece_s) < UNREAD_S + SLOP_S
+            elif self.has_finished:
+                asked_s = max(self.asked_s[self.answered], self.progress_s)
+                assert self.now - max(asked_s + ABANDONED_S, self.finished_s) < SLOP_S
             return
         last = self.responses[-1] if self.responses else None
         assert last is None or b"Connection" not in last[1], "it goes on after it was said to end"

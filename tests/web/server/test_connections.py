@@ -64,6 +64,7 @@ def test_a_client_that_does_not_read_its_answers_gets_no_further_ones_prepared(s
         assert len(data) <= NarrowTransport.limit + 2 * size
         assert connection.transport.producerState == ("paused" if len(data) > 4096 else "producing")
         received += connection.transport.let_client_read()
+        service.clock.advance(0)
     assert received.count(b"HTTP/1.1 200 OK") == requests
     # It was not the end: what comes now is answered as well.
     connection.send(request_bytes("GET"))

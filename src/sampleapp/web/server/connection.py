@@ -7,12 +7,14 @@ It does not know the routes: it asks one callable how to answer a request, see `
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -23,6 +25,7 @@ from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
 from sampleapp.web.server.exchange import Exchange, ExtendAnswer, FormRefusal, OnAnswer, Peer
 from sampleapp.web.server.head import Head, request_id_in
 from sampleapp.web.server.hosts import HostRule
+from sampleapp.web.server.progress import ClientEnd, client_end
 from sampleapp.web.server.reader import Refusal, RequestReader, RequestServer
 from sampleapp.web.server.request import Handler, Request
 from sampleapp.web.server.states import (
@@ -46,8 +49,34 @@ __all__ = ["HTTPConnection", "Server"]
 
 _MAX_REQUESTS_PER_TURN: Final = 50
 """The most pipelined requests of one connection that are answered in one turn of the reactor."""
+_LONGEST_TURN_S: Final = 0.005
+"""The time after which further pipelined requests of one connection are answered in the next turn."""
+_ABANDONED_S: Final = 60.0
+"""
+The longest time that a client which has closed its side of the connection is worked for.
+
+It may still read the answer, but no handler takes as long then: a wait for records ends at once.
+"""
 
 _NO_ID: Final = b"-"
+
+_log = Logger(namespace=__name__)
+_P = ParamSpec("_P")
+
+
+def _cut_after_fault(
+    method: Callable[Concatenate[HTTPConnection, _P], None],
+) -> Callable[Concatenate[HTTPConnection, _P], None]:
+    """Make a method of a connection cut it if the method fails: then no client waits, and nothing is kept."""
+
+    @wraps(method)
+    def contained(connection: HTTPConnection, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            method(connection, *args, **kwargs)
+        except Exception:  # noqa: BLE001 -- whatever it is, the connection must not stay
+            connection.fail(Failure())
+
+    return contained
 
 
 class Server(RequestServer, Protocol):
@@ -64,6 +93,8 @@ class Server(RequestServer, Protocol):
     """The answers that are sent piece by piece."""
     is_draining: bool
     """True during shutdown: connections end after the answer that is due."""
+    reading: HTTPConnection | None
+    """The connection whose requests are read and answered now; set by the connections."""
     next_sweep_s: float
     """The time of the next check of deadlines; used as the time where a second does not matter."""
 
@@ -114,6 +145,8 @@ class HTTPConnection(TwistedProtocol):
         self._is_last_answer = False
         self._client_has_finished = False
         self._waits_for_next_turn = False
+        self._left = 0
+        """The number of requests that may still be read in this turn of the reactor."""
 
     @property
     def state(self) -> State:
@@ -137,13 +170,16 @@ class HTTPConnection(TwistedProtocol):
         if self._rejection is not None:
             self._refuse(self._rejection)
 
+    @_cut_after_fault
     def dataReceived(self, data: bytes) -> None:
         """Read requests from data that has come."""
         self._reader.buffer += data
         # TLS hands over data that it has decrypted, even when it is told to pause.
         if not self._waits_for_next_turn:
+            self._left = _MAX_REQUESTS_PER_TURN
             self._read()
 
+    @_cut_after_fault
     def readConnectionLost(self) -> None:
         """Answer the requests that the client has sent before it closed its side of the connection."""
         self._client_has_finished = True
@@ -152,14 +188,8 @@ class HTTPConnection(TwistedProtocol):
                 self._close()
         elif self._state is LINGERING or self._state is CLOSING:
             self.transport.loseConnection()
-        elif self._stream is not None:
-            # It may be gone, and nothing else would show it before much is written.
-            self._is_last_answer = True
-            self._stream.finish("client")
-        elif self._waiting_request is not None:
-            self._waiting_request.client_has_finished = True
-            if self._waiting_request.end_wait is not None:
-                self._waiting_request.end_wait()
+        else:
+            self._shorten_answer()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: this side was closed by the service itself."""
@@ -169,35 +199,53 @@ class HTTPConnection(TwistedProtocol):
         if self._state is not WAITING:
             self._reader.exchange = None
             self._share.release()
-        if self._stream is not None:
-            self._stream.end("client")
         self._enter(CLOSED)
-        self._reader.end()
-        self._writer.end()
-        self._server.remove_connection(self)
-        if self._cancel is not None:
-            self._cancel()
+        try:
+            if self._stream is not None:
+                self._stream.end("client")
+            self._reader.end()
+            self._writer.end()
+        finally:
+            self._server.remove_connection(self)
+            if self._cancel is not None:
+                self._cancel()
 
     # Reading.
 
     def _read(self) -> None:
-        """Read and handle requests from the buffer."""
-        reader = self._reader
-        left = _MAX_REQUESTS_PER_TURN
+        """
+        Read and answer the requests in the buffer, one after the other.
+
+        This loop is never inside another one, whatever has answered the request before: its handler at once,
+        or the handler of a request of another connection.
+        """
+        server = self._server
+        if server.reading is self:
+            return
+        if server.reading is not None:
+            self._read_in_next_turn()
+            return
+        server.reading = self
+        try:
+            self._read_requests()
+        finally:
+            server.reading = None
+        if self._client_has_finished and not self._waits_for_next_turn and self._state in READING:
+            self._close()
+
+    def _read_requests(self) -> None:
+        reader, server = self._reader, self._server
+        until_s = 0.0
         while reader.buffer:
             state = self._state
             if state not in READING:
-                if state is WAITING or state is ANSWERING or state is STREAMING:
-                    # One after the other: the next request is read once this one is answered.
-                    self.transport.pauseProducing()
-                else:
-                    self._deadlines.dropped_s = self._server.seconds()
-                    reader.drop()
+                self._hold_back(state)
                 return
-            left -= 1
-            if left < 0 and state is IDLE:
-                self._read_in_next_turn()
-                return
+            if state is IDLE:
+                if self._left <= 0:
+                    self._read_in_next_turn()
+                    return
+                self._left -= 1
             try:
                 handler = reader.read()
             except Refusal as refusal:
@@ -205,23 +253,33 @@ class HTTPConnection(TwistedProtocol):
                 return
             if handler is None:
                 self._await_more()
-                if reader.buffer and self._state is BODY:
-                    self._read_in_next_turn()
-                    return
-                break
+                return
             self._handle(handler)
-        if self._client_has_finished and self._state in READING:
-            self._close()
+            if reader.buffer:
+                now_s = server.seconds()
+                until_s = until_s or now_s + _LONGEST_TURN_S
+                if now_s >= until_s:
+                    self._left = 0
+
+    def _hold_back(self, state: State) -> None:
+        if state is WAITING or state is ANSWERING or state is STREAMING:
+            # One after the other: the next request is read once this one is answered.
+            self.transport.pauseProducing()
+        else:
+            self._deadlines.dropped_s = self._server.seconds()
+            self._reader.drop()
 
     def _await_more(self) -> None:
-        """Enter the state of the part of the request that is still incomplete."""
-        state = self._reader.state
-        if state is self._state:
-            return
-        if state is BODY and self._reader.expects_continue:
-            self._writer.write_continue()
-        self._enter(state)
-        self._deadlines.start_reading(self._server.seconds())
+        """Enter the state of the part of the request that is incomplete, or is read in the next turn."""
+        reader = self._reader
+        state = reader.state
+        if state is not self._state:
+            if state is BODY and reader.expects_continue:
+                self._writer.write_continue()
+            self._enter(state)
+            self._deadlines.start_reading(self._server.seconds())
+        if state is BODY and reader.buffer:
+            self._read_in_next_turn()
 
     def _read_in_next_turn(self) -> None:
         """Read more requests in the next turn of the reactor, after those of other connections."""
@@ -229,19 +287,19 @@ class HTTPConnection(TwistedProtocol):
         self.transport.pauseProducing()
         self._server.call_next_turn(self._next_turn_began)
 
+    @_cut_after_fault
     def _next_turn_began(self) -> None:
         self._waits_for_next_turn = False
+        self._left = _MAX_REQUESTS_PER_TURN
         self._read_on()
 
     def _read_on(self) -> None:
         """Read the requests that have come while another was answered, or the rest of a body."""
-        if self._state not in READING:
+        if self._state not in READING or self._server.reading is self:
             return
         if self._reader.buffer:
             self.transport.resumeProducing()
-            self._read()
-        elif self._client_has_finished:
-            self._close()
+        self._read()
 
     # Answering.
 
@@ -264,24 +322,21 @@ class HTTPConnection(TwistedProtocol):
                 self._cancel, self._waiting_request = result.cancel, request
             else:
                 self._server.waiting += 1
-            result.addCallbacks(self._answer_later, self._fail)
+            result.addBoth(self._answer_later)
         else:
             self._answer(result)
 
-    def _answer_later(self, answer: Answer) -> None:
+    @_cut_after_fault
+    def _answer_later(self, result: Answer | Failure) -> None:
         """Answer a request for which the connection waits, unless the client has gone."""
-        server, request_id = self._server, self._request_id
+        server = self._server
         if self._cancel is None:
             server.waiting -= 1
         self._cancel = self._waiting_request = None
+        answer = self._answer_to(result) if isinstance(result, Failure) else result
         if self._state is WAITING:
-            try:
-                self._answer(answer)
-                self._read_on()
-            except Exception:  # noqa: BLE001 -- nothing else sees it, and the client would wait for ever
-                self._share.release()
-                server.answer_to(Failure(), request_id)
-                self.abort()
+            self._answer(answer)
+            self._read_on()
             return
         self._share.release()
         exchange, self._reader.exchange = self._reader.exchange, None
@@ -291,9 +346,6 @@ class HTTPConnection(TwistedProtocol):
                 server.on_answer(exchange, answer)
             finally:
                 server.streams.drop(exchange, answer, "client")
-
-    def _fail(self, failure: Failure) -> None:
-        self._answer_later(self._answer_to(failure))
 
     def _answer_to(self, failure: Failure) -> Answer:
         return self._server.answer_to(failure, self._request_id)
@@ -337,6 +389,7 @@ class HTTPConnection(TwistedProtocol):
         if self._writer.write_rest():
             self._end_request()
 
+    @_cut_after_fault
     def _continue_after_answer(self) -> None:
         if self._stream is not None:
             self._stream.sent()
@@ -354,7 +407,9 @@ class HTTPConnection(TwistedProtocol):
             self._reader.exchange = None
             server.on_answer(exchange, answer)
             is_chunked = head.is_1_1
-            self._is_last_answer = is_last = not head.keeps_alive or not is_chunked or server.is_draining
+            self._is_last_answer = is_last = (
+                not head.keeps_alive or not is_chunked or server.is_draining or self._client_has_finished
+            )
             start = writer.start_stream(
                 answer, exchange.request_id, server.http_date(), is_chunked=is_chunked, is_last=is_last
             )
@@ -368,16 +423,33 @@ class HTTPConnection(TwistedProtocol):
         self._deadlines.start_streaming(stream, server.seconds())
         if stream.begin(start, is_draining=server.is_draining):
             self._end_stream(is_sent=stream.is_sent)
+        elif self._client_has_finished:
+            self._shorten_answer()
 
     def stream_ended(self, stream: AnswerStream, reason: str) -> None:
         """Count a stream, and forget it."""
         self._stream = None
         self._server.streams.remove(stream, reason)
 
+    @_cut_after_fault
     def continue_after_stream(self, *, is_sent: bool) -> None:
         """Go on with the next request, once the stream is sent."""
         self._end_stream(is_sent=is_sent)
         self._read_on()
+
+    def _shorten_answer(self) -> None:
+        """
+        End a stream or a wait for records, now that the client has closed its side of the connection.
+
+        The client may be gone, and nothing else would show it before much is written.
+        """
+        if self._stream is not None:
+            self._is_last_answer = True
+            self._stream.finish("client")
+        elif self._waiting_request is not None:
+            self._waiting_request.client_has_finished = True
+            if self._waiting_request.end_wait is not None:
+                self._waiting_request.end_wait()
 
     def _end_stream(self, *, is_sent: bool) -> None:
         if is_sent:
@@ -400,6 +472,7 @@ class HTTPConnection(TwistedProtocol):
 
     # Ending.
 
+    @_cut_after_fault
     def _refuse(self, answer: Answer) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         server, reader = self._server, self._reader
@@ -455,6 +528,7 @@ class HTTPConnection(TwistedProtocol):
         else:
             self.transport.loseConnection()
 
+    @_cut_after_fault
     def close_if_idle(self) -> None:
         """End the connection, unless a request is being read or answered."""
         if self._state is IDLE and not self._waits_for_next_turn:
@@ -466,9 +540,28 @@ class HTTPConnection(TwistedProtocol):
 
         :param reason: of the end of the stream, if one is being sent.
         """
-        if self._stream is not None:
-            self._stream.end(reason)
-        self.cut()
+        try:
+            if self._stream is not None:
+                self._stream.end(reason)
+        finally:
+            self.cut()
+
+    def fail(self, failure: Failure) -> None:
+        """Cut the connection after a fault, and log the fault afterwards, since that may fail as well."""
+        request_id = self._request_id
+        try:
+            if self._state is not CLOSED:
+                self.abort()
+            if CLOSING in self._state.may_become:
+                self._enter(CLOSING)
+            self._reader.clear()
+            self._share.release()
+        finally:
+            _log.failure(
+                "A fault in the service: a connection was cut. (X-Request-Id: {request_id})",
+                failure=failure,
+                request_id=request_id.decode("ascii"),
+            )
 
     def cut(self) -> None:
         """Cut the connection, whose stream has ended."""
@@ -477,11 +570,14 @@ class HTTPConnection(TwistedProtocol):
 
     def sweep(self, now_s: float) -> None:
         """
-        End the connection if its client has missed a deadline.
+        End the connection if its client has missed a deadline, or is gone.
 
         :param now_s: the time, in seconds.
         """
         server = self._server
+        if (self._reader.buffer or self._client_has_finished) and self._state in (WAITING, STREAMING):
+            # While nothing is read from a connection, and after its end, the reactor does not watch it.
+            self._check_client(now_s)
         missed = self._deadlines.check(self._state, now_s, is_draining=server.is_draining)
         if missed is None:
             return
@@ -495,6 +591,17 @@ class HTTPConnection(TwistedProtocol):
             self.transport.loseConnection()
         else:
             self.abort(missed.limit or "client")
+
+    def _check_client(self, now_s: float) -> None:
+        end = client_end(self.transport)
+        if end is ClientEnd.GONE:
+            self.abort("client")
+        elif end is not None or self._client_has_finished:
+            exchange = self._reader.exchange
+            if exchange is not None and now_s - exchange.started_s >= _ABANDONED_S:
+                self.abort("client")
+            else:
+                self._shorten_answer()
 
     def _enter(self, state: State) -> None:
         if state not in self._state.may_become:

@@ -1,16 +1,18 @@
-"""The progress of a client in reading an answer, as the operating system knows it."""
+"""The progress of a client in reading an answer, and the end of its connection, as the system knows them."""
 
 from __future__ import annotations
 
 import fcntl
+import select
 import socket
 import struct
 import sys
 import termios
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Final
 
-__all__ = ["acknowledged", "limit_unsent", "unacknowledged"]
+__all__ = ["ClientEnd", "acknowledged", "client_end", "limit_unsent", "unacknowledged"]
 
 # Linux has no other name for it (tcp(7), unix(7)).
 _SIOCOUTQ: Final = termios.TIOCOUTQ
@@ -20,6 +22,9 @@ _BYTES_ACKED: Final = 120
 _LENGTH_OF_INFO: Final = _BYTES_ACKED + 8
 
 _MAX_UNSENT: Final = 128 * 1024
+
+# Not every system has it (poll(2)).
+_CLOSED_ITS_SIDE: Final = getattr(select, "POLLRDHUP", 0)
 
 
 def unacknowledged(transport: Any) -> int | None:
@@ -75,3 +80,35 @@ def limit_unsent(transport: Any) -> None:
         # Not every system has it (tcp(7)).
         with suppress(AttributeError, OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT)
+
+
+class ClientEnd(Enum):
+    """The end of a connection on the client's side."""
+
+    CLOSED_ITS_SIDE = "closed its side"
+    """The client sends nothing more. It may still read, or be gone."""
+    GONE = "gone"
+    """The client has reset the connection, or both sides of it are closed."""
+
+
+def client_end(transport: Any) -> ClientEnd | None:
+    """
+    Return the end of a connection that its client has made, whether or not all that it sent was read.
+
+    :return: ``None`` if there is no end, or the operating system does not report it.
+    """
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    if connection is None:
+        return None
+    try:
+        poll = select.poll()
+        poll.register(connection, _CLOSED_ITS_SIDE)
+        events = poll.poll(0)
+    except (OSError, ValueError):
+        # A closed socket has no descriptor.
+        return None
+    if not events:
+        return None
+    # Both are reported whether or not they are asked for.
+    is_gone = events[0][1] & (select.POLLHUP | select.POLLERR)
+    return ClientEnd.GONE if is_gone else ClientEnd.CLOSED_ITS_SIDE

@@ -128,6 +128,7 @@ class HTTPServer(Factory):
         self.body_memory = BodyMemory(self.limits.max_body_memory, count_refusal=self.count_refusal)
         self.streams = Streams(reactor, on_stream_end)
         self.is_draining = False
+        self.reading: HTTPConnection | None = None
         self.waiting = 0
         self.refusals: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         """
@@ -268,10 +269,7 @@ class HTTPServer(Factory):
             try:
                 connection.sweep(now_s)
             except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other connections are checked
-                self._log.failure(
-                    "A fault in checking the deadlines of a connection; the connection was closed"
-                )
-                connection.abort()
+                connection.fail(Failure())
         if left:
             # In between, requests are served.
             self._reactor.callLater(0, self._sweep_some, left)

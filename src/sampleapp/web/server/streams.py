@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.exchange import Exchange
@@ -16,6 +17,8 @@ __all__ = ["OnStreamEnd", "Streams"]
 _STEP_S: Final = 0.02
 _MOST_AT_ONCE: Final = 40
 """The most streams that are ended in one turn of the reactor, in which each takes about 30 µs."""
+
+_log = Logger(namespace=__name__)
 
 OnStreamEnd: TypeAlias = Callable[[Exchange, Answer, StreamEnd], None]
 """Called once for each answer that was sent piece by piece, at its end. It must not raise."""
@@ -55,8 +58,15 @@ class Streams:
             close_source(answer.source, reason, exchange.request_id)
 
     def _report(self, exchange: Exchange, answer: Answer, end: StreamEnd) -> None:
-        if self._on_end is not None:
+        if self._on_end is None:
+            return
+        try:
             self._on_end(exchange, answer, end)
+        except Exception:  # noqa: BLE001 -- whatever it is, the source and the connection must end as well
+            _log.failure(
+                "A fault in the service: the end of an answer was not counted. (X-Request-Id: {request_id})",
+                request_id=exchange.request_id.decode("ascii"),
+            )
 
     def drain(self, within_s: float) -> None:
         """
