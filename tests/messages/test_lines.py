@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage, MessageError, TopicNotAuthorized
-from sampleapp.messages.lines import MOST_FAULTS, MessageLines
+from sampleapp.messages.lines import MOST_FAULTS, MOST_TOPICS, MessageLines
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
 from tests.support import strategies
@@ -298,6 +298,20 @@ def test_messages_for_a_topic_that_is_refused_are_refused_with_its_reason(forbid
     ]
     assert [record.topic for record in lines.records] == [topic for topic in topics if topic not in forbidden]
     assert set(lines.topics) == set(topics) - forbidden
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_a_batch_names_up_to_a_thousand_topics(size):
+    names = [b"t%d" % number for number in (*range(MOST_TOPICS), 0, 1)]
+    lines = read(b"".join(b'{"topic":"%b","content":""}\n' % name for name in names), read_at_once=size)
+    assert (refused(lines), len(lines.records), len(lines.topics)) == ([], 1002, 1000)
+
+    names[1:1] = [b"more"]
+    lines = read(b"".join(b'{"topic":"%b","content":""}\n' % name for name in names), read_at_once=size)
+    (one,) = lines.refused
+    assert (one.number, [fault.pointer for fault in one.error.faults]) == (1000, ["/topic"])
+    assert "1000 other topics" in str(one.error)
+    assert len(lines.topics) == 1000
 
 
 def refusing(topic):

@@ -196,6 +196,14 @@ def test_for_a_batch_with_a_faulty_line_no_topic_is_created(lines):
     assert broker.may_create or is_faulty
 
 
+def test_a_batch_that_would_create_very_many_topics_creates_none():
+    service = InMemoryService(broker=PlannedBroker())
+    response = ask(service, lines_of(*[{"topic": f"t{n}", "content": ""} for n in range(1001)]))
+    assert_problem(response, 422)
+    assert "1000 other topics" in json.loads(response.body)["detail"]
+    assert service.broker.published == []
+
+
 def test_a_topic_that_a_caller_may_not_publish_to_is_not_even_looked_for():
     broker = PlannedBroker(topics={"secret": errors.UnknownTopic})
     service = InMemoryService(broker=broker, callers=CALLERS)

@@ -30,10 +30,13 @@ from sampleapp.messages.records import RecordHeaders, record_of
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
 
-__all__ = ["MOST_FAULTS", "MessageLines", "RefusedLine"]
+__all__ = ["MOST_FAULTS", "MOST_TOPICS", "MessageLines", "RefusedLine"]
 
 MOST_FAULTS: Final = 100
 """The most faults that are named, of all lines together."""
+
+MOST_TOPICS: Final = 1000
+"""The most topics of all messages together: a batch must not create topics by the hundred thousand."""
 
 _READ_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded together: 0.2 to 1.5 ms, depending on how long the lines are."""
@@ -43,6 +46,12 @@ _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
 _REFUSALS_AT_ONCE: Final = 20
 """The most lines that are refused in one step: these take longest."""
+
+_TOO_MANY_TOPICS: Final = Fault(
+    "/topic",
+    f"The messages before this one name {MOST_TOPICS} other topics, which is the most for one request; send "
+    "several requests.",
+)
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r?\n)+")
 _LF: Final = 10
@@ -223,10 +232,16 @@ class MessageLines:
         """Check whether messages may be published to a topic, and remember it."""
         if topic in self._topics:
             return True
-        if not is_legal_topic(topic) or (self._refuse_topic is not None and self._refuse_topic(topic)):
+        if not is_legal_topic(topic) or self._refusal_of_new(topic) is not None:
             return False
         self._topics[topic] = topic
         return True
+
+    def _refusal_of_new(self, topic: str) -> SampleAppError | None:
+        """Return the error for a topic that no message before has named."""
+        if len(self._topics) >= MOST_TOPICS:
+            return InvalidMessage([_TOO_MANY_TOPICS])
+        return None if self._refuse_topic is None else self._refuse_topic(topic)
 
     def _add_plain(self, data: bytes, messages: list[Message]) -> bool:
         """Add messages of a topic, a content and a key only, unless a member may be repeated."""
@@ -340,7 +355,7 @@ class MessageLines:
         message = parse_message(line, source=_SOURCE)
         topic = message.topic
         if topic not in self._topics:
-            refusal = None if self._refuse_topic is None else self._refuse_topic(topic)
+            refusal = self._refusal_of_new(topic)
             if refusal is not None:
                 raise refusal
             self._topics[topic] = topic
