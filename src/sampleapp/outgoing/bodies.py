@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -38,16 +40,17 @@ class _Body(Protocol):
     def __init__(self, max_bytes: int) -> None:
         self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
         self._max_bytes = max_bytes
-        self._chunks: list[bytes] = []
+        # Not a list: chunks may have one byte each.
+        self._content = BytesIO()
         self._size = 0
 
     def dataReceived(self, data: bytes) -> None:
         """Add a piece."""
         self._size += len(data)
         if self._size <= self._max_bytes:
-            self._chunks.append(data)
+            self._content.write(data)
         elif not self.done.called:
-            self._chunks.clear()
+            self._content = BytesIO()
             self.done.errback(BodyTooLong())
             self._abort()
 
@@ -57,7 +60,7 @@ class _Body(Protocol):
             return
         # PotentialDataLoss ends a body without an announced length.
         if isinstance(reason.value, (ResponseDone, PotentialDataLoss)):
-            self.done.callback(b"".join(self._chunks))
+            self.done.callback(self._content.getvalue())
         else:
             self.done.errback(reason)
 
