@@ -192,6 +192,11 @@ INSTEAD = "connect to a name that it has, or give the server a certificate that 
         ("service.example", {"dns": ["*.service.example"]}, "is for *.service.example, 127.0.0.1, not for"),
         ("a.b.service.example", {"dns": ["*.service.example"]}, "is for *.service.example, 127.0.0.1, not"),
         ("so.service.example", {"dns": ["s*.service.example"]}, "is for s*.service.example, 127.0.0.1, not"),
+        (
+            "localhost",
+            {"dns": ["localhost "], "ip": []},
+            "has a name that is not allowed ('localhost '): it needs DNS:localhost as a subject",
+        ),
         ("localhost", {"start": HOUR}, "is not valid yet: check its dates, and this machine's clock"),
         ("localhost", {"end": -HOUR}, "has expired: renew it, or set this machine's clock"),
     ],
@@ -214,6 +219,19 @@ async def test_a_certificate_of_another_authority_or_of_none_or_for_clients_is_r
     assert untrusted in await refusal(user, "localhost", self_signed(tmp_path))
     clients = await refusal(user, "localhost", authority.client())
     assert " cannot be used (OpenSSL's verification error 26): check what it was issued for" in clients
+
+
+@pytest.mark.parametrize(("count", "is_accepted"), [(8, True), (9, False), (60, False)])
+@pytest_twisted.ensureDeferred
+async def test_a_chain_has_at_most_eight_authorities_between(user, authority, tmp_path, count, is_accepted):
+    issuer = authority
+    for place in range(count):
+        issuer = Authority(tmp_path, f"between-{place}", parent=issuer)
+    refused = await refusal(user, "localhost", issuer.server())
+    if is_accepted:
+        assert refused is None
+    else:
+        assert "has more than 8 authorities between itself and a trusted one" in refused
 
 
 @pytest_twisted.ensureDeferred
@@ -248,19 +266,31 @@ async def test_the_command_refuses_a_server_without_a_traceback(authority, monke
 
 LABELS = st.sampled_from(["a", "b", "localhost", "example", "com"])
 HOSTS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
+# OpenSSL compares them byte for byte.
+ODD_NAMES = st.builds(
+    lambda before, name, after: f"{before}{name}{after}",
+    *(
+        st.sampled_from(["", " ", "\t", "\n", "."]),
+        HOSTS,
+        st.sampled_from(["", " ", "\r\n", "\v", ".", ".."]),
+    ),
+)
 PATTERNS = st.lists(LABELS | st.sampled_from(["*", "a*", "*a"]), min_size=1, max_size=4).map(".".join)
 ADDRESSES = st.sampled_from(["127.0.0.1", "127.0.0.2", "::1", "2001:db8::1"])
 
 
 @given(
     host=HOSTS | ADDRESSES,
-    dns=st.lists(HOSTS | PATTERNS, max_size=3),
+    dns=st.lists(HOSTS | PATTERNS | ODD_NAMES, max_size=3),
     ip=st.lists(ADDRESSES, max_size=2),
 )
 @example(host="127.0.0.1", dns=["127.0.0.1"], ip=[])
 @example(host="a.example.com", dns=["*.example.com"], ip=[])
 @example(host="b.a.example.com", dns=["*.example.com"], ip=[])
 @example(host="2001:db8::1", dns=[], ip=["2001:db8::1"])
+@example(host="localhost", dns=["localhost "], ip=[])
+@example(host="localhost", dns=["\tlocalhost"], ip=[])
+@example(host="a.example.com", dns=["*.example.com\n"], ip=[])
 def test_the_names_that_are_accepted_are_those_that_openssl_accepts(tmp_path_factory, host, dns, ip):
     """OpenSSL's own check of names, as the standard library has it, is the oracle."""
     directory = tmp_path_factory.getbasetemp()

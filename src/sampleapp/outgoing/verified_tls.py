@@ -9,6 +9,7 @@ only logs an error.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -42,9 +43,13 @@ _Address: TypeAlias = IPv4Address | IPv6Address
 _NOT_YET_VALID: Final = 9
 _HAS_EXPIRED: Final = 10
 _UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 24, 27, 28})
+_CHAIN_TOO_LONG: Final = 22
 _SHOWN_NAMES: Final = 5
 _LONGEST_NAME: Final = 253
 """Of a host (RFC 1035, section 2.3.4)."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._*-]+")
+_MOST_INTERMEDIATES: Final = 8
+"""As Mbed TLS. OpenSSL verifies up to 100, and its work is done in one turn of the reactor."""
 
 
 class CertificateNotTrusted(Exception):
@@ -79,6 +84,11 @@ class CertificateRejected(CertificateNotTrusted):
             return f"{which} {of} has expired: renew it, or set this machine's clock"
         if self.error == _NOT_YET_VALID:
             return f"{which} {of} is not valid yet: check its dates, and this machine's clock"
+        if self.error == _CHAIN_TOO_LONG:
+            return (
+                f"the certificate {of} has more than {_MOST_INTERMEDIATES} authorities between itself and a "
+                "trusted one: have it issued by another"
+            )
         if self.error not in _UNTRUSTED:
             return (
                 f"{which} {of} cannot be used (OpenSSL's verification error {self.error}): check what it was "
@@ -132,6 +142,7 @@ def client_context(*, authorities: Path | None = None) -> SSL.Context:
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    context.set_verify_depth(_MOST_INTERMEDIATES)
     if authorities is None:
         context.set_default_verify_paths()
         return context
@@ -207,10 +218,14 @@ class VerifiedConnections:
         elif names:
             wanted = DNS_ID(_ascii(self._host))
             for name in names:
+                if not _NAME.fullmatch(name):
+                    # The library would remove white space at both ends.
+                    fault = f"has a name that is not allowed ({name!r})"
+                    continue
                 try:
                     if wanted.verify(DNSPattern.from_bytes(name.encode("ascii"))):
                         return None
-                except CertificateError as error:  # noqa: PERF203 -- each name by itself
+                except CertificateError as error:
                     # This name matches no host, but another name may match.
                     fault = f"has a name that is not allowed ({str(error).rstrip('.')})"
         return WrongHost(self._host, names=[*names, *map(str, addresses)], fault=fault)
