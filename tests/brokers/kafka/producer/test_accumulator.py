@@ -7,6 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.errors import (
     BrokerIncompatible,
     BrokerStopped,
@@ -67,6 +68,14 @@ def test_what_can_never_fit_is_too_large_and_not_asked_to_come_again():
     world = warm(buffer_bytes=1000)
     outcome = world.publish(b"x" * 1000)
     assert type(outcome[0].value) is RecordTooLarge
+
+
+def test_what_fits_into_an_empty_buffer_only_is_asked_to_come_again():
+    value = b"x" * 1000
+    world = warm(partitions=1, buffer_bytes=record_size(record("t", value, key=b"k")))
+    publish_now(world, value)
+    world.publish(b"waits")
+    assert type(world.publish(value)[0].value) is BufferFull
 
 
 def test_a_cluster_that_cannot_be_used_fails_those_who_wait_at_once():
