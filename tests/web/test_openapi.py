@@ -185,6 +185,7 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     yield answer(ask([(b"X-Long", b"x" * 17_000)])[1])
     if method not in {"GET", "HEAD", "OPTIONS"}:
         yield answer(ask([(b"Origin", b"https://other.example")])[1])
+        yield answer(ask([(b"If-Match", b"*")])[1])
 
     service = WholeService(max_body=10)
     chunks = request_bytes(method, target, [*headers, (b"Transfer-Encoding", b"chunked")]) + chunked(
@@ -227,6 +228,7 @@ def answers_of_readings(method):
     for accept in (b"text/html", b"application/vnd.sampleApp.v2+json"):
         yield service.request(method, "/", [(b"Accept", accept)])
     yield service.request(method, "/", [(b"If-Match", b'"other"')])
+    yield service.request(method, "/?key=kitchen&value=21.5")
     service.not_ready = errors.ReadingsNotReady("Not yet.")
     yield service.request(method, "/")
 
@@ -234,6 +236,7 @@ def answers_of_readings(method):
 def answers_of_changes(method):
     service = WholeService()
     yield service.request(method, "/changes")
+    yield service.request(method, "/changes?key=kitchen")
     service.not_ready = errors.ReadingsNotReady("Not yet.")
     yield service.request(method, "/changes")
     yield WholeService(max_streams=0).request(method, "/changes")
@@ -297,6 +300,7 @@ def answers_to_messages():
     yield from answers_with_a_key("POST", "/messages", JSON, MESSAGE)
     service = WholeService()
     yield service.request("POST", "/messages", (), MESSAGE)
+    yield service.request("POST", "/messages?key=k", JSON, MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
 
@@ -514,6 +518,8 @@ TARGETS = {
 
 def answers_to(method, path):
     target = TARGETS.get(path, path)
+    if method in {"GET", "HEAD"}:
+        target = target.partition("?")[0]
     headers = JSON if method == "POST" else ()
     if path == "/hooks/{hook}":
         headers = [*headers, *signed(b"x")]

@@ -74,7 +74,7 @@ class Streams(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.clients) < 4 and self.topic.is_reachable)
     @rule(
-        start=st.sampled_from(["", "from=earliest", "from=latest", "from=3000"]),
+        start=st.sampled_from(["", "from=earliest", "from=latest", "from=1970-01-01T00:00:03Z"]),
         key=st.sampled_from(KEYS),
         is_of_one_partition=st.booleans(),
     )

@@ -9,9 +9,16 @@ from urllib.parse import unquote_to_bytes
 
 from sampleapp.errors import Fault, InvalidParameters
 
-__all__ = ["decoded_parameters", "read_key", "unknown_parameters"]
+__all__ = [
+    "decoded_parameters",
+    "read_key",
+    "require_no_message",
+    "require_no_parameters",
+    "unknown_parameters",
+]
 
 _KEY: Final = b"key"
+_OF_MESSAGES: Final = {b"topic", _KEY, b"key_base64", b"content", b"content_base64", b"value"}
 _LONGEST_NAME: Final = 40
 _MOST_PARAMETERS: Final = 200
 _MOST_FAULTS: Final = 20
@@ -71,6 +78,29 @@ def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
     for name in islice(names, _MOST_FAULTS):
         shown = _shown(name)
         yield Fault(f"/{_token(shown)}", f'There is no parameter "{shown}" here; {right}.')
+
+
+def require_no_parameters(query: bytes, right: str) -> None:
+    """
+    Refuse a query that has parameters.
+
+    :param right: as for `unknown_parameters`.
+    :raise InvalidParameters: names them.
+    """
+    names = dict.fromkeys(name for name, _ in decoded_parameters(query))
+    if names:
+        raise InvalidParameters(list(unknown_parameters(names, right)))
+
+
+def require_no_message(query: bytes, right: str) -> None:
+    """
+    Refuse a query that has a part of a message; ignore other parameters, such as those that defeat caches.
+
+    :param right: as for `unknown_parameters`.
+    :raise InvalidParameters: names all parameters.
+    """
+    if any(name in _OF_MESSAGES for name, _ in decoded_parameters(query)):
+        require_no_parameters(query, right)
 
 
 def _decoded(text: bytes) -> bytes:

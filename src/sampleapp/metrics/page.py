@@ -79,7 +79,7 @@ class MetricsPage:
         """Add the metrics of a collector to those of the process."""
         self._registry.register(collector)
 
-    @routes.route("/metrics", "GET", "HEAD", right=Right.METRICS, description=_METRICS)
+    @routes.route("/metrics", "GET", "HEAD", takes_query=True, right=Right.METRICS, description=_METRICS)
     def metrics(self, request: Request) -> Deferred[Answer]:
         """Answer in the text format of Prometheus, or in OpenMetrics if ``Accept`` prefers it."""
         return self.answer(request.fields.joined(b"Accept"))

@@ -19,6 +19,7 @@ from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
+from sampleapp.messages.queries import require_no_message
 from sampleapp.messages.records import record_of
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
@@ -41,7 +42,7 @@ from sampleapp.web.record_reading import RecordReading
 from sampleapp.web.record_streams import RecordStreams
 from sampleapp.web.request_errors import PathNotFound, PreconditionFailed, UnsupportedContentType
 from sampleapp.web.rest_proxy import RestProxy
-from sampleapp.web.routing import Plan, Routes, RouteTable
+from sampleapp.web.routing import GET_PUBLISHES_NOTHING, Plan, Routes, RouteTable
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.topic_reads import TopicReads
 
@@ -154,7 +155,7 @@ class FrontDoor:
         """
         return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site, max_body=max_body)
 
-    @routes.route("/", "GET", "HEAD", right=Right.READ, description=operations.READINGS)
+    @routes.route("/", "GET", "HEAD", takes_query=True, right=Right.READ, description=operations.READINGS)
     def readings(self, request: Request) -> Answer | Deferred[Answer]:
         """
         Serve the readings in the version that ``Accept`` chooses.
@@ -162,7 +163,10 @@ class FrontDoor:
         :return: a Deferred if the readings must be encoded first; it fails with the errors named here.
         :raise PreconditionFailed: by ``If-Match``, which is evaluated before ``If-None-Match`` (RFC 9110,
             section 13.2.2).
+        :raise InvalidParameters: the query has a part of a message. Any other query is ignored.
         """
+        if request.query:
+            require_no_message(request.query, GET_PUBLISHES_NOTHING)
         answer = self._readings.answer(request)
         tags = request.fields.joined(b"If-Match")
         if tags is None:
@@ -171,12 +175,15 @@ class FrontDoor:
             return answer.addCallback(_require_match, tags)
         return _require_match(answer, tags)
 
-    @routes.route("/changes", "GET", "HEAD", right=Right.READ, description=operations.CHANGES)
+    @routes.route(
+        "/changes", "GET", "HEAD", takes_query=True, right=Right.READ, description=operations.CHANGES
+    )
     def changes(self, request: Request) -> Answer:
         """
         Serve the readings as they change, as an event stream.
 
         :raise PathNotFound: the service has no changes.
+        :raise InvalidParameters: the query has more than the id of the last event.
         :raise ReadingsNotReady: the collection is not complete yet.
         :raise TooManyStreams: as many are open as may be.
         :raise AccessError: the caller has too many streams, or has lost its right.

@@ -19,7 +19,8 @@ import msgspec
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import InvalidParameters, SampleAppError
+from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.model import Reading
 from sampleapp.readings import Representation
 from sampleapp.readings.changes import Change, Changes, State
@@ -92,6 +93,7 @@ class ChangesResource:
         """
         Answer with a stream; a browser gets one that ends at once instead of a temporary error.
 
+        :raise InvalidParameters: the query has more than the id of the last event.
         :raise ReadingsNotReady: the collection is not complete yet.
         :raise TooManyStreams: as many are open as may be.
         :raise AccessError: the caller has too many streams, or has lost its right.
@@ -406,6 +408,11 @@ def _id_of(etag: str) -> str:
 
 
 def _last_event_id(request: Request) -> str:
+    parameters = dict(decoded_parameters(request.query)) if request.query else {}
+    # Polyfills of EventSource add one of them to the URL.
+    given = [parameters.pop(name, b"") for name in (b"last_event_id", b"lastEventId")]
+    if parameters:
+        raise InvalidParameters(list(unknown_parameters(parameters, 'the only one is "last_event_id"')))
     # An id that is not ASCII, or that is there twice, is none of ours.
-    value = request.fields.joined(b"last-event-id") or b""
+    value = request.fields.joined(b"last-event-id") or given[0] or given[1]
     return value.decode("ascii", "replace")

@@ -60,7 +60,7 @@ class Hooks:
         self._publisher = publisher
         self._verifier = verifier
         self._recorded = recorded
-        self._plan = Plan(self._receive, admit=self._admit)
+        self._plan = Plan(self._receive, admit=self._admit, takes_query=True)
 
     @routes.planned_route("/hooks/<hook>", "POST", right=Right.NONE, description=operations.RECEIVE_HOOK)
     def receive_hook(self, _request: Request) -> Plan:

@@ -278,6 +278,7 @@ class _Builder:
                 request_errors.TooManyRequests,
                 request_errors.BodyMemoryFull,
                 request_errors.CrossSiteRequest,
+                request_errors.PreconditionFailed,
             )
         if self._schemes and right is not Right.NONE and request_errors.BodyMemoryFull in refusals:
             refusals = (*refusals, request_errors.BodyMemoryOfCallerFull)

@@ -76,7 +76,7 @@ READINGS: Final = Description(
             fields=(ETAG, VARY, CACHE_CONTROL),
         ),
     ),
-    refusals=(request_errors.PreconditionFailed, errors.ReadingsNotReady),
+    refusals=(errors.InvalidParameters, request_errors.PreconditionFailed, errors.ReadingsNotReady),
 )
 
 CHANGES: Final = Description(
@@ -101,6 +101,11 @@ CHANGES: Final = Description(
                 "event is left out."
             ),
         ),
+        Parameter(
+            name="last_event_id",
+            place="query",
+            meaning="The same as `Last-Event-ID`, for clients that cannot send header fields.",
+        ),
     ),
     successes=(
         Success(
@@ -122,7 +127,7 @@ CHANGES: Final = Description(
             fields=(CACHE_CONTROL, NO_BUFFERING),
         ),
     ),
-    refusals=(errors.ReadingsNotReady, request_errors.TooManyStreams),
+    refusals=(errors.InvalidParameters, errors.ReadingsNotReady, request_errors.TooManyStreams),
 )
 
 _STORED: Final = Success(
@@ -211,6 +216,7 @@ PUBLISH: Final = Description(
     ),
     refusals=(
         request_errors.UnsupportedContentType,
+        errors.InvalidParameters,
         errors.MalformedMessage,
         errors.InvalidMessage,
         errors.PartlyPublished,

@@ -81,12 +81,12 @@ class Probes:
         self._get_reasons = get_reasons
         self._may_see_reasons = may_see_reasons
 
-    @routes.route("/live", "GET", "HEAD", right=Right.NONE, description=_LIVE_DESCRIPTION)
+    @routes.route("/live", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_LIVE_DESCRIPTION)
     def live(self, request: Request) -> Answer:
         """Answer 200 while the process runs."""
         return _LIVE
 
-    @routes.route("/ready", "GET", "HEAD", right=Right.NONE, description=_READY_DESCRIPTION)
+    @routes.route("/ready", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_READY_DESCRIPTION)
     def ready(self, request: Request) -> Answer:
         """Answer 200 if publishing and reading are expected to work now; otherwise 503."""
         reasons = self._get_reasons()

@@ -129,12 +129,15 @@ class RawPublishing:
         self._batches = batches
         self._recorded = recorded
         self._hooks = hooks
-        self._raw = Plan(self._publish_raw, admit=self._admit_raw)
-        self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone)
+        self._raw = Plan(self._publish_raw, admit=self._admit_raw, takes_query=True)
+        self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone, takes_query=True)
         self._events = {
-            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=self._admit_raw),
+            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=self._admit_raw, takes_query=True),
             EventFormat.BATCHED: Plan(
-                self._publish_events, admit=self._admit_raw, max_body=publisher.limits.max_batch_body
+                self._publish_events,
+                admit=self._admit_raw,
+                max_body=publisher.limits.max_batch_body,
+                takes_query=True,
             ),
             EventFormat.UNSUPPORTED: _UNSUPPORTED_EVENT,
         }
@@ -150,13 +153,16 @@ class RawPublishing:
     def publish_to_topic(self, request: Request) -> Plan:
         """Choose by ``Content-Type``: records as for REST Proxy, a CloudEvent, or any body as it is."""
         content_types = request.fields.all(b"content-type")
-        if not content_types:
-            return self._raw
         if len(content_types) > 1:
             return _AMBIGUOUS
-        content_type = content_types[0]
+        content_type = content_types[0] if content_types else b""
         if embedded_format(content_type) is not None:
             return self._produce
+        if is_of_rest_proxy(request.fields.joined(b"accept") or b""):
+            # A client of REST Proxy, whose records in their envelope must not become a record as they are.
+            return UNSUPPORTED_FORMAT
+        if not content_types:
+            return self._raw
         event = event_format(content_type)
         if event is not None:
             return self._events[event]

@@ -37,8 +37,8 @@ class RecordReading:
 
     def __init__(self, pages: RecordPages, streams: RecordStreams) -> None:
         self._pages = pages
-        self._page = Plan(_handler(pages.open), admit=_admit_page)
-        self._stream = Plan(_handler(streams.open), admit=_admit_stream)
+        self._page = Plan(_handler(pages.open), admit=_admit_page, takes_query=True)
+        self._stream = Plan(_handler(streams.open), admit=_admit_stream, takes_query=True)
 
     def end_waits(self) -> None:
         """Answer the pages that wait for a record, since the service stops."""

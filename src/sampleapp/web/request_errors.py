@@ -82,13 +82,15 @@ class NotReady(RequestError):
 
 
 class PreconditionFailed(RequestError):
-    """``If-Match`` does not name the current representation (RFC 9110, section 15.5.13)."""
+    """A condition of the request is not met (RFC 9110, section 15.5.13)."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "If-Match has neither the current entity tag nor *. Omit it, or send the ETag of an answer to a "
-            "request with the same Accept."
-        )
+    def __init__(
+        self,
+        reason: str = "If-Match has neither the current entity tag nor *. Omit it, or send the ETag of an "
+        "answer to a request with the same Accept.",
+    ) -> None:
+        """:param reason: a sentence."""
+        super().__init__(reason)
 
 
 class BodyTooLarge(RequestError):

@@ -454,7 +454,8 @@ def test_a_topic_that_there_is_not_is_not_found(target):
 @pytest.mark.parametrize("number", ["3", "-1", "x", "1.0", "%D9%A1", "9" * 1900])
 def test_a_partition_that_there_is_not_is_not_found(number):
     for method in ("GET", "POST"):
-        response = service_with().request(method, f"/topics/t/partitions/{number}", JSON, RECORDS)
+        body = (JSON, RECORDS) if method == "POST" else ()
+        response = service_with().request(method, f"/topics/t/partitions/{number}", *body)
         assert_error(response, 404, 40402)
 
 

@@ -194,7 +194,7 @@ class Documentation:
         self._has_hsts = has_hsts
         self._has_host_rule = has_host_rule
 
-    @routes.route("/openapi.json", "GET", "HEAD", right=Right.NONE, description=_OPENAPI)
+    @routes.route("/openapi.json", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_OPENAPI)
     def openapi(self, request: Request) -> Answer:
         """Serve the OpenAPI document."""
         if self._shown is None:
@@ -216,17 +216,17 @@ class Documentation:
             self._openapi = _Unchanging(json_line(document), b"application/json")
         return self._openapi.answer(request)
 
-    @routes.route("/docs", "GET", "HEAD", right=Right.NONE, description=_DOCS)
+    @routes.route("/docs", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_DOCS)
     def page(self, request: Request) -> Deferred[Answer]:
         """Serve the page."""
         return Deferred.fromCoroutine(self._answer(request, PAGE))
 
-    @routes.route("/docs/readings", "GET", "HEAD", right=Right.NONE, description=_READINGS)
+    @routes.route("/docs/readings", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_READINGS)
     def readings_page(self, request: Request) -> Deferred[Answer]:
         """Serve the page that shows the readings."""
         return Deferred.fromCoroutine(self._answer(request, READINGS_PAGE))
 
-    @routes.route("/docs/<file>", "GET", "HEAD", right=Right.NONE, description=_FILE)
+    @routes.route("/docs/<file>", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_FILE)
     def file(self, request: Request, *, file: str) -> Deferred[Answer]:
         """
         Serve a file of the page.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sampleapp.access import NotGranted
-from sampleapp.errors import BrokerUnavailable, UnknownPartition, UnknownTopic
+from sampleapp.errors import BrokerUnavailable, InvalidParameters, UnknownPartition, UnknownTopic
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
     TOPIC,
@@ -67,7 +67,7 @@ LIST_TOPICS: Final = Description(
     summary="The names of the topics",
     text=f"{_VISIBLE_TOPICS} The answer may be up to two seconds old.",
     successes=(_success("The names.", list[str], ["events", "readings"]),),
-    refusals=(NotAcceptable, BrokerUnavailable),
+    refusals=(InvalidParameters, NotAcceptable, BrokerUnavailable),
     error_objects=(ErrorObject,),
 )
 DESCRIBE_TOPIC: Final = Description(
@@ -76,7 +76,7 @@ DESCRIBE_TOPIC: Final = Description(
     text=_VISIBLE_TOPICS,
     parameters=(TOPIC,),
     successes=(_success("The topic.", Topic, {"name": "readings", "configs": {}, "partitions": [_EXAMPLE]}),),
-    refusals=(NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
+    refusals=(InvalidParameters, NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
     error_objects=(ErrorObject,),
 )
 LIST_PARTITIONS: Final = Description(
@@ -85,7 +85,7 @@ LIST_PARTITIONS: Final = Description(
     text=_VISIBLE_TOPICS,
     parameters=(TOPIC,),
     successes=(_success("The partitions.", list[Partition], [_EXAMPLE]),),
-    refusals=(NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
+    refusals=(InvalidParameters, NotAcceptable, NotGranted, UnknownTopic, BrokerUnavailable),
     error_objects=(ErrorObject,),
 )
 DESCRIBE_PARTITION: Final = Description(
@@ -94,7 +94,14 @@ DESCRIBE_PARTITION: Final = Description(
     text=_VISIBLE_TOPICS,
     parameters=(TOPIC, _PARTITION),
     successes=(_success("The partition.", Partition, _EXAMPLE),),
-    refusals=(NotAcceptable, NotGranted, UnknownTopic, UnknownPartition, BrokerUnavailable),
+    refusals=(
+        InvalidParameters,
+        NotAcceptable,
+        NotGranted,
+        UnknownTopic,
+        UnknownPartition,
+        BrokerUnavailable,
+    ),
     error_objects=(ErrorObject,),
 )
 PRODUCE_TO_PARTITION: Final = Description(

@@ -10,7 +10,7 @@ only ever called with an `AuthorizedTopic`.
 """
 
 from sampleapp.web.routing.failures import answer_to_failure, refusal_in_form
-from sampleapp.web.routing.routes import Plan, Routes
+from sampleapp.web.routing.routes import GET_PUBLISHES_NOTHING, Plan, Routes
 from sampleapp.web.routing.table import RouteTable
 
-__all__ = ["Plan", "RouteTable", "Routes", "answer_to_failure", "refusal_in_form"]
+__all__ = ["GET_PUBLISHES_NOTHING", "Plan", "RouteTable", "Routes", "answer_to_failure", "refusal_in_form"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from klein import Klein
 from klein.resource import KleinResource
@@ -17,13 +17,19 @@ from twisted.web.resource import Resource
 from werkzeug import exceptions
 
 from sampleapp.access import Right
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import Fault, InvalidParameters, SampleAppError
+from sampleapp.messages.queries import require_no_parameters
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
 from sampleapp.web.gate import Gate, TopicUse, authorize_topic
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.request_errors import CrossSiteRequest, PathNotFound
+from sampleapp.web.request_errors import (
+    CrossSiteRequest,
+    MalformedRequest,
+    PathNotFound,
+    PreconditionFailed,
+)
 from sampleapp.web.routing.failures import answer_to_failure
 from sampleapp.web.routing.paths import (
     match_path,
@@ -34,14 +40,14 @@ from sampleapp.web.routing.paths import (
     refusal_of_method,
     variables_of,
 )
-from sampleapp.web.server import BodyMemory, Handler, Limits, Request
+from sampleapp.web.server import SAFE, BodyMemory, Handler, Limits, Request
 from sampleapp.web.server.content_coding import check_content_coding, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.fields import check_values
 from sampleapp.web.server.head import check_host
 from sampleapp.web.twisted_web import Terms, give_request_id, in_form_of, render, request_of, set_terms
 
-__all__ = ["BoundRoute", "Plan", "Routes"]
+__all__ = ["GET_PUBLISHES_NOTHING", "BoundRoute", "Plan", "Routes", "require_meaning"]
 
 Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
 """Answers a `Request`. The variables of its route are keywords; ``topic`` is an `AuthorizedTopic`."""
@@ -55,6 +61,15 @@ The variables of its route are keywords; ``topic`` is a `str`, since it is not a
 
 _TOPIC: Final = "topic"
 
+GET_PUBLISHES_NOTHING: Final = (
+    "GET publishes nothing; to publish, send a POST: the value to /topics/TOPIC?key=KEY, or a message to "
+    "/messages"
+)
+_ALL_IN_BODY: Final = "all parts of the records are in the body"
+
+_OVERRIDES: Final = (b"x-http-method-override", b"x-http-method", b"x-method-override")
+_CHANGE_MEANING: Final = frozenset({*_OVERRIDES, b"content-range", b"if-match", b"if-none-match"})
+
 
 class Plan(Struct, frozen=True):
     """One way to serve a route. A route with several plans chooses one by the head of the request."""
@@ -65,6 +80,8 @@ class Plan(Struct, frozen=True):
     """Checks the head, after access control and before the body is read."""
     max_body: int | None = None
     """The limit for the body, in bytes; ``None`` for the server's own limit."""
+    takes_query: bool = False
+    """True if the handler reads the query, or may ignore it. By default, a request with one is refused."""
 
 
 class BoundRoute(Struct, frozen=True):
@@ -89,12 +106,14 @@ class BoundRoute(Struct, frozen=True):
         :raise SampleAppError: the request is refused.
         """
         handler, variables = plan.handler, self.variables
-        if self.topic is None or self.topic_use is None:
-            if plan.admit is not None:
-                plan.admit(request, **variables)
-            return partial(handler, **variables) if variables else handler
         if plan.admit is not None:
-            plan.admit(request, topic=self.topic, **variables)
+            plan.admit(request, **(variables if self.topic is None else {_TOPIC: self.topic, **variables}))
+        if not plan.takes_query:
+            _require_no_query(request)
+            if request.method in SAFE and _has_body(request):
+                handler = _refuse_body
+        if self.topic is None or self.topic_use is None:
+            return partial(handler, **variables) if variables else handler
         return partial(handler, topic=authorize_topic(request, self.topic, self.topic_use), **variables)
 
 
@@ -110,6 +129,7 @@ class _Route(Struct, frozen=True):
     description: Description | None
     has_plans: bool = False
     admit: Admit | None = None
+    takes_query: bool = False
     owner: Callable[[Any], object] | None = None
     """Returns the object that has this endpoint, given the object that has the routes."""
 
@@ -124,7 +144,7 @@ class _Route(Struct, frozen=True):
         return BoundRoute(
             template=self.template,
             right=self.right,
-            plan=None if self.has_plans else Plan(endpoint, self.admit),
+            plan=None if self.has_plans else Plan(endpoint, self.admit, takes_query=self.takes_query),
             choose=endpoint,
             topic=variables.get(_TOPIC),
             topic_use=self.topic_use,
@@ -162,6 +182,7 @@ class Routes:
         path: str,
         *methods: str,
         admit: Admit | None = None,
+        takes_query: bool = False,
         right: Right = Right.ANY,
         topic_use: TopicUse | None = None,
         description: Description | None = None,
@@ -177,6 +198,7 @@ class Routes:
             a keyword, percent-decoded once.
         :param methods: the methods that the handler takes. ``GET`` includes ``HEAD``.
         :param admit: checks the head of a request before its body is read; see `Admit`.
+        :param takes_query: see `Plan.takes_query`.
         :param right: the right that a caller needs.
         :param topic_use: the use for which a caller needs the topic in the path. Required if the path has the
             variable ``topic``.
@@ -191,6 +213,7 @@ class Routes:
                     methods,
                     handler,
                     admit=admit,
+                    takes_query=takes_query,
                     right=right,
                     topic_use=topic_use,
                     description=description,
@@ -302,7 +325,63 @@ class Routes:
             raise path_not_found(path, [urls]) from None
 
 
+def require_meaning(request: Request) -> None:
+    """
+    Refuse header fields that would give the request another meaning than its method and its body.
+
+    A server that ignores them does something else than it was asked to do, and says that it was done.
+
+    :raise MalformedRequest: the request asks for another method, or its body is a part of another one.
+    :raise PreconditionFailed: it may only be done under a condition.
+    """
+    fields = request.fields
+    if _CHANGE_MEANING.isdisjoint(fields.names()):
+        return
+    for name in _OVERRIDES:
+        if fields.all(name):
+            raise MalformedRequest(
+                f"The method of a request is that of its first line, {request.method.decode('ascii')}. "
+                f"{name.decode('ascii')} is not supported. Nothing was published."
+            )
+    if request.method in SAFE:
+        return
+    if fields.all(b"content-range"):
+        raise MalformedRequest(
+            "A body with Content-Range is a part of another one (RFC 9110, section 14.4), and would become a "
+            "record of its own. Send all of it in one request, without Content-Range. Nothing was published."
+        )
+    if fields.all(b"if-match") or fields.all(b"if-none-match"):
+        raise PreconditionFailed(
+            "Nothing can be published on a condition: omit If-Match and If-None-Match. Nothing was published."
+        )
+
+
+def _require_no_query(request: Request) -> None:
+    """
+    Refuse a query, and of a GET or HEAD also another method than that of its first line.
+
+    :raise InvalidParameters: there is a query.
+    :raise MalformedRequest: see `require_meaning`.
+    """
+    is_safe = request.method in SAFE
+    if is_safe:
+        require_meaning(request)
+    if request.query:
+        require_no_parameters(request.query, GET_PUBLISHES_NOTHING if is_safe else _ALL_IN_BODY)
+
+
+def _has_body(request: Request) -> bool:
+    length = request.fields.joined(b"content-length") or b"0"
+    return bool(length.strip(b"0") or request.fields.all(b"transfer-encoding"))
+
+
+def _refuse_body(_request: Request, **_: object) -> NoReturn:
+    raise InvalidParameters([Fault("", f"GET takes no body. {GET_PUBLISHES_NOTHING}.")])
+
+
 def _admit(bound: BoundRoute, request: Request) -> Handler:
+    if request.method not in SAFE:
+        require_meaning(request)
     plan = bound.choose(request) if bound.plan is None else bound.plan
     request.max_body = plan.max_body
     return bound.handler_of(plan, request)

@@ -20,7 +20,7 @@ from sampleapp.web.routing.paths import (
     percent_decoded,
     refusal_of_method,
 )
-from sampleapp.web.routing.routes import BoundRoute, Routes
+from sampleapp.web.routing.routes import BoundRoute, Routes, require_meaning
 from sampleapp.web.server import SAFE, Handler, Request
 
 __all__ = ["RouteTable"]
@@ -100,11 +100,14 @@ class RouteTable:
         if self._gate is not None:
             self._gate.admit(request, bound.right)
         self._check_site(request)
+        is_plain = not bound.has_variables and plan.admit is None
         if request.method in SAFE:
             request.is_body_wanted = False
-        if bound.has_variables or plan.admit is not None:
-            return bound.handler_of(plan, request)
-        return plan.handler
+            is_plain = is_plain and plan.takes_query
+        else:
+            require_meaning(request)
+            is_plain = is_plain and not request.query
+        return plan.handler if is_plain else bound.handler_of(plan, request)
 
     def _find_by_rules(self, request: Request) -> BoundRoute | Answer:
         """
