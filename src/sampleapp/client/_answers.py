@@ -24,7 +24,9 @@ from sampleapp.client._errors import (
 )
 from sampleapp.client._exchange import Answer
 from sampleapp.client._records import Page, decode_records
-from sampleapp.model import GoneRecords, RecordMetadata, ReplayedRecord
+from sampleapp.client._wire import Gone, Place
+from sampleapp.errors import Fault
+from sampleapp.model import RecordMetadata
 
 __all__ = ["OK", "RECORDS_MEDIA_TYPE", "AnswerReader", "decode"]
 
@@ -59,7 +61,7 @@ class AnswerReader:
         """Return the place of the one record; raises the error of `refusal` for another answer."""
         if answer.status != OK:
             raise self.refusal(answer)
-        return decode(answer, ReplayedRecord if _is_replayed(answer) else RecordMetadata)
+        return decode(answer, Place).metadata(is_replayed=_is_replayed(answer))
 
     def metadata_of_many(self, answer: Answer, *, count: int) -> list[RecordMetadata]:
         """Return the places of ``count`` records; raises the error of `refusal` for another answer."""
@@ -104,7 +106,8 @@ class AnswerReader:
                 retry_after_s = _retry_after_s(answer.headers)
                 position_error = _POSITION_ERRORS.get(problem.type.rpartition(":")[2])
                 if position_error is not None:
-                    return position_error(problem.problem(), gone=problem.gone, resume=problem.resume)
+                    gone = [each.records() for each in problem.gone]
+                    return position_error(problem.problem(), gone=gone, resume=problem.resume)
                 if count is None or not problem.is_partly_published:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
                 return self._partly_published(answer, problem, count=count, retry_after_s=retry_after_s)
@@ -160,7 +163,7 @@ class _Result(Struct, frozen=True):
         """:raise msgspec.ValidationError: the result is not the metadata of a record."""
         if self.topic is None or self.partition is None or self.offset is None:
             raise msgspec.ValidationError("a result has neither a status nor the place of a record")
-        return RecordMetadata(topic=self.topic, partition=self.partition, offset=self.offset)
+        return Place(self.topic, self.partition, self.offset).metadata()
 
     def problem(self) -> Problem:
         status = self.status or 0
@@ -170,11 +173,21 @@ class _Result(Struct, frozen=True):
         return Problem(type=self.type, title=title, status=status, detail=self.detail)
 
 
-class _AnyProblem(Problem, frozen=True, kw_only=True):
+class _Fault(Struct, frozen=True):
+    pointer: str
+    detail: str
+
+
+class _AnyProblem(Struct, frozen=True, kw_only=True):
     """A problem document that may be about a batch, or a position."""
 
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: tuple[_Fault, ...] = ()
     results: list[_Result] | None = None
-    gone: tuple[GoneRecords, ...] = ()
+    gone: tuple[Gone, ...] = ()
     resume: str | None = None
 
     @property
@@ -183,19 +196,23 @@ class _AnyProblem(Problem, frozen=True, kw_only=True):
 
     def problem(self) -> Problem:
         return Problem(
-            type=self.type, title=self.title, status=self.status, detail=self.detail, errors=self.errors
+            type=self.type,
+            title=self.title,
+            status=self.status,
+            detail=self.detail,
+            errors=tuple([Fault(each.pointer, each.detail) for each in self.errors]),
         )
 
 
 _STATUSES = frozenset(HTTPStatus)
 
-_decode_metadata_lines = msgspec.json.Decoder(RecordMetadata).decode_lines
+_places = msgspec.json.Decoder(Place)
 
 
 def _decode_lines(answer: Answer, *, count: int) -> list[RecordMetadata]:
     """Return the places of the records."""
     try:
-        lines = _decode_metadata_lines(answer.body)
+        lines = _places.decode_lines(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _misunderstood(answer, error) from error
     if len(lines) != count:
@@ -203,9 +220,8 @@ def _decode_lines(answer: Answer, *, count: int) -> list[RecordMetadata]:
             f"{answer.url} answered {answer.status} with {len(lines)} lines for {count} messages.",
             status=answer.status,
         )
-    if _is_replayed(answer):
-        return [ReplayedRecord(**msgspec.structs.asdict(line)) for line in lines]
-    return lines
+    is_replayed = _is_replayed(answer)
+    return [line.metadata(is_replayed=is_replayed) for line in lines]
 
 
 def _is_replayed(answer: Answer) -> bool:

@@ -22,6 +22,7 @@ from sampleapp.client._repeats import Repeats, idempotency_headers
 from sampleapp.client._stream import Stream
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
+from sampleapp.client._wire import Entry
 from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
 from sampleapp.outgoing.https import make_agent
 
@@ -261,11 +262,11 @@ class Client:
         if version == 1:
             values = cast("Snapshot[list[float]] | None", after)
             # Without Accept: servers of every version accept this request.
-            return Deferred.fromCoroutine(self._poll(Headers(), list[float], values))
+            return Deferred.fromCoroutine(self._poll(Headers(), _numbers, values))
         if version == 2:  # noqa: PLR2004 -- the name of the representation
             entries = cast("Snapshot[list[Reading]] | None", after)
             return Deferred.fromCoroutine(
-                self._poll(Headers({"Accept": [MEDIA_TYPES[2]]}), list[Reading], entries)
+                self._poll(Headers({"Accept": [MEDIA_TYPES[2]]}), _entries, entries)
             )
         raise ValueError(f"The readings have versions 1 and 2, not {version!r}.")
 
@@ -431,7 +432,7 @@ class Client:
         return answer
 
     async def _poll(
-        self, headers: Headers, shape: type[_Readings], after: Snapshot[_Readings] | None
+        self, headers: Headers, read: Callable[[Answer], _Readings], after: Snapshot[_Readings] | None
     ) -> Snapshot[_Readings]:
         if after is not None and after.etag is not None:
             headers.setRawHeaders(b"If-None-Match", [after.etag])
@@ -441,9 +442,17 @@ class Client:
         if answer.status != OK:
             raise self._answers.refusal(answer)
         etags = answer.headers.getRawHeaders(b"etag")
-        return Snapshot(decode(answer, shape), etags[0] if etags else None)
+        return Snapshot(read(answer), etags[0] if etags else None)
 
 
 def _is_event_stream(response: IResponse) -> bool:
     media_type = (response.headers.getRawHeaders(b"content-type") or [b""])[-1].partition(b";")[0]
     return bool(response.code == OK and media_type.strip().lower() == EVENT_STREAM)
+
+
+def _numbers(answer: Answer) -> list[float]:
+    return decode(answer, list[float])
+
+
+def _entries(answer: Answer) -> list[Reading]:
+    return [entry.reading() for entry in decode(answer, list[Entry])]

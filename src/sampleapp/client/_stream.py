@@ -22,6 +22,7 @@ from sampleapp.client._errors import ClientError, ProblemError, UnexpectedAnswer
 from sampleapp.client._event_stream import Event, EventDecoder, EventTooLong
 from sampleapp.client._exchange import OpenAnswer
 from sampleapp.client._records import decode_record
+from sampleapp.client._wire import Gone
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import ConsumerRecord, GoneRecords
 
@@ -60,7 +61,7 @@ StreamItem: TypeAlias = "ConsumerRecord | Gap | Reset"
 
 
 class _GapData(Struct, frozen=True):
-    gone: tuple[GoneRecords, ...] = ()
+    gone: tuple[Gone, ...] = ()
 
 
 class _ResetData(Struct, frozen=True):
@@ -221,7 +222,8 @@ class Stream:
             if name in {"", "message"}:
                 return self._new(decode_record(data))
             if name == "gap":
-                return Gap(msgspec.json.decode(data, type=_GapData).gone)
+                gap = msgspec.json.decode(data, type=_GapData)
+                return Gap(tuple([each.records() for each in gap.gone]))
             if name == "reset":
                 self._read_until.clear()
                 return Reset(msgspec.json.decode(data, type=_ResetData).reason)
