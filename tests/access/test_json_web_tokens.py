@@ -7,7 +7,7 @@ import json
 
 import jwt
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sampleapp.access import Caller
@@ -231,14 +231,33 @@ def test_two_issuers_have_keys_of_their_own():
         both.verify(signed(iss="https://two.example"), now_s=NOW_S)
 
 
-@given(st.floats(-1e6, 1e6))
+EDGES_S = [-1000 - LEEWAY_S, -1000, -1000 + LEEWAY_S, -600, -LEEWAY_S, 0, LEEWAY_S, 1000]
+"""Offsets at which a wrong sign or a missing leeway makes a difference."""
+
+
+@given(
+    st.sampled_from(EDGES_S).flatmap(
+        lambda edge: st.sampled_from([edge - 0.001, edge, edge + 0.001]) | st.floats(edge - 1, edge + 1)
+    )
+    | st.floats(-1e6, 1e6)
+)
+@example(-1000 - LEEWAY_S)
+@example(-1000 - LEEWAY_S - 0.001)
+@example(LEEWAY_S)
+@example(LEEWAY_S - 0.001)
 def test_a_token_is_valid_until_its_end_and_from_its_beginning_on_but_for_a_leeway(offset_s):
+    now_s = NOW_S + offset_s
     token = signed(exp=NOW_S, nbf=NOW_S - 1000)
-    if -1000 - LEEWAY_S <= offset_s < LEEWAY_S:
-        assert verify(token, now_s=NOW_S + offset_s) == (KITCHEN, NOW_S + LEEWAY_S)
+    if NOW_S - 1000 - LEEWAY_S <= now_s < NOW_S + LEEWAY_S:
+        assert verify(token, now_s=now_s) == (KITCHEN, NOW_S + LEEWAY_S)
     else:
-        said = refusal(token, now_s=NOW_S + offset_s)
+        said = refusal(token, now_s=now_s)
         assert ("any more (exp)" if offset_s > 0 else "yet (nbf)") in said
+
+
+@pytest.mark.parametrize("iat", [NOW_S - 1e9, NOW_S + 1e9, "yesterday"])
+def test_the_time_at_which_a_token_was_made_means_nothing(iat):
+    assert verify(signed(exp=NOW_S + 1, iat=iat)) == (KITCHEN, NOW_S + 1 + LEEWAY_S)
 
 
 @pytest.mark.parametrize("value", ["1800000600", True, float("nan"), float("inf"), [], 10**400, {}])
