@@ -151,13 +151,13 @@ class TopicUse(Struct, frozen=True):
 
 
 def _may_see(caller: Caller, topic: str) -> bool:
-    return caller.has(Right.READ) or caller.may_publish(topic) or caller.may_consume(topic)
+    return caller.may_publish(topic) or caller.may_consume(topic)
 
 
 TO_PUBLISH: Final = TopicUse("publish to", Caller.may_publish)
 TO_CONSUME: Final = TopicUse("read the records of", Caller.may_consume)
 TO_SEE: Final = TopicUse("see", _may_see)
-"""For callers that may publish to the topic or read its records, or have the right to read the readings."""
+"""For callers that may publish to the topic or read its records: for others it does not exist."""
 
 AuthorizedTopic = NewType("AuthorizedTopic", str)
 """A topic that the caller of a request may use. `authorize_topic` makes it."""

@@ -491,6 +491,7 @@ CALLERS = "".join(
     [
         FULL,
         caller("publisher", 'publish = ["t", "x.*"]'),
+        caller("consumer", 'consume = ["orders"]'),
         caller("reader", "read = true"),
         caller("limited", 'publish = ["*"]', "requests_per_second = 1"),
         caller("nobody"),
@@ -503,13 +504,12 @@ CALLERS = "".join(
     [
         ("full", ["orders", "t"], 200, 200, 200),
         ("publisher", ["t"], 200, 403, 200),
-        ("reader", ["orders", "t"], 200, 200, 403),
+        ("consumer", ["orders"], 403, 200, 403),
+        ("reader", [], 403, 403, 403),
         ("nobody", [], 403, 403, 403),
     ],
 )
-def test_a_caller_sees_what_it_may_publish_to_or_all_that_can_be_read(
-    name, names, of_t, of_orders, publishing
-):
+def test_a_caller_sees_the_topics_that_it_may_publish_to_or_consume(name, names, of_t, of_orders, publishing):
     service = InMemoryService(broker=Cluster(), callers=CALLERS)
 
     def get(target):
