@@ -175,6 +175,18 @@ def test_ids_are_known_in_every_process_whether_or_not_they_are_in_the_index(new
     assert 90 - few_recent < count_of(path, "indexed_identity") <= 90 or few_recent > 90
 
 
+def test_a_transaction_adds_few_ids_to_the_index_however_many_there_are(new_store, path):
+    store = new_store()
+    counts = [0]
+    for start in range(0, 10_000, 500):
+        assert not any(sends(store, *map(str, range(start, start + 500))))
+        counts.append(count_of(path, "indexed_identity"))
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= 750
+    # None falls behind.
+    assert counts[-1] >= 1_500
+    assert all(sends(new_store(), *map(str, range(0, 10_000, 7))))
+
+
 def test_a_process_that_publishes_little_does_not_read_all_that_others_have_published(
     new_store, monkeypatch, path
 ):
