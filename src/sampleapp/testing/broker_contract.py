@@ -495,11 +495,14 @@ class BrokerContract(IdempotencyContract):
         async with self.running() as broker:
             found = await settled(broker, [record(topic, b"%d" % n, key=b"%d" % n) for n in range(20)])
             for number in {metadata.partition for metadata in found}:
-                recorder = Recorder()
+                recorder, last = Recorder(), Recorder()
                 broker.follow(topic=topic, observer=recorder, partition=number)
+                broker.follow(topic=topic, observer=last, partition=number, start=FromEnd(1))
                 expected = [b"%d" % n for n, metadata in enumerate(found) if metadata.partition == number]
                 await recorder.until(len(expected))
                 assert sorted(value or b"" for value in recorder.values()) == sorted(expected)
+                await last.until(1)
+                assert last.values() == recorder.values()[-1:]
 
     async def test_a_following_knows_whether_there_is_what_it_follows(self) -> None:
         topic, other = new_topic(), new_topic()

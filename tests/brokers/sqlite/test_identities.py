@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_twisted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from sampleapp.brokers import IdempotencySettings
 from sampleapp.brokers.sqlite import expiry, identities, publishes, store, writer
@@ -459,3 +462,14 @@ async def test_each_id_is_published_once_where_each_answer_says(small_steps, own
 
 def _with_identity(records):
     return [each for each in records if each.identity is not None]
+
+
+def test_a_stop_while_expired_ids_are_deleted_is_the_end_of_it():
+    clock, running = Clock(), Deferred()
+    store, thread = SimpleNamespace(forget_some=None), SimpleNamespace(run=lambda _: running)
+    deletion = expiry.Expiry(store=store, thread=thread, clock=clock)
+    deletion.start()
+    clock.advance(60)
+    deletion.stop()
+    running.callback(None)
+    assert clock.getDelayedCalls() == []

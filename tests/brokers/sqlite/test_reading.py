@@ -219,3 +219,11 @@ async def test_a_failure_that_nobody_expects_is_logged_and_told_as_an_error_of_r
     kinds = [ZeroDivisionError, CancelledError, ZeroDivisionError]
     assert [failure.type for failure in no_failure_is_lost] == kinds
     no_failure_is_lost.clear()
+
+
+def test_searches_for_a_time_remember_a_bounded_number_of_blocks(monkeypatch):
+    monkeypatch.setattr(reading, "_MOST_BLOCKS", 3)
+    times = reading._LatestTimes()  # noqa: SLF001 -- what it forgets is looked up again, and shows nowhere
+    for block in range(10):
+        times.add("t", block, 0)
+    assert 1 <= sum(times.is_before("t", block, 1) for block in range(10)) <= 3
