@@ -163,6 +163,8 @@ class Connection:
 
     def lose(self) -> None:
         self.is_lost = True
+        # As Twisted's transports do.
+        self.transport.producer = None
         self.channel.connectionLost(Failure(ConnectionDone()))
 
     @property

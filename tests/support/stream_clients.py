@@ -43,7 +43,7 @@ class StreamService:
     def ask(self, query="", **fields):
         """Ask for a stream."""
         names = [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()]
-        request = SimpleNamespace(query=query.encode(), fields=Fields(names))
+        request = SimpleNamespace(query=query.encode(), fields=Fields(names), share=None)
         return self.streams.open(request, "t")
 
     def open(self, query="", **fields):

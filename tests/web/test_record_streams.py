@@ -85,6 +85,7 @@ def test_the_last_id_wins_over_the_query(service, topic, query, fields, first):
         topic.publish(0)
     client = Client(service, query)
     client.connect(**fields)
+    service.run(0.1)
     client.read()
     assert [record["offset"] for record in client.records] == list(range(first, 5))
 
@@ -268,6 +269,7 @@ def test_a_stream_ends_by_itself_after_about_ten_minutes_and_goes_on(service, to
     client.read()
     topic.publish(0, b"meanwhile")
     client.connect()
+    service.run(0.1)
     assert client.read().values == ["meanwhile"]
 
 

@@ -15,6 +15,8 @@ from sampleapp.model import ConsumerRecord
 
 __all__ = ["Audience", "Group", "Listener", "Selection", "View"]
 
+_LARGE: Final = 8 * 1024
+"""Bytes of events above which each listener is asked for room: what it does not take stays in memory."""
 _SKIPPED: Final = b"-"
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -47,6 +49,9 @@ class Listener(Protocol):
     """The number of the first chunk for it; set by the group."""
     position: bytes
     """Where to go on after everything that it was given; set by the group."""
+
+    def has_room(self, event: Any) -> bool:
+        """Return whether it may be given a large event; if not, it is detached before it."""
 
     def receive(self, event: Any, count: int) -> bool:
         """
@@ -163,14 +168,22 @@ class Group:
                 return False
             self._passing = self._chunks.popleft(), iter(list(self._members))
         chunk, listeners = self._passing
+        is_small = chunk is None or len(chunk.event) <= _LARGE
+        hand_over = self._hand_over if is_small else self._hand_over_if_room
         for _ in range(count):
             listener = next(listeners, None)
             if listener is None:
                 self._passing = None
                 return self.has_unsent
             if listener.group is self:
-                self._hand_over(listener, chunk)
+                hand_over(listener, chunk)
         return True
+
+    def _hand_over_if_room(self, listener: Listener, chunk: _Chunk | None) -> None:
+        if chunk is None or listener.joined > chunk.number or listener.has_room(chunk.event):
+            self._hand_over(listener, chunk)
+        else:
+            self._hand_over(listener, None)
 
     def _hand_over(self, listener: Listener, chunk: _Chunk | None) -> None:
         try:

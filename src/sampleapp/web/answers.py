@@ -83,20 +83,34 @@ class Batch(Struct, frozen=True, kw_only=True):
     """
 
 
+class Budget(Protocol):
+    """The part of one client in a budget of memory."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether there is room for so many bytes more."""
+
+    def hold(self, size: int) -> Budget:
+        """Count bytes that are there, until `release` is called on what this returns."""
+
+    def release(self) -> None:
+        """Return everything to the budget."""
+
+
 class Event:
     """
     A part of an answer that is sent piece by piece: one or more whole events, made once for all clients.
 
-    It is immutable. Its framing for HTTP/1.1 is made with it, since most clients need it.
+    Its framing for HTTP/1.1 is made with it, since most clients need it.
     """
 
-    __slots__ = ("_start", "chunk")
+    __slots__ = ("__weakref__", "_held", "_start", "chunk")
 
     def __init__(self, data: bytes) -> None:
         """
         :param data: the bytes of the body; an answer can be ended after them.
         :raise ValueError: they are empty, which would end the answer.
         """
+        self._held: Budget | None = None
         if not data:
             raise ValueError("An event without a byte would end the answer: give at least one byte.")
         size = b"%x\r\n" % len(data)
@@ -106,8 +120,28 @@ class Event:
 
     @property
     def data(self) -> bytes:
-        """The bytes without their framing, as for HTTP/1.0; a copy, so that only one of both is kept."""
-        return self.chunk[self._start : -2]
+        """The bytes without their framing: a copy."""
+        return bytes(self.view)
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes without their framing, as for HTTP/1.0, in the memory of `chunk`."""
+        return memoryview(self.chunk)[self._start : -2]
+
+    @property
+    def is_held(self) -> bool:
+        """True if its memory is counted: a client has not taken all of it."""
+        return self._held is not None
+
+    def hold(self, budget: Budget) -> None:
+        """Count its memory as long as it is there, once for all clients: one has not taken all of it."""
+        if self._held is None:
+            self._held = budget.hold(len(self.chunk))
+
+    def __del__(self) -> None:
+        """Return its memory to the budget."""
+        if self._held is not None:
+            self._held.release()
 
     def __len__(self) -> int:
         """Return the length of `data`, in bytes."""

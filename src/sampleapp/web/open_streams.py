@@ -121,6 +121,8 @@ class OpenStream:
         """
         if not self._is_closed:
             self._is_closed = True
+            # It refers to the source of the stream, which refers to this place.
+            self._on_right_lost = _ignore
             self._streams.remove(self, RIGHT_LOST if self._is_lost else reason)
 
 
@@ -261,6 +263,10 @@ class OpenStreams:
             stream.check()
         except Exception:  # noqa: BLE001 -- whatever it was, the rights of the others are checked
             self._log.failure("A fault in ending a stream whose caller has lost its right")
+
+
+def _ignore(_error: AccessError) -> None:
+    pass
 
 
 def _may_consume(topic: str, caller: Caller) -> bool:

@@ -68,6 +68,8 @@ def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
 
 def _gone(failure: Failure) -> Answer:
     failure.trap(CancelledError)
+    # Its traceback refers to frames that refer to it.
+    failure.cleanFailure()
     return _GONE
 
 

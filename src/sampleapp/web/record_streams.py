@@ -3,15 +3,19 @@ Streams of the records of a topic, as server-sent events (``text/event-stream``)
 
 A stream reads by itself from its position on until it has reached the feed of the topic, and then joins the
 feed: from there on, each event is encoded once for all. A client that does not read as fast as records come
-leaves the feed, and its stream reads by itself when the client can take more. So nothing is kept for it.
+leaves the feed, and its stream reads by itself when the client can take more, and the memory budget has room.
+Streams that read by themselves share what they read, as long as one of them sends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 from twisted.internet.defer import CancelledError, Deferred
@@ -25,13 +29,13 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
 from sampleapp.feeds.events import id_line, record_events
-from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadResult, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.records.place import Place
 from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
-from sampleapp.web.answers import Answer, Event
+from sampleapp.web.answers import Answer, Budget, Event
 from sampleapp.web.event_streams import (
     STREAM_HEADERS,
     EventStream,
@@ -49,9 +53,9 @@ __all__ = ["RecordStreams"]
 
 _HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
 _READS_AT_ONCE: Final = 8
-"""The most streams that read by themselves at one time; the others wait for their turn."""
+"""The most streams that read or encode for themselves at one time; the others wait for their turn."""
 _LONG_READ_S: Final = 0.5
-"""A read gives its turn to others after this time: it probably waits for a broker that is frozen."""
+"""A stream gives its turn to others after this time: it probably waits for a broker that is frozen."""
 _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024
 _MOST_PAGE_BYTES: Final = 256 * 1024
@@ -63,10 +67,23 @@ How often the broker may refuse to read for good, as when the topic was deleted,
 It takes some seconds, in which a topic that is deleted and created again is there again.
 """
 _LITTLE_PAUSES: Final = Backoff(first_s=0.01, max_s=0.5)
+_WITHOUT_ROOM: Final = Backoff(first_s=0.1, max_s=10.0)
+"""Between looks for room in the memory budget."""
 _LOOKS_AHEAD: Final = 7
 """How often a stream that is ahead of the feed waits for it, about a second, before it reads by itself."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class _Page(Event):
+    """The events of some records that were read, and the result of reading them, without the records."""
+
+    __slots__ = ("count", "result")
+
+    def __init__(self, data: bytes, count: int, result: ReadResult) -> None:
+        super().__init__(data)
+        self.count: Final = count
+        self.result: Final = result
 
 
 class _GapData(msgspec.Struct, frozen=True):
@@ -105,6 +122,8 @@ class RecordStreams:
         self.clock: Final = clock
         self.turns: Final = Semaphore(_READS_AT_ONCE)
         self.slices: Final = TimeSlices(clock)
+        self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
+        """What streams that read by themselves are sending, by the place where it begins."""
         self._places: Final = places
 
     def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
@@ -123,7 +142,7 @@ class RecordStreams:
         parameters = read_stream_parameters(request.query, request.fields.all(b"last-event-id"))
         try:
             take_place = partial(self._places.open_records, request, topic)
-            stream = RecordStream(self, topic, parameters, take_place)
+            stream = RecordStream(self, topic, parameters, take_place, budget=request.share)
             try:
                 await stream.prepare(parameters)
             except BaseException:
@@ -142,11 +161,13 @@ class RecordStream(EventStream):
         "_at",
         "_begins_with",
         "_begins_with_count",
+        "_budget",
         "_epoch",
         "_feed",
         "_is_behind",
         "_is_reading",
         "_key",
+        "_needed_bytes",
         "_owner",
         "_page_bytes",
         "_partitions",
@@ -160,10 +181,17 @@ class RecordStream(EventStream):
     _log = Logger()
 
     def __init__(
-        self, owner: RecordStreams, topic: str, parameters: StreamParameters, take_place: TakePlace
+        self,
+        owner: RecordStreams,
+        topic: str,
+        parameters: StreamParameters,
+        take_place: TakePlace,
+        *,
+        budget: Budget | None = None,
     ) -> None:
         """
         :param take_place: see `EventStream`.
+        :param budget: of the memory for what the client has not taken; unlimited by default.
         :raise TooManyStreams: all places are taken.
         :raise AccessError: the caller has too many streams, or has lost its right.
         """
@@ -183,19 +211,23 @@ class RecordStream(EventStream):
         self._is_reading = False
         self._is_behind = False
         self._page_bytes = 2 * _LEAST_PAGE_BYTES
+        self._budget: Final = budget
+        self._needed_bytes = 0
+        """The memory for the next page, if it was read already and there was no room for its events."""
         self.group: Group | None = None
         self.joined = 0
         self.position = b""
 
     async def prepare(self, parameters: StreamParameters) -> None:
         """
-        Read the first records, so that the answer can have a status.
+        Look up where the stream begins, so that the answer can have a status.
 
         :raise SampleAppError: the stream cannot begin.
         """
         place = self._at
         assert place is not None  # noqa: S101 -- for mypy: it has just been made
-        result = await self._read(place, 0 if parameters.start == FromEnd(0) else _PAGE_RECORDS)
+        async with self._turn():
+            result = await self._read(place, limit=0)
         if not parameters.resumes:
             place.require_all(result)
         place.require_partition(result, source=parameters.source)
@@ -204,6 +236,7 @@ class RecordStream(EventStream):
             first = View(place.before(result), self._selection(place, result.topic_id)).position
         else:
             first = self._view(place).position
+        # A gap or a reset, if there is one.
         events, self._begins_with_count = self._take(place, result)
         if max(len(first), len(self._view(place).position)) > LONGEST_POSITION:
             raise InvalidParameters([Fault("/partition", f"A position of this topic {PositionTooLong()}.")])
@@ -239,6 +272,10 @@ class RecordStream(EventStream):
         self._set_behind(is_behind=False)
 
     # `sampleapp.feeds.Listener`
+
+    def has_room(self, event: Event) -> bool:
+        """Return whether the memory budget has room for a large event if the client does not take it."""
+        return self._budget is None or event.is_held or self._budget.has_room(len(event))
 
     def receive(self, event: Event, count: int) -> bool:
         """Send events of the feed. If the client does not read them in time, read by itself from then on."""
@@ -281,7 +318,7 @@ class RecordStream(EventStream):
 
     async def _read_until_joined(self) -> None:
         try:
-            failures = looks = empty = 0
+            failures = looks = empty = waits = 0
             while self.can_write and self._at is not None:
                 place = self._at
                 found = self._join(place)
@@ -292,7 +329,7 @@ class RecordStream(EventStream):
                     await self._pause(_LITTLE_PAUSES.delay_s(looks))
                     continue
                 try:
-                    result = await self._read(place, _PAGE_RECORDS)
+                    is_read = await self._send_page(place)
                 except SampleAppError as error:
                     failures += 1
                     if failures > _MOST_REFUSALS and not is_temporary(error):
@@ -301,16 +338,18 @@ class RecordStream(EventStream):
                         return
                     await self._pause(_RETRY.delay_s(failures))
                     continue
-                failures = 0
-                await self._wait(self._owner.slices.next())
-                looks = 0
-                if await self._send(place, result):
-                    empty = 0
+                failures = looks = 0
+                if not is_read:
+                    waits += 1
+                    await self._pause(_WITHOUT_ROOM.delay_s(waits))
                     continue
-                # The feed was made during the read, or it is that of the former topic still: the latter is
-                # noticed in some seconds.
-                empty += 1
-                await self._pause(_LITTLE_PAUSES.delay_s(empty))
+                waits = 0
+                await self._wait_for_client()
+                empty = 0 if place is not self._at else empty + 1
+                if empty:
+                    # The feed was made during the read, or it is that of the former topic still: the latter
+                    # is noticed in some seconds.
+                    await self._pause(_LITTLE_PAUSES.delay_s(empty))
         finally:
             self._is_reading = False
 
@@ -321,6 +360,9 @@ class RecordStream(EventStream):
             return Joining.BEHIND
         selection = self._selection(place, place.topic_id)
         found, missed = feed.join(self, place.offsets, selection)
+        if missed and not self._has_room():
+            feed.leave(self)
+            return Joining.BEHIND
         if found is Joining.JOINED:
             view = View(place.offsets, selection)
             self._at = None
@@ -330,19 +372,58 @@ class RecordStream(EventStream):
                 feed.leave(self)
         return found
 
-    async def _send(self, place: Place, result: ReadResult) -> bool:
-        """:return: false if the result has nothing new."""
+    def _has_room(self) -> bool:
+        return self._budget is None or self._budget.has_room(max(self._page_bytes, self._needed_bytes))
+
+    async def _send_page(self, place: Place) -> bool:
+        """
+        Send the next records, and move on. The place itself is left as it is.
+
+        :return: false if the memory budget has no room for them.
+        """
+        pages, name = self._owner.pages, self._name_of_page(place)
+        page = pages.get(name)
+        if page is None:
+            async with self._turn():
+                # Another stream may have read it in the meantime.
+                page = pages.get(name)
+                if page is None:
+                    return await self._read_page(place, name)
+        after = copy(place)
+        after.advance(page.result)
+        self._send(page, after)
+        return True
+
+    async def _read_page(self, place: Place, name: Hashable) -> bool:
+        if not self._has_room():
+            return False
+        result = await self._read(place, limit=_PAGE_RECORDS)
         if not self.can_write:
             return True
-        before = place.offsets
-        events, count = self._take(place, result)
-        if events:
-            if self.write(Event(events), count):
-                await self._wait_for_client()
-        elif before != place.offsets:
-            # Records with other keys: look at more of them at once.
-            self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
-        return bool(events) or before != place.offsets
+        await self._wait(self._owner.slices.next())
+        after = copy(place)
+        events, count = self._take(after, result)
+        if not events:
+            if after.offsets != place.offsets:
+                self._at = after
+            return True
+        page = _Page(events, count, msgspec.structs.replace(result, records=()))
+        if self._budget is not None and not self._budget.has_room(len(page)):
+            self._needed_bytes = len(page)
+            return False
+        if place.topic_id not in {"", "_"} and place.problem(result) is None and not result.gone:
+            self._owner.pages[name] = page
+        self._send(page, after)
+        return True
+
+    def _send(self, page: _Page, after: Place) -> None:
+        self._needed_bytes = 0
+        self._at = after
+        self.write(page, page.count)
+
+    def _name_of_page(self, place: Place) -> Hashable:
+        offsets = tuple(sorted(place.offsets.items()))
+        return self._topic, place.topic_id, offsets, place.partitions, place.skipped, self._key
 
     async def _wait_for_client(self) -> None:
         """Read nothing more for a client that has not taken the last page yet."""
@@ -353,21 +434,25 @@ class RecordStream(EventStream):
         if pauses > 1:
             self._page_bytes = _LEAST_PAGE_BYTES
         else:
+            # If the records had other keys: look at more of them at once.
             self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
 
-    async def _read(self, place: Place, limit: int) -> ReadResult:
-        owner = self._owner
-        epoch = owner.feeds.epoch(self._topic)
-        await self._wait(owner.turns.acquire())
-        turn = owner.clock.callLater(_LONG_READ_S, owner.turns.release)
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        turns = self._owner.turns
+        await self._wait(turns.acquire())
+        turn = self._owner.clock.callLater(_LONG_READ_S, turns.release)
         try:
-            result: ReadResult = await self._wait(
-                owner.reads.read_on(place, limit=limit, max_bytes=self._page_bytes)
-            )
+            yield
         finally:
             if turn.active():
                 turn.cancel()
-                owner.turns.release()
+                turns.release()
+
+    async def _read(self, place: Place, *, limit: int) -> ReadResult:
+        epoch = self._owner.feeds.epoch(self._topic)
+        # Not cancelled with the stream: it takes its turn until it ends, however often clients come and go.
+        result = await self._owner.reads.read_on(place, limit=limit, max_bytes=self._page_bytes)
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch
         return result
@@ -424,7 +509,10 @@ class RecordStream(EventStream):
             self._waiting = None
 
     def _failed(self, failure: Failure) -> None:
-        if failure.check(CancelledError) is None:
+        if failure.check(CancelledError) is not None:
+            # Its traceback refers to frames that refer to it.
+            failure.cleanFailure()
+        else:
             self._log.failure("A fault in a stream of records; its connection was cut", failure=failure)
             self.abort("fault")
 

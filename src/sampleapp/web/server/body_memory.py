@@ -46,7 +46,7 @@ class BodyMemory:
         """
         self.limit = limit
         self.reserved = 0
-        """The memory of all requests together, in bytes: never more than the limit."""
+        """The memory of all requests and streams together, in bytes."""
         self._of_owners: dict[Owner, int] = {}
         """The part of it of each owner that has any."""
         self._count_refusal = count_refusal
@@ -78,6 +78,17 @@ class BodyMemory:
         if is_owner_over and owner is not Unverified.SENDERS:
             raise BodyMemoryOfCallerFull(most_of_owner)
         raise BodyMemoryFull(self.limit)
+
+    def has_room(self, owner: Owner, size: int) -> bool:
+        """
+        Return whether a stream may have more memory now: streams leave half of it to requests.
+
+        :param size: in bytes; more than an eighth of the limit counts as an eighth, so that it fits once.
+        """
+        most = self.limit // 2
+        size = min(size, most // 4)
+        is_owner_over = owner != "" and self._of_owners.get(owner, 0) + size > most // 2
+        return not is_owner_over and self.reserved + size <= most
 
     def add(self, owner: Owner, more: int) -> None:
         """
@@ -145,6 +156,26 @@ class Share:
         self.release()
         self.owner = owner
         self.resize(size)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a stream may have more, in bytes; see `BodyMemory.has_room`."""
+        return self._memory.has_room(self.owner, size)
+
+    def hold(self, size: int) -> Share:
+        """
+        Count bytes that are there already, also beyond the limit.
+
+        :return: a share of the same owner, which has only these.
+        """
+        held = Share(self._memory)
+        held.owner = self.owner
+        held.count(size)
+        return held
+
+    def count(self, size: int) -> None:
+        """Set the memory as `resize` does, also beyond the limit: the bytes are there already."""
+        self._memory.add(self.owner, size - self.size)
+        self.size = size
 
     def release(self) -> None:
         """Return the whole share to the budget."""

@@ -206,6 +206,7 @@ class HTTPConnection(TwistedProtocol):
             self._reader.end()
             self._writer.end()
         finally:
+            self._deadlines.stream = None
             self._server.remove_connection(self)
             if self._cancel is not None:
                 self._cancel()
@@ -418,7 +419,9 @@ class HTTPConnection(TwistedProtocol):
             server.streams.drop(exchange, answer, "fault")
             raise
         self._share.release()
-        stream = self._stream = AnswerStream(self, writer, exchange, answer, source, is_chunked=is_chunked)
+        stream = self._stream = AnswerStream(
+            self, writer, exchange, answer, source, is_chunked=is_chunked, share=self._share
+        )
         server.streams.add(stream)
         self._deadlines.start_streaming(stream, server.seconds())
         if stream.begin(start, is_draining=server.is_draining):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from twisted.logger import Logger
 
 from sampleapp.web.answers import Answer, Event, Source
+from sampleapp.web.server.body_memory import Share
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.writer import LARGEST_PIECE, AnswerWriter
 
@@ -54,12 +55,13 @@ class AnswerStream:
     """
     A `sampleapp.web.answers.Sink`: sends events at once while the socket takes them.
 
-    Further events wait in a queue. Each is in memory once, for however many clients.
+    Further events wait in a queue. Each is in memory, and in the memory budget, once for all clients.
     """
 
     __slots__ = (
         "_handed",
         "_has_finished",
+        "_held",
         "_is_beginning",
         "_is_chunked",
         "_is_source_waiting",
@@ -67,6 +69,7 @@ class AnswerStream:
         "_owner",
         "_queue",
         "_send",
+        "_share",
         "_source",
         "_writer",
         "_written",
@@ -84,9 +87,14 @@ class AnswerStream:
         source: Source,
         *,
         is_chunked: bool,
+        share: Share,
     ) -> None:
-        """:param is_chunked: frame events as chunks; otherwise the end of the connection ends the body."""
+        """
+        :param is_chunked: frame events as chunks; otherwise the end of the connection ends the body.
+        :param share: of the client in the memory budget; counts what it has not taken.
+        """
         self._owner = owner
+        self._share = share
         self._writer = writer
         self._source: Source | None = source
         self._is_chunked = is_chunked
@@ -96,8 +104,10 @@ class AnswerStream:
         self._written = 0
         self._handed = 0
         # The unsent bytes, from `_offset` in the first piece on; None if there are none.
-        self._queue: deque[bytes] | None = None
+        self._queue: deque[bytes | memoryview] | None = None
         self._offset = 0
+        # Their bytes are those in the queue.
+        self._held: list[Event] = []
         # None while bytes that are sent now would overtake others.
         self._send: Callable[[bytes], int] | None = writer.direct_send
         self._is_source_waiting = False
@@ -160,7 +170,7 @@ class AnswerStream:
 
     def write(self, event: Event) -> bool:
         """Send an event; see `sampleapp.web.answers.Sink.write`."""
-        return self._write(event.chunk if self._is_chunked else event.data)
+        return self._write(event.chunk if self._is_chunked else event.view, event)
 
     def finish(self, reason: str) -> None:
         """End the answer properly; see `sampleapp.web.answers.Sink.finish`."""
@@ -188,20 +198,20 @@ class AnswerStream:
 
     # Writing.
 
-    def _write(self, data: bytes) -> bool:
+    def _write(self, data: bytes | memoryview, event: Event | None = None) -> bool:
         self._written += len(data)
         send = self._send
         if send is None:
-            return self._write_later(data, 0)
+            return self._write_later(data, 0, event)
         # Giving the bytes to the transport, and waiting for the reactor, costs about twice as much.
         try:
-            sent = send(data)
+            sent = send(data)  # type: ignore[arg-type] # sockets take any buffer
         except OSError:
             # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
             sent = 0
-        return sent == len(data) or self._write_later(data, sent)
+        return sent == len(data) or self._write_later(data, sent, event)
 
-    def _write_later(self, data: bytes, offset: int) -> bool:
+    def _write_later(self, data: bytes | memoryview, offset: int, event: Event | None) -> bool:
         if self._source is None:
             self._written -= len(data)
             return False
@@ -209,14 +219,17 @@ class AnswerStream:
         if queue is not None:
             queue.append(data)
             self.unsent += len(data)
-        elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(data):
+        elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(bytes(data)):
             self._queue_first(data, offset)
-        if self.unsent <= MAX_UNSENT:
+        if event is not None and self._queue is not None:
+            event.hold(self._share)
+            self._held.append(event)
+        if self.unsent <= MAX_UNSENT and self._share.has_room(0):
             return True
         self._is_source_waiting = True
         return False
 
-    def _queue_first(self, data: bytes, offset: int) -> None:
+    def _queue_first(self, data: bytes | memoryview, offset: int) -> None:
         self._queue = deque((data,))
         self._offset = offset
         self._send = None
@@ -234,20 +247,24 @@ class AnswerStream:
         queue = self._queue
         if not queue:
             self._queue = None
+            self._held = []
+            self._share.release()
             if self._source is not None:
                 self._send = self._writer.socket_send
             raise StopIteration
         piece = self._next_piece(queue)
         self._handed = len(piece)
+        # The transport has a copy.
+        self._share.count(len(piece))
         return piece
 
-    def _next_piece(self, queue: deque[bytes]) -> bytes:
+    def _next_piece(self, queue: deque[bytes | memoryview]) -> bytes:
         start = self._offset
         first = queue[0]
         left = len(first) - start
         if left > LARGEST_PIECE:
             self._offset = stop = start + LARGEST_PIECE
-            return first[start:stop]
+            return bytes(first[start:stop])
         self._offset = 0
         pieces = [queue.popleft()[start:]]
         while queue and left + len(queue[0]) <= LARGEST_PIECE:

@@ -175,8 +175,9 @@ class AnswerWriter:
             self._transport.unregisterProducer()
 
     def end(self) -> None:
-        """Drop the rest of the answer: the connection is lost."""
+        """Drop the rest of the answer, and the connection, which refers to this writer: it is lost."""
         self._pieces = None
+        self._on_written = _do_nothing
 
     def is_unread(self, threshold: int = 0) -> bool:
         """Return whether more bytes than the threshold are known to be unacknowledged by the client."""
@@ -248,6 +249,10 @@ class AnswerWriter:
         if self.is_plain:
             self._transport.unregisterProducer()
         return True
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def is_plain_socket(transport: Any) -> bool:
