@@ -127,13 +127,14 @@ def sampleapp(
     readings: bool = True,
     options: Sequence[str] = (),
     twistd: Sequence[str] = (),
+    path: str = "",
 ) -> Iterator[Server]:
-    """The service as an operator starts it, with a hundred readings."""
+    """The service as an operator starts it, with a hundred readings; for ``path`` see `Server`."""
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         command = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", *twistd, "sampleapp"]
         listen = ["--listen", f"tcp:{port}:interface=127.0.0.1"] + (["--broker", broker] if broker else [])
-        server = Server([*prefix, *command, *listen, *options], port=port, directory=directory)
+        server = Server([*prefix, *command, *listen, *options], port=port, directory=directory, path=path)
         try:
             for key, value in READINGS.items() if readings else ():
                 status, answer = server.publish(topic="readings", key=key, content=str(value))

@@ -143,8 +143,8 @@ GROUPS: Final = (
                 name="max-body-memory",
                 value="BYTES",
                 default=str(_LIMITS.max_body_memory),
-                help="Maximum memory for request bodies that have arrived, their unpublished records, and unread "
-                "pages; a request that needs more gets 503, a caller above half 429.",
+                help="Maximum memory for request bodies that have arrived, their unpublished records, and "
+                "unread pages; a request that needs more gets 503, a caller above half 429.",
             ),
             Option(
                 name="max-connections",
