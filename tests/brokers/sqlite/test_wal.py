@@ -310,15 +310,23 @@ def test_after_another_program_has_written_the_records_of_a_deleted_wal_are_copi
     assert sorted(values(path)) == list(range(1, 10))
 
 
-def test_a_wal_that_is_deleted_during_a_transaction_makes_its_outcome_unknown(path, store, monkeypatch):
+def zeroed_header(path, _):
+    with wal(path).open("r+b") as file:
+        file.write(bytes(32))
+
+
+@pytest.mark.parametrize("tamper", [deleted, zeroed_header])
+def test_a_wal_that_is_deleted_during_a_transaction_makes_its_outcome_unknown(
+    path, store, monkeypatch, tamper
+):
     check = WriteAheadLog.require_intact
 
-    def then_delete(*arguments, **options):
+    def then_tamper(*arguments, **options):
         check(*arguments, **options)
         monkeypatch.undo()
-        wal(path).unlink()
+        tamper(path, None)
 
-    monkeypatch.setattr(WriteAheadLog, "require_intact", then_delete)
+    monkeypatch.setattr(WriteAheadLog, "require_intact", then_tamper)
     with pytest.raises(StoreError) as caught:
         append(store, 1)
     assert caught.value.publish_error().possibly_published
