@@ -11,7 +11,6 @@ import gc
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.testing import MemoryReactorClock
-from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
@@ -21,6 +20,7 @@ from tests.support.executable_memory import refused_start
 from tests.support.in_memory import Connection, request_bytes
 from tests.support.issuer import ISSUER, jwk, jwks
 from tests.support.logs import logged_lines
+from tests.support.threads import ReactorWithThreads
 
 
 def started(*listen, **config):
@@ -88,37 +88,6 @@ audience = "sampleapp"
 jwks = "keys.json"
 caller_claim = "sub"
 """
-
-
-class Threads:
-    """A pool of threads whose work is done when the test says so."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def callInThreadWithCallback(self, on_result, work, *arguments):
-        self.waiting.append((on_result, work, arguments))
-
-    def do_one(self):
-        on_result, work, arguments = self.waiting.pop(0)
-        try:
-            result = work(*arguments)
-        except Exception:  # noqa: BLE001 -- as Twisted's pool does it
-            on_result(False, Failure())  # noqa: FBT003 -- Twisted's argument
-        else:
-            on_result(True, result)  # noqa: FBT003 -- as above
-
-
-class ReactorWithThreads(MemoryReactorClock):
-    def __init__(self):
-        super().__init__()
-        self.threads = Threads()
-
-    def getThreadPool(self):
-        return self.threads
-
-    def callFromThread(self, call, *arguments):
-        call(*arguments)
 
 
 class ServiceWithFile:

@@ -269,7 +269,7 @@ class InMemoryService:
             get_reasons=lambda: self.reasons,
             **({} if gate is None else {"may_see_reasons": gate.knows}),
         )
-        self.documentation = Documentation(read=lambda read_files: succeed(read_files()), clock=self.clock)
+        self.documentation = Documentation(run=lambda function: succeed(function()), clock=self.clock)
         self.table = self.front_door.table(
             (self.probes.routes, self.probes), (self.documentation.routes, self.documentation), *others
         )

@@ -173,8 +173,8 @@ def test_the_description_links_to_the_manual_if_the_distribution_names_one(monke
 def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     reads = []
     service = InMemoryService()
-    read = service.documentation._read  # noqa: SLF001 -- nothing else tells that a file is read
-    service.documentation._read = lambda function: reads.append(function) or read(function)  # noqa: SLF001
+    read = service.documentation._run  # noqa: SLF001 -- nothing else tells that a file is read
+    service.documentation._run = lambda function: reads.append(function) or read(function)  # noqa: SLF001
     assert reads == []
     targets = page_of(service).loaded
     for target in targets:
@@ -190,10 +190,26 @@ def test_files_are_read_when_they_are_asked_for_and_forgotten_after_a_minute():
     assert len(reads) == 2
 
 
+def test_the_openapi_document_is_made_once_and_not_in_a_turn_of_the_reactor():
+    service = InMemoryService()
+    run, functions = Deferred(), []
+    service.documentation._run = lambda function: functions.append(function) or run  # noqa: SLF001 -- see above
+    connections = [service.connect() for _ in range(3)]
+    for connection in connections:
+        connection.send(request_bytes("GET", "/openapi.json"))
+        assert connection.sent == b""
+    (make,) = functions
+    run.callback(make())
+    for connection in connections:
+        (response,) = connection.responses(["GET"])
+        assert json.loads(response.body)["openapi"].startswith("3.1")
+    assert service.request("GET", "/openapi.json").body == response.body
+
+
 def test_many_requests_that_wait_for_the_same_files_are_all_answered():
     service = InMemoryService()
     reading = Deferred()
-    service.documentation._read = lambda _: reading  # noqa: SLF001 -- nothing else delays it
+    service.documentation._run = lambda _: reading  # noqa: SLF001 -- nothing else delays it
     connections = [service.connect() for _ in range(1000)]
     for connection in connections:
         connection.send(request_bytes("GET", "/docs"))

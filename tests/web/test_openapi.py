@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp import errors
 from sampleapp.access import IssuerKeysNotKnown, Right
@@ -34,6 +33,7 @@ from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes
 from tests.support.openapi import Described
 from tests.support.planned_outcomes import STORED, Plan, PlannedBroker
+from tests.support.threads import ReactorWithThreads
 from tests.web.http import JSON, MESSAGE, NDJSON, chunked, raw
 
 
@@ -89,11 +89,12 @@ def test_the_document_is_openapi_3_1(described):
 
 
 def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other():
-    reactor = MemoryReactorClock()
+    reactor = ReactorWithThreads()
     build(Config(broker="memory:", is_open_to_everybody=True), reactor=reactor).privilegedStartService()
     ((_, server, *_),) = reactor.tcpServers
     connection = Connection(server)
     connection.send(request_bytes("GET", "/openapi.json"))
+    reactor.threads.do_one()
     (response,) = connection.responses(["GET"])
     served = {
         (method, re.sub("<(?:[a-z]+:)?(.*?)>", r"{\1}", rule.rule))
@@ -638,10 +639,11 @@ def test_client_certificates_are_described_where_an_endpoint_asks_for_them(tmp_p
         listen=("tcp:8080", f"{endpoint}:clientCA={authority.certificate}" if asks else endpoint),
         callers=str(tmp_path / "callers.toml"),
     )
-    reactor = MemoryReactorClock()
+    reactor = ReactorWithThreads()
     build(config, reactor=reactor).privilegedStartService()
     connection = Connection(reactor.tcpServers[0][1])
     connection.send(request_bytes("GET", "/openapi.json"))
+    reactor.threads.do_one()
     (response,) = connection.responses(["GET"])
     described = Described(json.loads(response.body))
     OpenAPIV31SpecValidator(described.document).validate()
@@ -683,11 +685,13 @@ def test_hsts_is_described_only_where_it_is_sent(tmp_path, listen, has_hsts):
         has_hsts=has_hsts,
         limits=Limits(kept_for_admin=9),
     )
-    reactor = MemoryReactorClock()
+    reactor = ReactorWithThreads()
     build(config, reactor=reactor).privilegedStartService()
     for _, factory, *_ in reactor.tcpServers:
         connection = Connection(getattr(factory, "wrappedFactory", factory))
         connection.send(request_bytes("GET", "/openapi.json"))
+        if reactor.threads.waiting:
+            reactor.threads.do_one()
         (response,) = connection.responses(["GET"])
         assert "Strict-Transport-Security" not in json.loads(response.body)["components"]["headers"]
 

@@ -46,7 +46,7 @@ FIELDS = (
     *("Sec-Fetch-Site", "Stripe-Signature", "traceparent", "tracestate", "Transfer-Encoding", "X-Request-Id"),
     *("ce-id", "ce-a", "x", "Access-Control-Request-Headers", "webhook-signature"),
 )
-TARGETS = ("/", "/messages", "/topics/t", "/topics/t/records", "/topics", "/hooks/h", "/metrics")
+TARGETS = ("/", "/messages", "/topics/t", "/topics/t/records", "/topics", "/hooks/h", "/docs", "/metrics")
 TOKENS = (
     *(
         "a",

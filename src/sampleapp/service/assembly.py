@@ -276,7 +276,7 @@ def _host_rule(config: Config) -> HostRule | None:
 
 
 def _documentation(reactor: Any) -> Documentation:
-    """Create a documentation that reads its files in a thread."""
+    """Create a documentation that makes in a thread what it serves."""
     return Documentation(
-        read=lambda read_files: deferToThreadPool(reactor, reactor.getThreadPool(), read_files), clock=reactor
+        run=lambda function: deferToThreadPool(reactor, reactor.getThreadPool(), function), clock=reactor
     )

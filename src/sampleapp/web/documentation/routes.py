@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.metadata import metadata
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
@@ -26,16 +27,16 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
-from sampleapp.web.documentation.files import PAGE, READINGS_PAGE, File, read_files
+from sampleapp.web.documentation.files import PAGE, READINGS_PAGE, read_files
 from sampleapp.web.preconditions import none_match_fails
 from sampleapp.web.request_errors import PathNotFound
 from sampleapp.web.routing import Routes, RouteTable
 from sampleapp.web.server import Request
 
-__all__ = ["Documentation", "ReadFiles"]
+__all__ = ["Documentation", "Run"]
 
-ReadFiles: TypeAlias = Callable[[Callable[[], Mapping[str, File]]], "Deferred[Mapping[str, File]]"]
-"""Calls a function that reads files without blocking the reactor, such as in a thread."""
+Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
+"""Calls a function that takes long without blocking the reactor, such as in a thread."""
 
 _KEPT_S: Final = 60.0
 """The files, nearly two megabytes, are cached for this time after the last request, in seconds."""
@@ -153,9 +154,9 @@ class Documentation:
 
     routes = Routes()
 
-    def __init__(self, *, read: ReadFiles, clock: IReactorTime) -> None:
+    def __init__(self, *, run: Run, clock: IReactorTime) -> None:
         """
-        :param read: reads the files without blocking.
+        :param run: reads the files, and generates the OpenAPI document, without blocking.
         :param clock: expires the cached files.
         """
         self._shown: RouteTable | None = None
@@ -163,11 +164,11 @@ class Documentation:
         self._is_for_other_sites = False
         self._has_hsts = False
         self._has_host_rule = False
-        self._read = read
+        self._run = run
         self._clock = clock
         self._openapi: _Unchanging | None = None
         self._files: Mapping[str, _Unchanging] | None = None
-        self._reading = Semaphore(1)
+        self._making = Semaphore(1)
         self._forgetting: IDelayedCall | None = None
 
     def show(
@@ -195,26 +196,36 @@ class Documentation:
         self._has_host_rule = has_host_rule
 
     @routes.route("/openapi.json", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_OPENAPI)
-    def openapi(self, request: Request) -> Answer:
+    def openapi(self, request: Request) -> Deferred[Answer]:
         """Serve the OpenAPI document."""
+        return Deferred.fromCoroutine(self._answer_openapi(request))
+
+    async def _answer_openapi(self, request: Request) -> Answer:
         if self._shown is None:
             raise PathNotFound
-        if self._openapi is None:
-            # Imported late, since most processes never need it.
-            from sampleapp.web.openapi import openapi_document
+        await self._making.acquire()
+        try:
+            if self._openapi is None:
+                self._openapi = await self._run(partial(self._made_openapi, self._shown))
+            return self._openapi.answer(request)
+        finally:
+            self._making.release()
 
-            document = openapi_document(
-                self._shown.routes,
-                version=__version__,
-                manual=_manual(),
-                is_guarded=self._shown.is_guarded,
-                takes_certificates=self._takes_certificates,
-                is_for_other_sites=self._is_for_other_sites,
-                has_hsts=self._has_hsts,
-                has_host_rule=self._has_host_rule,
-            )
-            self._openapi = _Unchanging(json_line(document), b"application/json")
-        return self._openapi.answer(request)
+    def _made_openapi(self, table: RouteTable) -> _Unchanging:
+        # Imported late, since most processes never need it.
+        from sampleapp.web.openapi import openapi_document
+
+        document = openapi_document(
+            table.routes,
+            version=__version__,
+            manual=_manual(),
+            is_guarded=table.is_guarded,
+            takes_certificates=self._takes_certificates,
+            is_for_other_sites=self._is_for_other_sites,
+            has_hsts=self._has_hsts,
+            has_host_rule=self._has_host_rule,
+        )
+        return _Unchanging(json_line(document), b"application/json")
 
     @routes.route("/docs", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_DOCS)
     def page(self, request: Request) -> Deferred[Answer]:
@@ -242,10 +253,10 @@ class Documentation:
         return files[name].answer(request)
 
     async def _all_files(self) -> Mapping[str, _Unchanging]:
-        await self._reading.acquire()
+        await self._making.acquire()
         try:
             if self._files is None:
-                read = await self._read(read_files)
+                read = await self._run(read_files)
                 self._files = {
                     name: _Unchanging(
                         file.body,
@@ -256,7 +267,7 @@ class Documentation:
                     for name, file in read.items()
                 }
         finally:
-            self._reading.release()
+            self._making.release()
         self._forget_later()
         return self._files
 
