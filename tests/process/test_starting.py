@@ -102,6 +102,27 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(attempts, number):
     assert not (directory / "twistd.pid").exists()
 
 
+@pytest.fixture(params=["refuses", "accepts and is silent", "has no address", "is silent in its handshake"])
+def unreachable_broker(request):
+    """A URL of Kafka, where no Kafka will ever answer."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        if "silent" in request.param:
+            # The system accepts connections; the test never reads from them.
+            bound.listen()
+        host = "no-such-host.invalid" if request.param == "has no address" else "127.0.0.1"
+        scheme = "kafka+tls" if "handshake" in request.param else "kafka"
+        yield f"{scheme}://{host}:{bound.getsockname()[1]}?delivery_timeout=86400"
+
+
+def test_a_record_that_comes_at_once_is_refused_when_kafka_was_never_reached(start, unreachable_broker):
+    service = start(broker=unreachable_broker)
+    with closing(connect(service)) as connection:
+        # Kafka counts as unreachable after 5 s; without that, this would wait for a day.
+        status, answer = publish(connection, "1")
+    assert (status, answer["type"]) == (503, "urn:sampleapp:problem:broker-unavailable")
+
+
 def test_twistd_lists_it_and_its_help_teaches(installed, tmp_path):
     assert "sampleapp" in run(["--help"], installed, tmp_path).stdout
     helped = run(["sampleapp", "--help"], installed, tmp_path)

@@ -25,6 +25,7 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     Pending,
     ShortenedDeadlines,
     State,
+    is_late,
     take_late,
 )
 from sampleapp.brokers.kafka.producer.results import (
@@ -463,7 +464,7 @@ class Accumulator:
 
     def shorten_deadlines(self, wait_s: float, *, reason: FailureReason) -> None:
         """
-        Shorten the deadlines of records that are accepted from now on, until `restore_deadlines`.
+        Shorten the deadlines of records that wait, now or later, until `restore_deadlines`.
 
         A record that has been sent keeps its whole time.
 
@@ -490,7 +491,7 @@ class Accumulator:
         late_queues: list[PartitionQueue] = []
         for topic in list(self.unknown.values()):
             late = take_late(topic.waiting, now_s, shortened)
-            late_checks = [check for check in topic.checks if _is_late(check.deadline_s, now_s, shortened)]
+            late_checks = [check for check in topic.checks if is_late(check.deadline_s, now_s, shortened)]
             if late or late_checks:
                 topic.held -= sum(pending.size for pending in late)
                 topic.checks = [check for check in topic.checks if check not in late_checks]
@@ -522,12 +523,6 @@ class Accumulator:
         if queue.state is State.IDLE or queue.state is State.CLOSED:
             self._active.pop(queue, None)
         return expired is not None
-
-
-def _is_late(deadline_s: float, now_s: float, shortened: ShortenedDeadlines | None) -> bool:
-    if shortened is not None and deadline_s >= shortened.from_deadline_s:
-        deadline_s -= shortened.earlier_s
-    return deadline_s <= now_s
 
 
 def _answer_with(records: Iterable[Pending], error: PublishError) -> None:

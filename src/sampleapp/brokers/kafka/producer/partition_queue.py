@@ -45,7 +45,6 @@ the last batches as it did the first time, and refuses everything else. Four rul
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Mapping
 from enum import Enum
@@ -289,12 +288,16 @@ class Batch(Struct):
 
 
 class ShortenedDeadlines(Struct, frozen=True):
-    """Earlier deadlines for new records that are not sent, while no broker can be reached."""
+    """Earlier deadlines for records that are not sent, while no broker can be reached."""
 
     from_deadline_s: float
-    """Deadlines from this one on are earlier, in seconds of the reactor's clock."""
+    """The deadline of a record accepted when the outage was noticed, in seconds of the reactor's clock."""
     earlier_s: float
-    """The difference, in seconds."""
+    """The seconds by which later deadlines are earlier; no earlier deadline is later than that one."""
+
+    def of(self, deadline_s: float) -> float:
+        """Return the deadline of a record that is not sent, which increases with its own."""
+        return min(deadline_s, max(deadline_s, self.from_deadline_s) - self.earlier_s)
 
 
 class Expired(Struct, frozen=True):
@@ -325,21 +328,14 @@ def take_late(waiting: deque[Pending], now_s: float, shortened: ShortenedDeadlin
     :param now_s: the time of the reactor's clock, in seconds.
     """
     late = []
-    while waiting and waiting[0].deadline_s <= now_s:
+    while waiting and is_late(waiting[0].deadline_s, now_s, shortened):
         late.append(waiting.popleft())
-    if shortened is not None and waiting and waiting[-1].deadline_s >= shortened.from_deadline_s:
-        # In front of them there may be records from before the outage, which keep their whole time.
-        first = bisect_left(waiting, shortened.from_deadline_s, key=_deadline_s)
-        end = bisect_right(waiting, now_s + shortened.earlier_s, lo=first, key=_deadline_s)
-        if end > first:
-            waiting.rotate(-first)
-            late += [waiting.popleft() for _ in range(end - first)]
-            waiting.rotate(first)
     return late
 
 
-def _deadline_s(pending: Pending) -> float:
-    return pending.deadline_s
+def is_late(deadline_s: float, now_s: float, shortened: ShortenedDeadlines | None) -> bool:
+    """Return whether the deadline of a record or check that is not sent has passed."""
+    return (deadline_s if shortened is None else shortened.of(deadline_s)) <= now_s
 
 
 class PartitionQueue:

@@ -204,8 +204,8 @@ class Producer:
         """
         Note that no broker can be reached.
 
-        Records that are accepted from now on, and are not sent within 1.5 s, fail with `BrokerUnavailable`.
-        Records that were accepted before, and records that have been sent, keep their whole time.
+        Records that are not sent within 1.5 s from now on, or from when they are accepted, fail with
+        `BrokerUnavailable`. Records that have been sent keep their whole time.
 
         :param reason: the reason to give for records that no attempt was made for.
         """
