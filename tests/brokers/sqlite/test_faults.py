@@ -50,6 +50,24 @@ def test_only_a_commit_that_cannot_have_been_written_is_known_not_to_be_stored(m
     assert isinstance(at_commit, BrokerUnavailable if surely_not else OutcomeUnknown)
 
 
+@pytest.mark.parametrize(
+    ("extended", "is_certain"),
+    [
+        *((sqlite_code, True) for sqlite_code in (13, 5, 517, 6, 8, 1032, 778)),
+        # Read, short read, fsync, fsync of the directory, truncate, unlock, memory, and the shared memory.
+        *((10 | n << 8, False) for n in (1, 2, 4, 5, 6, 8, 12, 19, 20, 21)),
+        *((sqlite_code, False) for sqlite_code in (1, 7, 9, 11, 14, 18, 26, 250)),
+    ],
+)
+def test_a_commit_is_certainly_not_stored_if_it_failed_before_its_last_frame_was_written(
+    extended, is_certain
+):
+    error = sqlite3.OperationalError("whatever")
+    error.sqlite_errorcode = extended
+    at_commit = from_sqlite(error, path="/p", committing=True).publish_error()
+    assert type(at_commit) is (BrokerUnavailable if is_certain else OutcomeUnknown)
+
+
 def test_sqlite_words_its_errors_as_the_messages_that_are_known(path):
     make_file(path)
     with other_connection(path) as holder, other_connection(path) as waiter:

@@ -34,6 +34,10 @@ class Code(IntEnum):
     NOTADB = 26
 
 
+_IOERR_WRITE = Code.IOERR | (3 << 8)
+"""An extended result code; `Code` has only the primary ones."""
+
+
 class _Meaning(Struct, frozen=True):
     reason: str
     """For the operator: the problem with the file, and its solution."""
@@ -74,7 +78,8 @@ _MEANINGS: dict[Code, _Meaning] = {
         _UNAVAILABLE,
     ),
     Code.IOERR: _Meaning(
-        "could not be read or written (an I/O error); look at the disk, at its quota and at the system's log",
+        "could not be read or written (an I/O error); look at the disk, at its quota, at limits on "
+        "the size of files (ulimit -f) and at the system's log",
         _UNAVAILABLE,
     ),
     Code.CORRUPT: _Meaning("is damaged; restore it from a backup, or see sqlite3's .recover", _UNAVAILABLE),
@@ -202,14 +207,13 @@ def from_sqlite(error: Exception, *, path: str, committing: bool) -> StoreError:
     """
     Translate an exception of SQLite.
 
-    :param committing: whether the commit failed. If it could not be written or synced, its last frame may
-        still have reached the disk, and a recovery after a crash would find it.
+    :param committing: whether the commit failed. If it could not be synced, its last frame may still have
+        reached the disk, and a recovery after a crash would find it.
     """
     code = primary_code(error)
     meaning = _OTHER if code is None else _MEANINGS.get(code, _OTHER)
     reason = f"{path} {meaning.reason} (SQLite: {error})."
-    # These are raised before the last frame of the transaction is written, so it was certainly rolled back.
-    if committing and code not in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
+    if committing and not _is_certain(error, code):
         return StoreError(
             reason,
             error=OutcomeUnknown,
@@ -217,3 +221,18 @@ def from_sqlite(error: Exception, *, path: str, committing: bool) -> StoreError:
             code=code,
         )
     return StoreError(reason, detail=meaning.detail, code=code, reopen=meaning.reopen)
+
+
+def _is_certain(error: Exception, code: Code | None) -> bool:
+    """
+    Return whether a commit that failed is certainly not in the write-ahead log, now or after a crash.
+
+    It is if SQLite failed before the whole last frame was written (``walFrames`` in its ``wal.c``): at a lock,
+    or at a write, which is `Code.FULL` without room, and ``SQLITE_IOERR_WRITE`` at a quota or at a limit on the
+    size of files. Frames without the last one are ignored. A sync (``SQLITE_IOERR_FSYNC``) and the index in
+    shared memory come after the last frame. Of other errors it is not known. Python 3.10 does not tell them
+    apart: there, each error of input or output is uncertain.
+    """
+    if code in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
+        return True
+    return getattr(error, "sqlite_errorcode", None) == _IOERR_WRITE
