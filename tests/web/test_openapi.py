@@ -10,7 +10,7 @@ from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from twisted.internet.defer import fail, succeed
@@ -20,6 +20,7 @@ from sampleapp import errors
 from sampleapp.access import IssuerKeysNotKnown, Right
 from sampleapp.errors import InvalidMessage
 from sampleapp.messages.parsing import parse_message
+from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, read_records
 from sampleapp.metrics import MetricsPage
 from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, ReplayedRecord, is_legal_topic
 from sampleapp.service.assembly import build
@@ -749,6 +750,30 @@ def test_the_schema_of_a_message_takes_what_the_parser_takes(message_schema, val
         assert not message_schema(value)
     else:
         assert message_schema(value)
+
+
+NUMBERS = st.one_of(
+    st.integers(-1, 10**18),
+    st.sampled_from([0, 1, 842, 2**31 - 1, 2**31, 10**11 - 1, 10**11, 10**14 - 1, 10**14]),
+).flatmap(lambda number: st.sampled_from([number, float(number), number + 0.5]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NUMBERS)
+def test_the_schema_takes_the_integers_that_the_parsers_take_also_with_a_fraction_of_zero(described, number):
+    def compare(read, body, schema):
+        try:
+            read(json.dumps(body).encode())
+        except InvalidMessage:
+            assert not described.is_valid(body, {"$ref": f"#/components/schemas/{schema}"})
+        else:
+            assert described.is_valid(body, {"$ref": f"#/components/schemas/{schema}"})
+
+    def read_produce_request(body):
+        list(read_records(body, EmbeddedFormat.JSON, topic="t", partition=None, timestamp_ms=0))
+
+    compare(parse_message, {"topic": "t", "content": "c", "timestamp": number}, "Message")
+    compare(read_produce_request, {"records": [{"value": 1, "partition": number}]}, "JSONProduceRequest")
 
 
 @given(TOPICS.filter(lambda topic: isinstance(topic, str)))

@@ -43,7 +43,12 @@ _NULL: Final = b"null"
 _ABSENT: Final = Raw(_NULL)
 
 _T = TypeVar("_T")
-_Partition: TypeAlias = Annotated[int, Meta(ge=0, le=_HIGHEST_PARTITION)] | None
+# A whole number may be written with a fraction, as 842.0: JSON Schema and Jackson take it for an integer.
+_Partition: TypeAlias = (
+    Annotated[int, Meta(ge=0, le=_HIGHEST_PARTITION)]
+    | Annotated[float, Meta(ge=0, le=_HIGHEST_PARTITION, multiple_of=1)]
+    | None
+)
 
 
 class EmbeddedFormat(Enum):
@@ -147,7 +152,7 @@ def read_records(
                 value=value,
                 timestamp_ms=timestamp_ms,
                 headers=headers,
-                partition=partition if each.partition is None else each.partition,
+                partition=partition if each.partition is None else int(each.partition),
             )
             for each, (key, value) in zip(some, contents, strict=True)
         ]
