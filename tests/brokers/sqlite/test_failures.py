@@ -333,6 +333,17 @@ async def test_a_commit_that_fails_is_rolled_back_and_says_whether_that_is_certa
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_transaction_that_cannot_be_begun_certainly_stores_nothing(path, own_connection):
+    async with running(path) as broker:
+        await within(broker.publish(record("t", b"first")))
+        own_connection.fail_next("BEGIN", "disk I/O error")
+        (end,) = await settled(broker, [record("t", b"failed")])
+        assert isinstance(end, BrokerUnavailable)
+        await within(broker.publish(record("t", b"second")))
+    assert [value for *_, value in stored(path)] == [b"first", b"second"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_again_when_repaired(path, disk):
     values = [b"%d" % n * 2000 for n in range(300)]
     async with running(path) as broker:
