@@ -227,11 +227,11 @@ def _is_certain(error: Exception, code: Code | None) -> bool:
     """
     Return whether a commit that failed is certainly not in the write-ahead log, now or after a crash.
 
-    It is if SQLite failed before the whole last frame was written (``walFrames`` in its ``wal.c``): at a lock,
-    or at a write, which is `Code.FULL` without room, and ``SQLITE_IOERR_WRITE`` at a quota or at a limit on the
-    size of files. Frames without the last one are ignored. A sync (``SQLITE_IOERR_FSYNC``) and the index in
-    shared memory come after the last frame. Of other errors it is not known. Python 3.10 does not tell them
-    apart: there, each error of input or output is uncertain.
+    It is if SQLite failed before the whole last frame was written (``walFrames`` in its ``wal.c``): at a
+    lock, or at a write, which is `Code.FULL` without room, and ``SQLITE_IOERR_WRITE`` at a quota or at a
+    limit on the size of files. Frames without the last one are ignored. A sync (``SQLITE_IOERR_FSYNC``) and
+    the index in shared memory come after the last frame. Of other errors it is not known. Python 3.10 does
+    not tell them apart: there, each error of input or output is uncertain.
     """
     if code in {Code.FULL, Code.BUSY, Code.LOCKED, Code.READONLY}:
         return True
