@@ -263,6 +263,7 @@ def test_random_secrets_in_the_usual_encodings_are_taken(data):
         (b"whsec_", 'begins with "whsec_", and is not base64 after it.'),
         (b"whpk_" + RAW[4:], 'begins with "whpk_", and is not 32 bytes in base64 after it.'),
     ],
+    ids=["not base64", "empty", "public key of 28 bytes"],
 )
 def test_a_standard_key_that_is_not_base64_is_refused(tmp_path, content, said):
     hooks = parse_callers(file_of({**HOOK, "scheme": '"standard"'}).encode(), name="f").hooks
