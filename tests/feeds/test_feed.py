@@ -37,3 +37,32 @@ def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_
     clock.pump([0] * 1000)
     assert {tuple(stream.offsets) for stream in streams} == {tuple(range(1, 301))}
     assert max(audience.counts) <= 800
+
+
+def test_a_feed_that_is_stopped_while_it_passes_on_sends_nothing_more_and_ends_once():
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    broker.publish(record("t", b"first"))
+    unused, stopping = [], []
+
+    class Stopping(Stream):
+        def receive(self, event, count):
+            stopping.append(feed.stop())
+            return super().receive(event, count)
+
+    feed = Feed("t", broker=broker, clock=clock, audience=Audience(make_event=bytes), unused=unused.append)
+    clock.pump([0] * 10)
+    streams = [Stopping(), *(Stream() for _ in range(1000))]
+    for stream in streams:
+        feed.join(stream, {0: 1}, Selection("id"))
+    for number in range(10):
+        broker.publish(record("t", b"%d" % number))
+    clock.pump([0] * 100)
+    assert len(stopping) == 1
+    # Those of the same step.
+    assert sum(map(bool, (stream.events for stream in streams))) < 1000
+    for stream in streams:
+        feed.leave(stream)
+    assert unused == []
+    assert feed.stop().called
