@@ -1,7 +1,7 @@
 """
 OpenAPI 3.1 document of the interface, generated from the descriptions of the routes.
 
-It is generated in a thread, at the first request. No module that the start of the service needs imports this one.
+It is generated in a thread, at the first request. No module that the start needs imports this one.
 """
 
 from __future__ import annotations
