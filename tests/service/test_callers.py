@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.testing import MemoryReactorClock
 
+from sampleapp.access import Caller
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
@@ -139,6 +140,21 @@ def test_the_file_is_read_beside_the_requests_and_counts_when_it_is_read(with_fi
     assert (with_file.status(), outcome) == (200, [])
     with_file.read_one()
     assert (with_file.status(), outcome) == (403, [True])
+
+
+def test_no_collection_of_garbage_looks_at_the_callers_that_were_read(with_file):
+    callers = [caller(f"c{number}", "metrics = true") for number in range(1000)]
+    with_file.path.write_text("\n".join([caller("t", "metrics = true"), *callers]))
+    outcome = with_file.reload()
+    was_frozen = gc.get_freeze_count()
+    try:
+        with_file.read_one()
+        assert outcome == [True]
+        # The garbage collector stops all threads, and would take 0.1 s for ten thousand callers.
+        assert not any(type(each) is Caller and each.name == "c7" for each in gc.get_objects())
+        assert gc.get_freeze_count() > was_frozen
+    finally:
+        gc.unfreeze()
 
 
 def test_a_change_while_the_file_is_read_is_what_counts_in_the_end(with_file):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
@@ -27,9 +29,13 @@ from sampleapp.access.hook_secrets import HookKeys, load_hook_keys, secret_paths
 from sampleapp.access.hooks import Hook
 from sampleapp.access.issuer_keys import IssuerKeys, fetch_with, key_paths, load_keys
 from sampleapp.access.jwks import KeySet
+from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.file_permissions import is_readable_by_all
 
 __all__ = ["CurrentCallers"]
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a thread that parses keeps other threads waiting, in seconds; a tenth of Python's default."""
 
 
 class _Content(NamedTuple):
@@ -70,7 +76,9 @@ class CurrentCallers:
         self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
         self._key_paths: tuple[str, ...] = ()
+        self._slices = TimeSlices(reactor)
         content = self._load()
+        self._callers = content.callers
         self.authenticator = Authenticator(
             content.callers, *self._verifiers(content), seconds=reactor.seconds, now=now
         )
@@ -128,15 +136,25 @@ class CurrentCallers:
             )
         self._readable = readable
 
-    def _load_many(self) -> _Content:
+    def _load_many(self) -> tuple[_Content, list[object]]:
+        """Load the content in a thread; return also the parts of the previous one, to be freed gradually."""
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
-        # and again, and stop all threads for up to a tenth of a second.
+        # and again, and stop all threads for up to a tenth of a second. So it is disabled meanwhile, and then
+        # told to ignore what there is: callers are in no cycle.
         was_enabled = gc.isenabled()
         gc.disable()
+        # The reactor would wait for so long each time that it has called the system.
+        switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:
-            return self._load()
+            content = self._load()
+            # Freed, or listed, at once, those of ten thousand callers would stop all threads for 10 ms.
+            before = chain(self._callers.by_name.values(), self._callers.tokens.items())
+            return content, [each for each in before]  # noqa: C416 -- other threads run in between
         finally:
+            sys.setswitchinterval(switch_interval_s)
             if was_enabled:
+                gc.freeze()
                 gc.enable()
 
     def _verifiers(self, content: _Content) -> list[TokenVerifier]:
@@ -164,10 +182,17 @@ class CurrentCallers:
             `sampleapp.access.CallersFileError` if the file cannot be read, or there is a mistake in it; then
             the previous content stays in use, as it does after cancelling.
         """
-        reading = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), self._load_many)
-        return reading.addCallback(self._use)
+        return Deferred.fromCoroutine(self._reload())
+
+    async def _reload(self) -> None:
+        content, replaced = await deferToThreadPool(
+            self._reactor, self._reactor.getThreadPool(), self._load_many
+        )
+        self._use(content)
+        await self._slices.free_gradually(replaced)
 
     def _use(self, content: _Content) -> None:
+        self._callers = content.callers
         self.authenticator.use(content.callers, *self._verifiers(content))
         self.hooks.use(content.callers.hooks, content.hook_keys)
         self._warn_of_readable_secrets(content)
