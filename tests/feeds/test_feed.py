@@ -9,6 +9,7 @@ from sampleapp.feeds.feed import Feed
 from sampleapp.feeds.views import Audience, Selection
 from tests.feeds.test_views import Stream
 from tests.support.brokers import record
+from tests.support.logs import logged_lines
 
 
 class CountingAudience(Audience):
@@ -66,3 +67,23 @@ def test_a_feed_that_is_stopped_while_it_passes_on_sends_nothing_more_and_ends_o
         feed.leave(stream)
     assert unused == []
     assert feed.stop().called
+
+
+def test_after_a_fault_each_listener_is_told_at_once_to_read_by_itself(no_failure_is_lost):
+    clock = Clock()
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    broker.publish(record("t", b"first"))
+    audience = Audience(make_event=bytes)
+    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    clock.pump([0] * 10)
+    streams = [Stream() for _ in range(3)]
+    for stream in streams:
+        feed.join(stream, {0: 1}, Selection("id"))
+    audience.take = lambda *_: 1 // 0
+    broker.publish(record("t", b"second"))
+    with logged_lines() as lines:
+        clock.pump([0] * 10)
+    assert lines == ["Passing on the records of t failed"]
+    assert no_failure_is_lost.pop().check(ZeroDivisionError)
+    assert [stream.ends for stream in streams] == [[False]] * 3
