@@ -200,7 +200,8 @@ class Attacker:
                 client.settimeout(0)
                 await loop.sock_connect(client, (HOST, self.port))
                 await loop.sock_sendall(client, data)
-                while await loop.sock_recv(client, 600):
+                for _ in range(int(DEADLINE_S)):
+                    await loop.sock_recv(client, 600)
                     await asyncio.sleep(1)
 
         await asyncio.gather(*(read() for _ in range(self.count)))

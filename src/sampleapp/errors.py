@@ -42,6 +42,7 @@ __all__ = [
     "TopicNotAuthorized",
     "UnknownPartition",
     "UnknownTopic",
+    "forget_frames",
 ]
 
 _MOST_DETAILS = 10
@@ -221,3 +222,15 @@ class PartlyPublished(SampleAppError):
 
 class PartlyRefused(PartlyPublished):
     """Some messages of a batch are published. All others were refused for good."""
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """
+    Drop the tracebacks of an error that was answered, and of those before it.
+
+    Their frames hold all that a request has read, and the error itself: a cycle, which stays until the
+    garbage collector finds it.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__

@@ -9,6 +9,8 @@ from twisted.internet.protocol import connectionDone
 from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
+from sampleapp.errors import forget_frames
+
 __all__ = ["TLSFactory"]
 
 _LINGER_S: Final = 2.0
@@ -36,6 +38,9 @@ class _TLSTransport(BufferingTLSTransport):
     _is_gone = False
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:  # noqa: N802 -- Twisted's name
+        if reason is not None:
+            reason.tb = None
+            forget_frames(reason.value)
         if reason is None or self._handshakeDone or self._is_gone:
             super()._tlsShutdownFinished(reason)
             return
@@ -60,6 +65,8 @@ class _TLSTransport(BufferingTLSTransport):
         if lingering is not None and lingering.active():
             lingering.cancel()
         super().connectionLost(reason)
+        # It refers to this transport.
+        self.unregisterProducer()
 
 
 class TLSFactory(TLSMemoryBIOFactory):

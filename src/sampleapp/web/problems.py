@@ -302,6 +302,7 @@ def problem_answer(
     :raise LookupError: the error has no row, since it is not one for callers.
     """
     row = row_of(type(error))
+    errors.forget_frames(error)
     own_headers = error.headers if isinstance(error, request_errors.RequestError) else ()
     if (
         isinstance(error, access.AccessError | errors.TooManyIdempotencyKeys)

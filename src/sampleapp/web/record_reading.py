@@ -10,6 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from sampleapp.access import Right
+from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
@@ -68,8 +69,7 @@ def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
 
 def _gone(failure: Failure) -> Answer:
     failure.trap(CancelledError)
-    # Its traceback refers to frames that refer to it.
-    failure.cleanFailure()
+    forget_frames_of(failure)
     return _GONE
 
 

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.backoff import Backoff
+from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
@@ -511,7 +512,7 @@ class RecordStream(EventStream):
     def _failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) is not None:
             # Its traceback refers to frames that refer to it.
-            failure.cleanFailure()
+            forget_frames_of(failure)
         else:
             self._log.failure("A fault in a stream of records; its connection was cut", failure=failure)
             self.abort("fault")

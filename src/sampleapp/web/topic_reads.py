@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
 
 from sampleapp.errors import UnknownPartition
 from sampleapp.interfaces import IBroker
@@ -41,19 +42,21 @@ class TopicReads:
         :return: fires with the result. If a position names partitions that the topic does not have, it has no
             records, and is a problem of the place. Fails as `IBroker.read` does.
         """
-        return Deferred.fromCoroutine(self._read_on(place, limit, max_bytes))
+        reading = self.read(place.request(limit=limit, max_bytes=max_bytes))
+        # No coroutine: if its caller goes away, a failure inside another one is a cycle.
+        return reading if place.partitions is not None else reading.addErrback(self._look, place)
 
-    async def _read_on(self, place: Place, limit: int, max_bytes: int) -> ReadResult:
-        try:
-            return await self.read(place.request(limit=limit, max_bytes=max_bytes))
-        except UnknownPartition:
-            if place.partitions is not None:
-                raise
-            look = await self.read(place.look())
+    def _look(self, failure: Failure, place: Place) -> Deferred[ReadResult]:
+        if failure.check(UnknownPartition) is None:
+            return fail(failure)
+
+        def judge(look: ReadResult) -> ReadResult:
             if place.problem(look) is None:
                 # They have been added since the first read.
-                raise
+                failure.raiseException()
             return look
+
+        return self.read(place.look()).addCallback(judge)
 
     def _count(self, result: ReadResult) -> ReadResult:
         self.records += len(result.records)

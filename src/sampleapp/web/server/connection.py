@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.web.answers import Answer, Source
 from sampleapp.web.request_errors import RequestTooSlow
 from sampleapp.web.server.body_memory import BodyMemory, Share
@@ -349,7 +350,9 @@ class HTTPConnection(TwistedProtocol):
                 server.streams.drop(exchange, answer, "client")
 
     def _answer_to(self, failure: Failure) -> Answer:
-        return self._server.answer_to(failure, self._request_id)
+        answer = self._server.answer_to(failure, self._request_id)
+        forget_frames_of(failure)
+        return answer
 
     @property
     def _request_id(self) -> bytes:

@@ -1,0 +1,336 @@
+"""No cycle stays when a connection, stream, request, page or batch ends: nothing waits for the collector."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+from collections import Counter
+from functools import partial
+
+import pytest
+from twisted.internet.defer import fail, succeed
+from twisted.internet.task import Clock
+
+from sampleapp.errors import BrokerUnavailable, RecordTooLarge
+from sampleapp.model import RecordMetadata
+from tests.support.callers import by, caller
+from tests.support.certificates import Authority
+from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
+from tests.support.record_pages import PATH, PageService
+from tests.support.simulated_socket import Link
+from tests.support.tls_in_memory import Client, Server, client_context
+from tests.web.http import JSON, MESSAGE, NDJSON, chunked
+from tests.web.server.test_connections import NarrowTransport
+
+TIMES = 100
+STREAM = (b"Accept", b"text/event-stream")
+V2 = [(b"Content-Type", b"application/vnd.kafka.json.v2+json")]
+GZIP = (b"Content-Encoding", b"gzip")
+CHUNKED = (b"Transfer-Encoding", b"chunked")
+HOOK = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
+
+
+def objects_left(act, times=TIMES):
+    """Do something many times without the collector; return what only it would free, by its type."""
+    # Once before, for what is made at the first time and kept.
+    act()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(times):
+            act()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = Counter(type(each).__qualname__ for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+        gc.garbage.clear()
+    gc.collect()
+    return +found
+
+
+class ForgetfulBroker(ManualBroker):
+    """A broker that has stored, or refused, each record at once, and keeps none."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    def publish(self, record):
+        if self.error is not None:
+            return fail(self.error("It failed."))
+        return succeed(RecordMetadata(topic=record.topic, partition=0, offset=0))
+
+    def publish_many(self, records):
+        if self.error is not None:
+            return fail(self.error("It failed."))
+        return succeed([RecordMetadata(topic=each.topic, partition=0, offset=0) for each in records])
+
+
+def exchange(service, *request, status, transport=None):
+    """Make a request on a connection that ends after it, and check its status."""
+    connection = service.connect() if transport is None else service.connect(transport)
+    connection.send(request_bytes(*request))
+    for _ in range(12):
+        service.clock.advance(0.001)
+        connection.settle()
+    assert connection.sent[9:12] == b"%d" % status
+    if not connection.is_lost:
+        connection.lose()
+
+
+def end_in_the_middle(service, data):
+    connection = service.connect()
+    connection.send(data)
+    connection.lose()
+
+
+@pytest.mark.parametrize(
+    ("status", "request_"),
+    [
+        (200, ("GET", "/")),
+        (200, ("HEAD", "/")),
+        (200, ("GET", "/topics")),
+        (200, ("GET", "/openapi.json")),
+        (200, ("POST", "/messages", JSON, MESSAGE)),
+        (200, ("POST", "/topics/t?key=k", [], bytes(1000))),
+        (200, ("POST", "/topics/t", [GZIP], gzip.compress(bytes(500_000)))),
+        (200, ("DELETE", "/topics/t?key=k")),
+        (200, ("POST", "/messages", NDJSON, (MESSAGE + b"\n") * 2)),
+        (200, ("POST", "/messages", NDJSON, (MESSAGE + b"\n") * 2000)),
+        (200, ("POST", "/topics/t", V2, b'{"records":[{"value":1}]}')),
+        (400, ("POST", "/messages", JSON, b"{")),
+        (400, ("POST", "/topics/t", [GZIP], b"no gzip")),
+        (401, ("POST", "/hooks/h", [(b"X-Hub-Signature-256", b"sha256=" + b"0" * 64)], b"{}")),
+        (413, ("POST", "/topics/t", [], bytes(2_000_000))),
+        (415, ("POST", "/messages", [], MESSAGE)),
+        (422, ("POST", "/messages", JSON, b"{}")),
+        (422, ("POST", "/messages", NDJSON, MESSAGE + b"\n{}")),
+        (422, ("POST", "/topics/t", V2, b'{"records":[{"no":1}]}')),
+    ],
+)
+def test_a_request_leaves_nothing(status, request_):
+    service = InMemoryService(broker=ForgetfulBroker(), secrets={"h": [b"s"]})
+    service.use_hooks(HOOK)
+    assert objects_left(partial(exchange, service, *request_, status=status)) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(503, BrokerUnavailable), (413, RecordTooLarge), (500, ZeroDivisionError)]
+)
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("POST", "/messages", JSON, MESSAGE),
+        ("POST", "/messages", NDJSON, (MESSAGE + b"\n") * 2000),
+        ("POST", "/topics/t", V2, b'{"records":[{"value":1}]}'),
+    ],
+)
+def test_a_request_that_the_broker_refuses_leaves_nothing(status, error, request_, no_failure_is_lost):
+    service = InMemoryService(broker=ForgetfulBroker(error))
+
+    def ask():
+        exchange(service, *request_, status=status)
+        no_failure_is_lost.clear()
+
+    assert objects_left(ask) == {}
+
+
+@pytest.mark.parametrize(("method", "target"), [("GET", "/unknown"), ("PUT", "/messages")])
+def test_an_unknown_path_or_method_leaves_nothing_but_functions_of_werkzeug(method, target):
+    service = InMemoryService(broker=ForgetfulBroker())
+    left = objects_left(partial(exchange, service, method, target, status=404 if method == "GET" else 405))
+    # Its matcher is a function that calls itself. They hold nothing of the request but its path.
+    assert set(left) <= {"cell", "function", "set", "tuple"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET / HT",
+        request_bytes("POST", "/topics/t", [(b"Content-Length", b"100000")]) + bytes(1000),
+        request_bytes("POST", "/topics/t", [CHUNKED]) + chunked(bytes(1000), 100)[:-5],
+        request_bytes("POST", "/messages", NDJSON, (MESSAGE + b"\n") * 2000),
+    ],
+)
+def test_a_connection_that_ends_in_the_middle_leaves_nothing(data):
+    service = InMemoryService(broker=ForgetfulBroker())
+
+    def end():
+        end_in_the_middle(service, data)
+        for _ in range(12):
+            service.clock.advance(0.001)
+
+    assert objects_left(end) == {}
+
+
+@pytest.mark.parametrize("coding", [[], [GZIP]])
+def test_a_request_without_room_leaves_nothing(coding):
+    service = InMemoryService(broker=ForgetfulBroker(), max_body_memory=1 << 20)
+    service.site.body_memory.add("", 1 << 20)
+    body = gzip.compress(bytes(500_000)) if coding else bytes(100)
+    for request_ in (
+        ("POST", "/topics/t", [*coding, (b"Content-Length", b"100000")]),
+        ("POST", "/topics/t", [*coding, CHUNKED], chunked(body, 100)),
+        ("POST", "/messages", NDJSON, (MESSAGE + b"\n") * 1000),
+    ):
+        connection = partial(
+            end_in_the_middle, service, request_bytes(*request_[:3]) + b"".join(request_[3:])
+        )
+        assert objects_left(connection) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(401, []), (401, [by("other")]), (403, [by("t")]), (200, [by("u")])]
+)
+def test_a_request_of_a_caller_leaves_nothing(status, headers):
+    callers = caller("t", 'publish = ["a"]') + caller("u", 'publish = ["t"]')
+    service = InMemoryService(broker=ForgetfulBroker(), callers=callers)
+    assert objects_left(partial(exchange, service, "POST", "/topics/t", headers, b"x", status=status)) == {}
+
+
+@pytest.fixture
+def pages():
+    service = PageService(partitions=1)
+    service.topic.publish(0, b"v" * 100_000, key=b"k")
+    # A feed that ends is freed later, once for all streams.
+    service.front_door.feeds.linger_s = 10**6
+    return service
+
+
+@pytest.mark.parametrize(
+    ("status", "query"),
+    [
+        (200, ""),
+        (200, "?key=k"),
+        (204, "?key=other"),
+        (204, "?from=latest"),
+        (422, "?from=bad"),
+        (404, "?partition=7"),
+        (410, "?from=id0~99"),
+    ],
+)
+def test_a_page_leaves_nothing(pages, status, query):
+    assert objects_left(partial(exchange, pages, "GET", PATH + query, status=status)) == {}
+
+
+def test_a_page_that_is_read_slowly_or_refused_leaves_nothing(pages):
+    slow = partial(exchange, pages, "GET", PATH, status=200, transport=NarrowTransport)
+    assert objects_left(slow) == {}
+    pages.site.body_memory.add("", pages.site.body_memory.limit)
+    assert objects_left(partial(exchange, pages, "GET", PATH, status=503)) == {}
+    pages.topic.is_reachable = False
+    assert objects_left(partial(exchange, pages, "GET", PATH, status=503)) == {}
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 5, 50])
+@pytest.mark.parametrize("query", ["", "?key=k", "?from=latest&wait=60"])
+def test_a_page_whose_client_goes_away_leaves_nothing(pages, query, milliseconds):
+    def leave():
+        connection = pages.connect()
+        connection.send(request_bytes("GET", PATH + query))
+        for _ in range(milliseconds):
+            pages.clock.advance(0.001)
+        connection.lose()
+        pages.run(0.01)
+
+    assert objects_left(leave) == {}
+
+
+def test_a_page_that_has_waited_leaves_nothing(pages):
+    def wait(*, is_found):
+        asked = pages.ask("?from=latest&wait=1", settle_s=0)
+        pages.run(0.1, step=0.01)
+        if is_found:
+            pages.topic.publish(0, b"v")
+        pages.run(1.2, step=0.01)
+        assert asked.page.status == (200 if is_found else 204)
+        asked.connection.lose()
+
+    assert objects_left(partial(wait, is_found=False)) == {}
+    # Its record stays in the topic.
+    assert objects_left(partial(wait, is_found=True)) == {}
+
+
+def open_stream(service, query="", *, target=PATH, transport=None):
+    connection = service.connect() if transport is None else service.connect(transport)
+    connection.send(request_bytes("GET", target + query, [STREAM]))
+    for _ in range(20):
+        service.clock.advance(0.01)
+    assert connection.sent.startswith(b"HTTP/1.1 200")
+    return connection
+
+
+@pytest.mark.parametrize("transport", [None, NarrowTransport])
+@pytest.mark.parametrize("query", ["", "?from=earliest", "?from=earliest&key=k", "?from=earliest&key=o"])
+@pytest.mark.parametrize("end", ["lost", "finished", "cut"])
+def test_a_stream_leaves_nothing(pages, query, transport, end):
+    def stream():
+        connection = open_stream(pages, query, transport=transport)
+        pages.topic.publish(0, b"v", key=b"k")
+        for _ in range(20):
+            pages.clock.advance(0.01)
+        if end == "finished":
+            connection.channel.readConnectionLost()
+        elif end == "cut":
+            connection.channel.abort()
+        for _ in range(20):
+            pages.clock.advance(0.01)
+            connection.settle()
+        if not connection.is_lost:
+            connection.lose()
+
+    assert objects_left(stream, times=20) == {}
+
+
+def test_a_stream_of_changes_leaves_nothing():
+    service = InMemoryService(broker=ForgetfulBroker())
+
+    def stream():
+        connection = open_stream(service, target="/changes")
+        service.read(b"k", b"1.5")
+        service.read(b"k", None)
+        for _ in range(20):
+            service.clock.advance(0.01)
+        connection.lose()
+
+    assert objects_left(stream) == {}
+
+
+@pytest.mark.parametrize("end", ["finish", "reset"])
+def test_a_connection_of_twisted_s_transport_leaves_nothing(end):
+    clock = Clock()
+    service = InMemoryService(broker=ForgetfulBroker())
+
+    def connect():
+        link = Link(service.site, clock)
+        link.send(request_bytes("POST", "/messages", JSON, MESSAGE))
+        assert link.read_all().startswith(b"HTTP/1.1 200")
+        getattr(link, end)()
+        link.advance(2)
+        assert link.is_over
+
+    assert objects_left(connect) == {}
+
+
+def test_a_connection_with_tls_leaves_nothing(tmp_path):
+    authority = Authority(tmp_path)
+    files = authority.server()
+    server = Server(f"https:8443:privateKey={files.key}:certKey={files.certificate}")
+    context = client_context(authority)
+    # What all of them provide is made by zope.interface once for those that are open.
+    kept = Client(server, context)
+
+    def connect():
+        client = Client(server, context)
+        assert b"200 OK" in client.ask()
+        client.close()
+        server.seen.clear()
+        server.peers.clear()
+
+    left = objects_left(connect)
+    assert set(left) <= {"Provides", "dict", "tuple"}
+    assert left["Provides"] < TIMES / 10
+    kept.close()
