@@ -31,7 +31,9 @@ def fetched(text):
 
 def pages(root):
     """Yield all that a reader may follow: the pages, the sources, and what builds and deploys."""
-    yield from (path for path in root.iterdir() if path.is_file() and path.suffix not in {".lock", ".pyc"})
+    yield from (
+        each for each in root.iterdir() if each.is_file() and each.suffix in {"", ".ini", ".md", ".py"}
+    )
     for folder in FOLDERS:
         for path in (root / folder).rglob("*"):
             if path.is_file() and not re.search(r"_build/|__pycache__/|\.egg-info/", str(path)):
