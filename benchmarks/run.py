@@ -12,6 +12,7 @@ comes from one process, which is what bounds the requests a second of the cheape
     python benchmarks/batches.py --help     what many messages in one request cost
     python benchmarks/clients.py --help     what slow clients, large uploads and many connections do to it
     python benchmarks/streams.py --help     what streams of events cost
+    python benchmarks/turns.py --help       how long a hostile request holds up all others
 """
 
 from __future__ import annotations

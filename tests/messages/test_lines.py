@@ -378,6 +378,16 @@ def test_a_step_reads_few_lines_that_are_read_one_by_one(line):
     assert len(lines.records) == 1000
 
 
+def test_a_step_refuses_one_long_line():
+    # Naming the faults of such a line takes milliseconds.
+    line = b'{"topic":[%b[]]}\n' % (b"[]," * 9_000)
+    lines = MessageLines(line * 12, max_line=1 << 20, now_ms=NOW_MS)
+    counts = [0]
+    while lines.read():
+        counts.append(lines.count)
+    assert max(after - before for before, after in pairwise(counts)) == 1
+
+
 @pytest.mark.parametrize(
     "wrong", [b"1", b"{", b'{"topic":"t","content":"\xff"}', b'{"topic":"other","content":"c"}']
 )

@@ -46,6 +46,8 @@ _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
 _REFUSALS_AT_ONCE: Final = 20
 """The most lines that are refused in one step: these take longest."""
+_REFUSED_BYTES: Final = 16 * 1024
+"""The length of a step, in bytes, after which a line that is refused ends it."""
 
 _TOO_MANY_TOPICS: Final = Fault(
     "/topic",
@@ -297,7 +299,7 @@ class MessageLines:
     def _read_one_by_one(self) -> None:
         body, until = self._body, self._one_by_one_until
         position = self._position
-        most_refused = len(self.refused) + _REFUSALS_AT_ONCE
+        refused = len(self.refused)
         for _ in range(_LINES_AT_ONCE):
             if (
                 body[position] in (_CR, _LF)
@@ -312,7 +314,8 @@ class MessageLines:
             if self.is_full and self._worst == _MALFORMED:
                 # No further fault would be named or change the status.
                 position = len(body)
-            if position >= until or len(self.refused) >= most_refused:
+            most = 1 if position - self._position > _REFUSED_BYTES else _REFUSALS_AT_ONCE
+            if position >= until or len(self.refused) >= refused + most:
                 break
         self._position = position
 

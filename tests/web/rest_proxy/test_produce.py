@@ -395,6 +395,20 @@ def test_what_was_published_and_what_was_not_is_counted():
     assert (refused.batch.records, refused.batch.refused, refused.problem) == (0, 2, "invalid-message")
 
 
+def test_each_step_of_a_large_body_has_a_turn_of_its_own():
+    service = ServiceInTurns(broker=Cluster())
+    connection = service.connect()
+    body = b'{"records": [{"value": "%b"}]}' % (b"x" * 500_000)
+    connection.send(request_bytes("POST", "/topics/t", JSON, body))
+    turns = 0
+    while not connection.sent:
+        assert service.broker.published == []
+        service.clock.take()
+        turns += 1
+    # White space is removed, the records are decoded, and each has its key and value copied.
+    assert turns >= 3
+
+
 def test_a_long_body_lets_others_in():
     service = ServiceInTurns(broker=Cluster())
     count = 12_000

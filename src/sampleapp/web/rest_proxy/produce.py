@@ -53,6 +53,8 @@ _RETRIABLE_KAFKA_ERROR: Final = 50003
 
 _BODY_FACTOR: Final = 4
 """The limit for a body, in limits for one message. It is decoded in one step."""
+_SMALL: Final = 16 * 1024
+"""A body up to this length, in bytes, need not wait for a slice."""
 _COPIES: Final = 3
 """Copies of a body in memory: as received, without its white space, and as keys and values."""
 _OUTCOMES_AT_ONCE: Final = 2000
@@ -129,13 +131,16 @@ async def _produce(
             timestamp_ms=publisher.now_ms(),
             headers=trace_of(request),
         )
-        for number, some in enumerate(slices):
-            if number:
-                await publisher.slices.next()
+        is_large = len(request.body) > _SMALL
+        if is_large:
+            await publisher.slices.next()
+        for some in slices:
             records += some
             if share is not None:
                 share.resize(copies + RECORD_BYTES * len(records))
             partitions.update([record.partition for record in some])
+            if is_large:
+                await publisher.slices.next()
         await _check(publisher, topic, partitions)
         outcomes = await publisher.broker.publish_many(records)
     except Unserializable as error:
