@@ -1,5 +1,5 @@
 """
-The permissions of files that the configuration names.
+The files that the configuration names: their permissions, and their paths in messages.
 
 Only the rights of all users count here. The rights of the file's owner and group are the operator's decision:
 secrets of Kubernetes and of systemd have a group that the service belongs to.
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 
-__all__ = ["changeable_by_all", "is_readable_by_all"]
+__all__ = ["changeable_by_all", "is_readable_by_all", "shown_path"]
 
+_USUAL_NAME = re.compile(r"[\w./-]+\.(?:toml|pem|key|crt|cer|json|jwks|secret|txt|conf|log|sqlite3?|db)")
 _MOST_LINKS = 40
 """The limit of Linux for the symbolic links in a path."""
 
@@ -80,3 +82,15 @@ def _lookups(path: str) -> Iterator[tuple[str, str]]:
             directory = "/" if target.startswith("/") else directory
         else:
             directory = entry
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """
+    Return a path for a message; an ellipsis if it may be a secret that was written in the place of a path.
+
+    It certainly is a path if there is such a file or directory, or its name ends as that of a usual file.
+    """
+    text = os.fspath(path)
+    directory = os.path.dirname(text)  # noqa: PTH120 -- of a text that need not be a path
+    is_path = os.path.lexists(text) or (directory and os.path.isdir(directory))  # noqa: PTH112 -- as above
+    return text if is_path or _USUAL_NAME.fullmatch(text) else "\N{HORIZONTAL ELLIPSIS}"

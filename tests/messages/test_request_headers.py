@@ -92,6 +92,5 @@ def test_what_is_no_name_of_a_header_is_refused(name):
     with pytest.raises(NotRecordable) as caught:
         check_recorded_name(name)
     assert str(caught.value) == (
-        "takes the name of a header, such as X-GitHub-Event, or the beginning of names, such as X-GitHub-*, "
-        f"not {name!r}"
+        "takes the name of a header, such as X-GitHub-Event, or the beginning of names, such as X-GitHub-*"
     )

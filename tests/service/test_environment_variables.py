@@ -134,8 +134,8 @@ def test_a_flag_is_on_or_off_in_the_usual_words(option):
             "SAMPLEAPP_LISTEN",
             "tcp:80, tcp:81",
             (
-                "SAMPLEAPP_LISTEN takes values separated by spaces or line breaks, without commas, not "
-                "'tcp:80, tcp:81'; give a value that has a comma in it with --listen."
+                "SAMPLEAPP_LISTEN takes values separated by spaces or line breaks, without commas; "
+                "give a value that has a comma in it with --listen."
             ),
         ),
     ],

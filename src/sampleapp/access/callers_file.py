@@ -52,6 +52,7 @@ from sampleapp.access.tokens import PREFIX, parse_digest
 from sampleapp.access.toml_lines import Path as TOMLPath
 from sampleapp.access.toml_lines import TOMLDocument, TOMLMistake
 from sampleapp.errors import StartUpError
+from sampleapp.file_permissions import shown_path
 
 __all__ = [
     "Callers",
@@ -111,7 +112,7 @@ def read_callers_file(path: Path) -> bytes:
     try:
         return read_file(path)
     except OSError as error:
-        raise CallersFileError(f"--callers: cannot read {path}: {error.strerror}.") from error
+        raise CallersFileError(f"--callers: cannot read {shown_path(path)}: {error.strerror}.") from error
 
 
 def parse_callers(data: bytes, *, name: str) -> Callers:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from sampleapp.cli._output import note
+from sampleapp.file_permissions import shown_path
 
 __all__ = ["token_option", "warn_of_unencrypted_token"]
 
@@ -30,7 +31,7 @@ def _token(context: click.Context, parameter: click.Parameter, value: Path | Non
         if not text:
             return None
     else:
-        source = f"the file '{value}'"
+        source = f"the file '{shown_path(value)}'"
         try:
             with value.open("rb") as file:
                 text = file.read(MAX_BYTES + 1).decode("ascii", "replace")

@@ -59,7 +59,8 @@ def check_recorded_name(text: str) -> str:
     """
     match = _NAME.fullmatch(text)
     if match is None:
-        raise NotRecordable(f"takes the name of a header, {_EXAMPLES}, not {text!r}")
+        # Not repeated: it may be a whole header, with a secret.
+        raise NotRecordable(f"takes the name of a header, {_EXAMPLES}")
     lower = text.lower()
     if lower.endswith("*"):
         if lower.startswith(_PROXY):

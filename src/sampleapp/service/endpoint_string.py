@@ -6,15 +6,24 @@ The syntax is that of `twisted.internet.endpoints.serverFromString`, which does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from msgspec import Struct
 
+from sampleapp.file_permissions import shown_path
 from sampleapp.tls.https_arguments import HTTPS_PLACES
 
-__all__ = ["EndpointString", "escaped_interface", "is_loopback", "with_socket_mode"]
+__all__ = [
+    "EndpointString",
+    "escaped_interface",
+    "is_loopback",
+    "shown_endpoint",
+    "with_socket_mode",
+    "without_secrets",
+]
 
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("port", "interface", "backlog"),
@@ -25,6 +34,12 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "https": HTTPS_PLACES,
 }
 """The names of arguments that may be given without a name, in their order, by the kind of the endpoint."""
+
+_NAME: Final = re.compile(r"[A-Za-z]{1,20}")
+_WORDS: Final = re.compile(
+    r".{0,3}|[a-z]{1,8}|[0-9]{1,10}|[0-9A-Fa-f.:]*[.:][0-9A-Fa-f.:]*(?:%[\w-]{1,15})?|localhost|INET6?|UNIX|TLSv1\.[0-9]"
+)
+"""Values that are not secrets: numbers, addresses, and short words such as ``required``."""
 
 _EVERY_ADDRESS: Final[Mapping[str, str]] = {
     "tcp": "0.0.0.0",  # noqa: S104 -- what Twisted listens on without interface=
@@ -101,6 +116,36 @@ def escaped_interface(description: str) -> str | None:
         escaped = address.replace(":", r"\:")
         return ":".join([f"{before}{name}{escaped}", *pieces[count:]])
     return None
+
+
+def shown_endpoint(description: str) -> str:
+    """Return a description for messages, with an ellipsis instead of each value that may be a secret."""
+    endpoint = EndpointString.parse(description)
+    if not _possible_secrets(endpoint):
+        return description
+    by_name = [
+        f"{name if _NAME.fullmatch(name) else _shown(name)}={_shown(value)}"
+        for name, value in endpoint.by_name.items()
+    ]
+    return ":".join([endpoint.kind, *map(_shown, endpoint.by_place), *by_name])
+
+
+def without_secrets(sentence: str, description: str) -> str:
+    """Leave out, from a sentence about an endpoint, the values that may be secrets."""
+    for value in _possible_secrets(EndpointString.parse(description)):
+        sentence = sentence.replace(value, _shown(value))
+    return sentence
+
+
+def _possible_secrets(endpoint: EndpointString) -> list[str]:
+    texts = (*endpoint.by_place, *endpoint.by_name.values())
+    values = {each for text in texts for each in text.split(":") if _shown(each) != each}
+    names = {name for name in endpoint.by_name if not _NAME.fullmatch(name)}
+    return sorted(values | names, key=len, reverse=True)
+
+
+def _shown(value: str) -> str:
+    return value if _WORDS.fullmatch(value) else shown_path(value)
 
 
 def with_socket_mode(description: str, mode: str) -> str:

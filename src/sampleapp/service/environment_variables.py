@@ -57,8 +57,8 @@ def arguments_of(option: Option, environ: Mapping[str, str]) -> list[str]:
     if option.is_repeatable:
         if "," in text:
             raise InvalidVariable(
-                f"{option.variable} takes values separated by spaces or line breaks, without commas, not "
-                f"{text!r}; give a value that has a comma in it with --{option.name}."
+                f"{option.variable} takes values separated by spaces or line breaks, without commas; give a "
+                f"value that has a comma in it with --{option.name}."
             )
         return [f"--{option.name}={value}" for value in text.split()]
     if not option.is_flag:

@@ -19,7 +19,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.errors import StartUpError
-from sampleapp.service.endpoint_string import EndpointString, escaped_interface, is_loopback, with_socket_mode
+from sampleapp.file_permissions import shown_path
+from sampleapp.service.endpoint_string import (
+    EndpointString,
+    escaped_interface,
+    is_loopback,
+    shown_endpoint,
+    with_socket_mode,
+    without_secrets,
+)
 from sampleapp.service.reloads import Reloads
 from sampleapp.tls import ExpiryWatch, HTTPSEndpoint, check_ssl_endpoint, require_callbacks
 from sampleapp.web import is_on_loopback
@@ -70,11 +78,12 @@ class Listener:
         :param now: returns the time of day, in seconds since the epoch.
         :raise StartUpError: Twisted does not understand the description, or cannot read a file named in it.
         """
+        shown = shown_endpoint(description)
         escaped = escaped_interface(description)
         if escaped is not None:
             raise StartUpError(
-                f"{option} {description}: a colon ends an argument, so each colon of an address needs a "
-                f"backslash before it: '{escaped}'."
+                f"{option} {shown}: a colon ends an argument, so each colon of an address needs a backslash "
+                f"before it: '{without_secrets(escaped, description)}'."
             )
         try:
             kind = EndpointString.parse(description).kind
@@ -84,17 +93,19 @@ class Listener:
                 _from_systemd(description, reactor) if kind == _SYSTEMD else _endpoint(description, reactor)
             )
         except StartUpError as error:
-            raise StartUpError(f"{option} {description}: {error}") from error
+            said = str(error)
         except OSError as error:
-            raise StartUpError(
-                f"{option} {description}: cannot read {error.filename}: {error.strerror}."
-            ) from error
-        except Exception as error:
-            # Plugins with endpoint parsers may raise any exception.
-            raise StartUpError(
-                f"{option} {description}: not an endpoint that Twisted understands ({error}). Give one "
+            said = f"cannot read {shown_path(str(error.filename))}: {error.strerror}."
+        except Exception as error:  # noqa: BLE001 -- plugins with endpoint parsers may raise any exception
+            said = (
+                f"not an endpoint that Twisted understands ({error}). Give one "
                 "such as tcp:8080, or https:8443:privateKey=key.pem:certKey=certificate.pem."
-            ) from error
+            )
+        else:
+            said = ""
+        if said:
+            # Without the cause, which may repeat a value.
+            raise StartUpError(f"{option} {shown}: {without_secrets(said, description)}")
         expiry = None
         if isinstance(endpoint, HTTPSEndpoint):
             expiry = ExpiryWatch(reactor, endpoint.expiry_warnings, now=now)
@@ -127,7 +138,9 @@ class Listener:
         outcome: list[IListeningPort | Failure] = []
         self._endpoint.listen(factory).addBoth(outcome.append)
         if not outcome:
-            raise StartUpError(f"Cannot listen on {self._description}: the endpoint is not ready at once.")
+            raise StartUpError(
+                f"Cannot listen on {shown_endpoint(self._description)}: the endpoint is not ready at once."
+            )
         port = outcome[0]
         if isinstance(port, Failure):
             raise StartUpError(self._explain(port.value)) from port.value
@@ -150,7 +163,8 @@ class Listener:
                 f" with a port from {_FIRST_FREE_PORT}, or run the service with the capability "
                 "CAP_NET_BIND_SERVICE, which lower ports need"
             )
-        return f"Cannot listen on {self._description}: {words}. {advice}."
+        shown, words = shown_endpoint(self._description), without_secrets(words, self._description)
+        return f"Cannot listen on {shown}: {words}. {advice}."
 
     def require_local(self) -> None:
         """
@@ -160,8 +174,8 @@ class Listener:
         """
         if not self.is_local:
             raise StartUpError(
-                f"--listen {self._description}: other machines can reach this endpoint, or it is not known "
-                "that they cannot, so it needs a callers file: --callers FILE. Or listen on "
+                f"--listen {shown_endpoint(self._description)}: other machines can reach this endpoint, or it "
+                "is not known that they cannot, so it needs a callers file: --callers FILE. Or listen on "
                 "this machine only, for example with --listen tcp:8080:interface=127.0.0.1. Or, if a proxy "
                 "or a network policy lets in only clients that may do everything, add --open-to-everybody."
             )

@@ -117,7 +117,7 @@ class Options(TwistedOptions):
         """Add an endpoint."""
         if ":" not in description:
             raise UsageError(
-                f"--listen takes a Twisted endpoint, such as {_DEFAULT_LISTEN}, not {description!r}."
+                f"--listen takes a Twisted endpoint, such as {_DEFAULT_LISTEN}{_not_number(description)}."
             )
         self._listen.append(description)
 
@@ -372,7 +372,7 @@ class Options(TwistedOptions):
         description: str | None = self["admin"]
         if description is not None and ":" not in description:
             raise UsageError(
-                f"--admin takes a Twisted endpoint, such as {_EXAMPLE_ADMIN}, not {description!r}."
+                f"--admin takes a Twisted endpoint, such as {_EXAMPLE_ADMIN}{_not_number(description)}."
             )
         return description
 
@@ -383,8 +383,13 @@ class Options(TwistedOptions):
 
 def _file(option: str, path: str | None) -> str:
     if path == "" or (path is not None and "\0" in path):
-        raise UsageError(f"{option} takes the path of a file, not {path!r}.")
+        raise UsageError(f"{option} takes the path of a file, which is not empty and has no NUL in it.")
     return path or ""
+
+
+def _not_number(text: str) -> str:
+    """Repeat a number, which is a common mistake, but nothing that may be a secret."""
+    return f", not {text!r}" if text.isdigit() else ""
 
 
 def _one_of(option: str, text: str, words: Sequence[str]) -> str:

@@ -63,7 +63,8 @@ def check_origin(text: str) -> str:
         )
     match = _ORIGIN.fullmatch(text)
     if match is None:
-        raise NotAnOrigin(f"takes an origin, such as {_EXAMPLE}, not {text!r}{_hint(text)}")
+        # Not repeated: there may be a password in it.
+        raise NotAnOrigin(f"takes an origin, such as {_EXAMPLE}{_hint(text)}")
     scheme, host, port = match["scheme"], match["host"], match["port"]
     if port == _DEFAULT_PORTS[scheme]:
         raise NotAnOrigin(f"takes {scheme}://{host} instead of {text!r}: browsers omit the default port")
@@ -83,9 +84,10 @@ def _hint(text: str) -> str:
     lower = text.lower()
     if lower != text and _ORIGIN.fullmatch(lower):
         return f"; browsers send it in lower case: {lower}"
-    if _ORIGIN.match(lower) and "/" in lower.removeprefix("https://").removeprefix("http://"):
-        scheme, _, rest = text.partition("://")
-        return f"; an origin has no path and no slash at its end: {scheme}://{rest.partition('/')[0]}"
+    scheme, _, rest = text.partition("://")
+    origin = f"{scheme}://{rest.partition('/')[0]}"
+    if "/" in rest and _ORIGIN.fullmatch(origin.lower()):
+        return f"; an origin has no path and no slash at its end: {origin}"
     if not text.isascii():
         return "; browsers send a name with non-ASCII letters in its ASCII form, which begins with xn--"
     if "://" not in text:

@@ -38,23 +38,29 @@ def check_host_name(text: str) -> str:
             "does not take *, since any site could let its name point here; name each host, such as "
             f"{_EXAMPLE}, or require credentials with --callers"
         )
+    # What may be a password is not repeated, but only the name of a host.
     if "/" in text:
-        host = text.partition("://")[2].partition("/")[0] or _EXAMPLE
-        raise NotAHost(f"takes a host without a scheme or a path, such as {host}, not {text!r}")
+        host = text.partition("://")[2].partition("/")[0]
+        example = host if _is_name(host) else _EXAMPLE
+        raise NotAHost(f"takes a host without a scheme or a path, such as {example}")
     bare = text.removeprefix("[").removesuffix("]") if text[:1] + text[-1:] == "[]" else text
     try:
         return str(ip_address(bare))
     except ValueError:
         pass
     with_port = _WITH_PORT.fullmatch(text)
-    if with_port is not None:
+    if with_port is not None and is_host(with_port[1].encode("ascii", "replace")):
         raise NotAHost(f"takes a host without a port, {with_port[1]}: it holds for every port")
     if not text.isascii():
-        raise NotAHost(f"takes the ASCII form of a name, which begins with xn--, not {text!r}")
+        raise NotAHost("takes the ASCII form of a name, which begins with xn--")
     name = text.lower().removesuffix(".")
-    if not name or ":" in name or not is_host(name.encode("ascii")):
-        raise NotAHost(f"takes the name or the address of a host, such as {_EXAMPLE}, not {text!r}")
+    if not _is_name(name):
+        raise NotAHost(f"takes the name or the address of a host, such as {_EXAMPLE}")
     return name
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isascii() and ":" not in text and is_host(text.encode("ascii"))
 
 
 class HostRule:

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import Credentials, Token
 from sampleapp.errors import StartUpError
-from sampleapp.file_permissions import changeable_by_all, is_readable_by_all
+from sampleapp.file_permissions import changeable_by_all, is_readable_by_all, shown_path
 
 __all__ = ["PASSWORD_VARIABLE", "USERNAME_VARIABLE", "FileReader", "load_credentials", "load_token"]
 
@@ -51,7 +51,7 @@ class FileReader:
         :raise StartUpError: it cannot be read, is too large or not a regular file, or every user may
             change it; the message names it and says why.
         """
-        named = f"The file {path}, given with {option}="
+        named = f"The file {shown_path(path)}, given with {option}="
         try:
             # Opening a pipe would block, and a device may never end.
             if not path.is_file():
