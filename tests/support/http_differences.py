@@ -159,6 +159,15 @@ def _is_too_long(rest: bytes, status: str) -> bool:
     )
 
 
+def _is_unframed(rest: bytes) -> bool:
+    return not _is_chunked(rest) and not _values(rest, b"content-length")
+
+
+def _would_lose_its_body(rest: bytes, status: str) -> bool:
+    closes = _line(rest).endswith(b"HTTP/1.0") or b"close" in b",".join(_values(rest, b"connection")).lower()
+    return status == "400" and _is_unframed(rest) and closes and bool(_after_head(rest).strip(b"\r\n"))
+
+
 def _is_another_expectation(rest: bytes, status: str) -> bool:
     return status == "417" and [value.lower() for value in _values(rest, b"expect")] != [b"100-continue"]
 
@@ -268,6 +277,20 @@ KINDS = (
         "RFC 6585, section 5: the limits of the others are higher",
         *(_BOTH, (Refused,), (Waiting, Refused, Seen)),
         _is_too_long,
+    ),
+    Kind(
+        "no length",
+        "RFC 9110, section 15.5.12: a body that is not framed would be lost, and its request succeed",
+        *(_BOTH, (Refused,), (Seen, Waiting)),
+        lambda rest, status: (
+            status == "411" and rest.lstrip(b"\r\n").startswith(b"POST ") and _is_unframed(rest)
+        ),
+    ),
+    Kind(
+        "bytes after the last request",
+        "RFC 9112, section 9.6: what follows it is not read; they may be its body, which is not framed",
+        *(_BOTH, (Refused,), (Seen, Waiting)),
+        _would_lose_its_body,
     ),
     Kind(
         "expectation",

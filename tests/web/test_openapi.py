@@ -177,6 +177,8 @@ def answers_of_every_operation(method, target, headers=(), body=None):
         return connection.responses([method])[0]
 
     yield answer(ask([(b"Host", b"again")])[1])
+    if method == "POST":
+        yield answer_without_length(target, headers)
     elsewhere = request_bytes(method, f"http://other.example{target}", headers, body)
     yield answer(raw(WholeService(), elsewhere))
     yield answer(ask([(b"Expect", b"a wonder")])[1])
@@ -210,6 +212,11 @@ def answers_of_every_operation(method, target, headers=(), body=None):
     service = WholeService()
     service.site.dispatch = faulty
     yield answer(raw(service, request_bytes(method, target, headers, body)))
+
+
+def answer_without_length(target, headers):
+    framed = request_bytes("POST", target, headers, b"")
+    return raw(WholeService(), framed.replace(b"Content-Length: 0\r\n", b"")).responses(["POST"])[0]
 
 
 def faulty(request):
@@ -359,6 +366,7 @@ RECORDS = b'{"records":[{"value":1,"partition":0}]}'
 
 def answers_to_produce_requests(target):
     yield from answers_to_publishing("POST", target, V2, RECORDS)
+    yield answer_without_length(target, V2)
     service = WholeService(broker=PlannedBroker([STORED, Plan(errors.RecordTooLarge, is_stored=False)]))
     yield service.request("POST", target, V2, RECORDS)
     yield service.request("POST", target, V2, RECORDS.replace(b"[{", b'[{"value":1},{'))

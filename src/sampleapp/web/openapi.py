@@ -269,6 +269,8 @@ class _Builder:
 
     def _operation(self, method: str, name: str, description: Description, right: Right) -> dict[str, Any]:
         refusals = (*self._of_every_request, *self._refusals_of_callers(right), *description.refusals)
+        if method == "POST":
+            refusals = (*refusals, request_errors.LengthRequired)
         if self._schemes and request_errors.TooManyStreams in description.refusals:
             refusals = (*refusals, access.TooManyStreamsOfCaller)
         if method.encode("ascii") not in SAFE:

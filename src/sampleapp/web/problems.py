@@ -160,6 +160,7 @@ ROWS: Final[dict[type[errors.SampleAppError], Row]] = {
     request_errors.ExpectationNotMet: Row(
         _S.EXPECTATION_FAILED, None, _S.EXPECTATION_FAILED.phrase, at_once=True
     ),
+    request_errors.LengthRequired: Row(_S.LENGTH_REQUIRED, "length-required", "Length required"),
     request_errors.HeaderTooLarge: _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE),
     request_errors.RequestTooSlow: _plain(_S.REQUEST_TIMEOUT),
     request_errors.TooManyConnections: Row(

@@ -15,6 +15,7 @@ __all__ = [
     "CrossSiteRequest",
     "ExpectationNotMet",
     "HeaderTooLarge",
+    "LengthRequired",
     "MalformedRequest",
     "MethodNotAllowed",
     "MisdirectedRequest",
@@ -52,6 +53,16 @@ class MalformedRequest(RequestError):
 
 class HeaderTooLarge(RequestError):
     """The request line or the header fields are larger than the limit."""
+
+
+class LengthRequired(RequestError):
+    """A ``POST`` does not say where its body ends, if it has one (RFC 9110, section 15.5.12)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The request has neither Content-Length nor Transfer-Encoding: chunked, so a body would be lost. "
+            "Send the length of the body; for an empty one, Content-Length: 0."
+        )
 
 
 class PathNotFound(RequestError):

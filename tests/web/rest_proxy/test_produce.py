@@ -549,8 +549,8 @@ def test_who_may_not_is_told_so_in_an_error_object_before_the_body_is_taken():
             ([by("reader")], 403, 40301),
         ]:
             connection = service.connect()
-            head = request_bytes("POST", target, [*JSON, *headers, (b"Expect", b"100-continue")])
-            connection.send(head.replace(b"\r\n\r\n", b"\r\nContent-Length: 10\r\n\r\n"))
+            fields = [*JSON, *headers, (b"Expect", b"100-continue"), (b"Content-Length", b"10")]
+            connection.send(request_bytes("POST", target, fields))
             (response,) = connection.responses(["POST"])
             assert_error(response, status, code)
             assert (b"www-authenticate" in response.headers) == (status == 401)

@@ -11,7 +11,7 @@ from tests.web.http import CHUNKED, JSON, MESSAGE, assert_problem, chunked, raw
 
 
 def test_a_declared_body_over_the_limit_is_refused_before_any_of_it_is_read(service):
-    connection = raw(service, request_bytes("POST", "/messages", JSON)[:-2] + b"Content-Length: 1001\r\n\r\n")
+    connection = raw(service, request_bytes("POST", "/messages", [*JSON, (b"Content-Length", b"1001")]))
     (response,) = connection.responses(["POST"])
     assert_problem(response, 413)
     assert "1000 bytes" in json.loads(response.body)["detail"]

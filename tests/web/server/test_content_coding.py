@@ -277,10 +277,9 @@ def test_more_than_ten_thousand_frames_are_refused():
     assert_problem(service.post(frame * 10_001, b"zstd"), 400)
 
 
-@pytest.mark.parametrize("method", ["DELETE", "POST"])
-def test_where_there_is_no_body_there_is_nothing_to_decode(service, method):
-    assert service.send(request_bytes(method, "/bodies", [(b"Content-Encoding", b"gzip")])).status == 200
-    empty = request_bytes(method, "/bodies", [(b"Content-Encoding", b"gzip")], b"")
+def test_where_there_is_no_body_there_is_nothing_to_decode(service):
+    assert service.send(request_bytes("DELETE", "/bodies", [(b"Content-Encoding", b"gzip")])).status == 200
+    empty = request_bytes("DELETE", "/bodies", [(b"Content-Encoding", b"gzip")], b"")
     assert_problem(service.send(empty), 400)
     assert service.bodies.seen == [b""]
 

@@ -98,9 +98,10 @@ def test_an_answer_to_a_request_without_an_id_has_a_new_one(service, data):
 
 def test_a_client_that_is_too_slow_is_told_its_id():
     service = InMemoryService()
-    for data in (request_bytes("GET", "/", [OWN])[:-2], request_bytes("POST", "/messages", [*JSON, OWN])):
+    body = [*JSON, OWN, (b"Content-Length", b"9")]
+    for data in (request_bytes("GET", "/", [OWN])[:-2], request_bytes("POST", "/messages", body)):
         connection = service.connect()
-        connection.send(data if not data.endswith(b"\r\n\r\n") else data[:-2] + b"Content-Length: 9\r\n\r\n")
+        connection.send(data)
         service.clock.pump([1] * 13)
         assert connection.sent.startswith(b"HTTP/1.1 408 ")
         assert ids_in(connection) == [b"!own~"]

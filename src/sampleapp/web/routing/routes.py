@@ -26,6 +26,7 @@ from sampleapp.web.gate import Gate, TopicUse, authorize_topic
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import (
     CrossSiteRequest,
+    LengthRequired,
     MalformedRequest,
     PathNotFound,
     PreconditionFailed,
@@ -384,7 +385,10 @@ def _admit(bound: BoundRoute, request: Request) -> Handler:
         require_meaning(request)
     plan = bound.choose(request) if bound.plan is None else bound.plan
     request.max_body = plan.max_body
-    return bound.handler_of(plan, request)
+    handler = bound.handler_of(plan, request)
+    if request.method == b"POST" and not has_content(request.fields):
+        raise LengthRequired
+    return handler
 
 
 class _RoutesResource(KleinResource):

@@ -16,6 +16,8 @@ from sampleapp.web.answers import Answer
 from sampleapp.web.request_errors import (
     BodyTooLarge,
     ExpectationNotMet,
+    LengthRequired,
+    MalformedRequest,
     MisdirectedRequest,
     RequestError,
     TooManyRequests,
@@ -173,7 +175,8 @@ class RequestReader:
         length = head.length
         if length == 0:
             self.buffer = data[end:]
-            return handler
+            is_usual = head.keeps_alive and head.method != b"POST"
+            return handler if is_usual else self._unless_unframed(handler, head)
         if length is not None:
             stop = end + length
             if stop <= len(data) and length <= self._max_body(request):
@@ -212,6 +215,25 @@ class RequestReader:
         if self._partial_head is None:
             self._partial_head = PartialHead()
         self._partial_head.check(data)
+
+    def _unless_unframed(self, handler: Answer | Handler, head: Head) -> Answer | Handler:
+        """
+        Return the handler of a request without a body.
+
+        :raise Refusal: a body would be lost, since its length is not declared (RFC 9112, section 6.3).
+        """
+        if has_content(head.fields) or (isinstance(handler, Answer) and handler.problem):
+            return handler
+        if head.method == b"POST":
+            raise self._refusal(LengthRequired())
+        if _without_empty_lines(self.buffer):
+            raise self._refusal(
+                MalformedRequest(
+                    "More bytes follow the header of the last request of this connection, which has neither "
+                    "Content-Length nor Transfer-Encoding: chunked. If they are its body, send its length."
+                )
+            )
+        return handler
 
     def _decide(self, request: Request, head: Head) -> Answer | Handler:
         """Choose the handler of a request, or answer it, by its head alone."""

@@ -1,0 +1,160 @@
+"""Requests with neither ``Content-Length`` nor chunks: a body that would be lost is never a success."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.web.server import Site
+
+from tests.support.callers import FULL, by, caller
+from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
+from tests.web.http import JSON, NDJSON, assert_problem, raw
+
+HOOK = '[hooks.h]\ntopic = "t"\nscheme = "github"\nsecret_files = ["s"]\n'
+SIGNED = (b"X-Hub-Signature-256", b"sha256=" + hmac.digest(b"s", b"", "sha256").hex().encode())
+VARIABLES = {"hook": "h", "partition": "0"}
+"""The values of variables in paths; of any other, and of a new one, it is a topic."""
+
+
+def a_service(callers=None):
+    service = InMemoryService(broker=PromptBroker(), callers=callers, secrets={"h": [b"s"]})
+    service.use_hooks(HOOK)
+    return service
+
+
+@pytest.fixture
+def service():
+    return a_service()
+
+
+def posts():
+    """The targets of all operations with POST, as the service describes them."""
+    paths = json.loads(a_service().request("GET", "/openapi.json").body)["paths"]
+    return sorted(
+        re.sub("{(.*?)}", lambda found: VARIABLES.get(found[1], "t"), path)
+        for path, item in paths.items()
+        if "post" in item
+    )
+
+
+def unframed(method, target, headers=(), *, version="1.1"):
+    head = request_bytes(method, target, headers, b"").replace(b"Content-Length: 0\r\n", b"")
+    return head.replace(b"HTTP/1.1", f"HTTP/{version}".encode(), 1)
+
+
+CONTENT_TYPES = [(), JSON, NDJSON, [(b"Content-Type", b"application/vnd.kafka.json.v2+json")]]
+BODIES = [b"", b"19.0", b'{"topic":"t","content":"c"}', b'{"records":[{"value":1}]}', b"\r\n"]
+
+
+@pytest.mark.parametrize("target", posts())
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("close", [(), [(b"Connection", b"close")]], ids=["keep-alive", "close"])
+def test_a_post_without_a_length_publishes_nothing_and_is_told_to_send_one(service, target, version, close):
+    statuses = set()
+    for headers in CONTENT_TYPES:
+        for body in BODIES:
+            fields = [*headers, SIGNED, *close]
+            connection = raw(service, unframed("POST", target, fields, version=version) + body)
+            status = int(connection.sent.split(b" ")[1])
+            assert connection.sent.count(b"HTTP/1.1 ") == 1
+            assert b"Connection: close\r\n" in connection.sent or status != 411
+            statuses.add(status)
+    # What is wrong with the rest of the header is told first.
+    assert {411} <= statuses <= {411, 415, 422}
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize("headers", [JSON, NDJSON])
+def test_the_refusal_names_both_ways_and_that_of_an_empty_body(service, headers):
+    (response,) = raw(service, unframed("POST", "/messages", headers)).responses(["POST"])
+    assert_problem(response, 411)
+    problem = json.loads(response.body)
+    assert problem["type"] == "urn:sampleapp:problem:length-required"
+    for words in ("Content-Length", "chunked", "Content-Length: 0"):
+        assert words in problem["detail"]
+
+
+def test_clients_of_rest_proxy_are_refused_in_their_form(service):
+    (response,) = raw(service, unframed("POST", "/topics/t", CONTENT_TYPES[-1])).responses(["POST"])
+    assert response.status == 411
+    assert json.loads(response.body)["error_code"] == 411
+
+
+def test_an_empty_body_is_said_by_its_length(service):
+    assert service.request("POST", "/topics/t", (), b"").status == 200
+    chunks = request_bytes("POST", "/topics/t", [(b"Transfer-Encoding", b"chunked")]) + b"0\r\n\r\n"
+    (response,) = raw(service, chunks).responses(["POST"])
+    assert response.status == 200
+    assert [record.value for record in service.broker.records] == [b"", b""]
+
+
+def test_credentials_and_rights_come_first():
+    service = a_service(FULL + caller("reader", "read = true"))
+    for headers, status in [((), 401), ([by("nobody")], 401), ([by("reader")], 403), ([by("full")], 411)]:
+        connection = raw(service, unframed("POST", "/topics/t", headers) + b"19.0")
+        assert connection.sent.startswith(b"HTTP/1.1 %d " % status)
+    for path, status in [("/nothing", 404), ("/metrics", 404), ("/", 405)]:
+        assert raw(service, unframed("POST", path, [by("full")])).sent.startswith(b"HTTP/1.1 %d " % status)
+    assert service.broker.records == []
+
+
+@pytest.mark.parametrize("hook", ["h", "unknown"])
+def test_it_does_not_tell_which_hooks_there_are(service, hook):
+    wrong = (SIGNED[0], SIGNED[1][:-1] + b"x")
+    for headers, status in [((), 401), ([wrong], 401), ([SIGNED], 411)]:
+        sent = raw(service, unframed("POST", f"/hooks/{hook}", headers)).sent
+        assert sent.startswith(b"HTTP/1.1 %d " % status), hook
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("DELETE", "/topics/t?key=k"), ("GET", "/"), ("GET", "/topics/t/records"), ("OPTIONS", "/messages")],
+)
+@pytest.mark.parametrize(("version", "close"), [("1.0", ()), ("1.1", [(b"Connection", b"close")])])
+def test_bytes_behind_the_last_request_of_a_connection_are_refused_with_it(
+    service, method, target, version, close
+):
+    request = unframed(method, target, close, version=version)
+    connection = raw(service, request + b"19.0")
+    assert connection.sent.startswith(b"HTTP/1.1 400 ")
+    assert b"Content-Length nor Transfer-Encoding" in connection.sent
+    assert connection.sent.count(b"HTTP/1.1 ") == 1
+    assert service.broker.records == []
+    # An empty line is not a body (RFC 9112, section 2.2).
+    for end in (b"", b"\r\n"):
+        assert raw(service, request + end).sent.startswith(b"HTTP/1.1 20")
+    assert len(service.broker.records) == (2 if method == "DELETE" else 0)
+
+
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"]),
+    target=st.sampled_from(
+        ["/", "/messages", "/topics/t?key=k", "/topics/t/partitions/0", "/hooks/h", "/nothing"]
+    ),
+    headers=st.sampled_from(CONTENT_TYPES),
+    version=st.sampled_from(["1.0", "1.1"]),
+    body=st.binary(min_size=1, max_size=40),
+)
+def test_nothing_is_published_for_a_request_whose_body_would_be_lost(method, target, headers, version, body):
+    service = a_service()
+    connection = raw(
+        service,
+        unframed(method, target, [*headers, SIGNED, (b"Connection", b"close")], version=version) + body,
+    )
+    if body.strip(b"\r\n"):
+        assert service.broker.records == []
+        assert not connection.sent.startswith(b"HTTP/1.1 2")
+
+
+@pytest.mark.parametrize("target", [each for each in posts() if not each.startswith("/hooks/")])
+def test_inside_a_site_of_twisted_web_a_post_needs_a_length_as_well(service, target):
+    headers = JSON if target == "/messages" else CONTENT_TYPES[-1]
+    connection = Connection(Site(service.front_door.resource(), reactor=service.clock))
+    connection.send(unframed("POST", target, headers))
+    assert connection.sent.startswith(b"HTTP/1.1 411 ")
+    assert service.broker.records == []
