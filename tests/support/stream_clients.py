@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 from sampleapp.feeds import Feeds
 from sampleapp.records.positions import parse_position
 from sampleapp.web.answers import Event
-from sampleapp.web.event_streams import EventStreams
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.record_streams import RecordStreams
 from sampleapp.web.server.fields import Fields
@@ -31,13 +30,9 @@ class StreamService:
         self.clock.advance(1000)
         self.topic = SimulatedTopic(self.clock, **topic)
         self.feeds = Feeds(self.topic, self.clock, make_event=Event)
-        self.places = OpenStreams(clock=self.clock)
+        self.places = OpenStreams(clock=self.clock, random=Random(19))
         self.streams = RecordStreams(
-            TopicReads(self.topic),
-            self.feeds,
-            streams=EventStreams(clock=self.clock, random=Random(19)),
-            places=self.places,
-            clock=self.clock,
+            TopicReads(self.topic), self.feeds, streams=self.places, clock=self.clock
         )
 
     def ask(self, query="", **fields):

@@ -38,7 +38,7 @@ def values_of(link):
 
 
 def read_everything(service, links):
-    for _ in range(40):
+    for _ in range(25):
         for link in links:
             link.socket.room = float("inf")
             link.read_all()
@@ -60,13 +60,13 @@ def test_streams_that_are_behind_share_what_they_are_sent_and_it_is_counted_once
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
 @pytest.mark.parametrize("kind", ["alone", "of a caller"])
 def test_streams_that_are_behind_leave_half_of_the_memory_to_requests(kind, version):
-    limit = 8 * MIB
+    limit = 4 * MIB
     callers, headers, most = None, [], limit // 2
     if kind == "of a caller":
         callers, headers, most = FULL, [by("full")], limit // 4
     service = PageService(max_body_memory=limit, callers=callers)
     for number in range(40):
-        service.topic.publish(0, b"%d" % (number % 10) * (MIB // 8))
+        service.topic.publish(0, b"%d" % (number % 10) * (MIB // 16))
     links = []
     for number in range(40):
         link = Link(service.site, service.clock, room=1000)
@@ -144,7 +144,8 @@ def lost_its_right(service, link):
 
 def fell_behind(service, link):
     link.socket.room = 1000
-    for _ in range(20):
+    service.topic.expire()
+    for _ in range(6):
         service.topic.publish(0, b"x" * 60_000)
         service.read(b"id", b"%d" % len(service.topic.logs[0]))
     pass_time(service, 0.5)

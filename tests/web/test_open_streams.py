@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import partial
 from http import HTTPStatus
 
 import pytest
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from sampleapp.access import AccessError, InvalidCredentials, NotGranted, TooManyStreamsOfCaller
 from sampleapp.web.answers import Answer, Event
-from sampleapp.web.event_streams import EventStream, EventStreams
+from sampleapp.web.event_streams import EventStream
 from sampleapp.web.gate import TO_CONSUME, Gate
-from sampleapp.web.open_streams import OpenStreams, StreamKind
+from sampleapp.web.open_streams import OpenStream, OpenStreams, StreamKind
 from sampleapp.web.request_errors import TooManyStreams
 from sampleapp.web.routing import Routes
 from tests.support.callers import by, caller
@@ -25,6 +24,19 @@ from tests.support.in_memory import InMemoryService, PromptBroker
 
 ONE = caller("one", 'consume = ["t.*"]', "read = true")
 TWO = caller("two", 'consume = ["t.*"]', "read = true", "max_streams = 2")
+
+
+class Stream(OpenStream):
+    """A stream that ends when its caller loses the right, and keeps the error."""
+
+    def __init__(self, errors, streams, kind, request, topic=None):
+        super().__init__(streams, kind=kind, request=request, topic=topic)
+        self.errors = errors
+
+    def right_lost(self, error):
+        assert isinstance(error, AccessError)
+        self.errors.append(error)
+        self.close("client")
 
 
 class Opener:
@@ -38,26 +50,22 @@ class Opener:
         self.request = None
         self.errors = []
 
-    def _keep(self, stream):
-        self.open.append(stream)
+    def _open(self, kind, request, topic=None):
+        self.request = request
+        self.open.append(Stream(self.errors, self.service.front_door.streams, kind, request, topic))
         return Answer(HTTPStatus.OK)
-
-    def _lost(self, error):
-        assert isinstance(error, AccessError)
-        self.errors.append(error)
 
     @routes.route("/records/<topic>", "GET", topic_use=TO_CONSUME)
     def records(self, request, *, topic):
-        self.request = request
-        return self._keep(self.service.front_door.streams.open_records(request, topic, self._lost))
+        return self._open(StreamKind.RECORDS, request, topic)
 
     @routes.route("/pages/<topic>", "GET", topic_use=TO_CONSUME)
     def page(self, request, *, topic):
-        return self._keep(self.service.front_door.streams.open_page(request, topic, self._lost))
+        return self._open(StreamKind.PAGE, request, topic)
 
     @routes.route("/changing", "GET")
     def changes(self, request):
-        return self._keep(self.service.front_door.streams.open_changes(request, self._lost))
+        return self._open(StreamKind.CHANGES, request)
 
 
 def service_with(opener, callers=ONE, **limits):
@@ -188,12 +196,14 @@ def test_a_stream_goes_on_while_the_right_is_granted_in_another_way():
     assert opener.errors == []
 
 
+def event_stream(service, request):
+    return EventStream(service.front_door.streams, kind=StreamKind.RECORDS, request=request, topic="t.1")
+
+
 def test_a_client_that_reads_slowly_gets_nothing_more_when_its_caller_loses_the_right():
     service = service_with(opener := Opener(), callers=ONE)
     get(service, "/records/t.1", "one")
-    take_place = partial(service.front_door.streams.open_records, opener.request, "t.1")
-    streams = EventStreams(clock=service.clock)
-    slow, quick = (EventStream(streams, take_place=take_place) for _ in range(2))
+    slow, quick = (event_stream(service, opener.request) for _ in range(2))
     sinks = [RecordingSink(stream) for stream in (slow, quick)]
     slow.begin(sinks[0])
     quick.begin(sinks[1])
@@ -208,8 +218,7 @@ def test_an_event_stream_ends_and_gives_its_place_back_when_its_caller_loses_the
     get(service, "/records/t.1", "one")
     opener.open.pop().close("client")
     places = service.front_door.streams
-    take_place = partial(places.open_records, opener.request, "t.1")
-    stream = EventStream(EventStreams(clock=service.clock), take_place=take_place)
+    stream = event_stream(service, opener.request)
     stream.begin(sink := RecordingSink(stream))
     stream.write(Event(b"data: 1\n\ndata: 2\n\n"), 2)
     service.clock.pump([1] * 60)
@@ -238,15 +247,11 @@ def test_a_stream_ends_with_its_token():
 def test_many_streams_are_checked_in_turns_of_a_few_milliseconds():
     service = service_with(opener := Opener(), callers=ONE)
     get(service, "/records/t.1", "one")
-    clock, ended = ClockInTurns(), []
+    clock, ended = ClockInTurns(), SlowList()
+    ended.clock = clock
     streams = OpenStreams(clock=clock, gate=Gate(service.authenticator, seconds=clock.seconds))
-
-    def lost(error):
-        clock.rightNow += 0.0005
-        ended.append(error)
-
     for _ in range(1000):
-        streams.open_records(opener.request, "t.1", lost)
+        Stream(ended, streams, StreamKind.RECORDS, opener.request, "t.1")
     service.use_callers(TWO)
     clock.advance(1)
     in_each = []
@@ -255,6 +260,17 @@ def test_many_streams_are_checked_in_turns_of_a_few_milliseconds():
         clock.take()
         in_each.append(len(ended) - before)
     assert max(in_each) <= 5
+    assert clock.getDelayedCalls() == []
+
+
+class SlowList(list):
+    """A list to which it takes half a millisecond to append."""
+
+    clock = None
+
+    def append(self, item):
+        self.clock.rightNow += 0.0005
+        super().append(item)
 
 
 CHANGES = st.tuples(st.sampled_from(["page", "records", "close"]), st.sampled_from(["one", "two"]))
@@ -288,14 +304,13 @@ def require_right_places(streams, requests, changes):
             continue
         is_full = places[change, "one"] + places[change, "two"] == 4
         is_refused = is_full or places[change, name] == {"one": 3, "two": 2}[name]
-        take = streams.open_page if change == "page" else streams.open_records
-        arguments = (requests[name], "t.1", print)
+        arguments = ([], streams, StreamKind(change), requests[name], "t.1")
         if is_refused:
             with pytest.raises(TooManyStreams if is_full else TooManyStreamsOfCaller):
-                take(*arguments)
+                Stream(*arguments)
         else:
             places[change, name] += 1
-            still_open.append((change, name, take(*arguments)))
+            still_open.append((change, name, Stream(*arguments)))
     for kind in (StreamKind.PAGE, StreamKind.RECORDS):
         assert streams.numbers[kind].open == places[kind.value, "one"] + places[kind.value, "two"]
     for _, _, stream in still_open:

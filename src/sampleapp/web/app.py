@@ -28,7 +28,6 @@ from sampleapp.web.answers import Answer, Event
 from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
-from sampleapp.web.event_streams import EventStreams
 from sampleapp.web.gate import Gate
 from sampleapp.web.hooks import Hooks
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, IdempotentRecords, admit_key
@@ -95,12 +94,7 @@ class FrontDoor:
         """The open streams and waiting pages."""
         self.reads = TopicReads(broker)
         """The reads of topics."""
-        self._event_streams = EventStreams(clock=clock)
-        self._changes = (
-            None
-            if changes is None
-            else ChangesResource(changes, streams=self._event_streams, open_streams=self.streams)
-        )
+        self._changes = None if changes is None else ChangesResource(changes, streams=self.streams)
         self._readings = readings_resource(get_representation)
         self._publisher = Publisher(broker, clock, self._limits, now=now)
         self._batches = BatchPublisher(
@@ -128,9 +122,7 @@ class FrontDoor:
             RecordPages(
                 self.reads, self.feeds, clock=clock, slices=self._publisher.slices, streams=self.streams
             ),
-            RecordStreams(
-                self.reads, self.feeds, streams=self._event_streams, places=self.streams, clock=clock
-            ),
+            RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),
         )
 
     @property

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 from weakref import ref
 
 import msgspec
-from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import Logger
 
+from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import InvalidParameters, SampleAppError
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.model import Reading
@@ -32,14 +30,8 @@ from sampleapp.records.event_stream import (
     escape_line_ends,
 )
 from sampleapp.web.answers import Answer, Event
-from sampleapp.web.event_streams import (
-    STREAM_HEADERS,
-    EventStream,
-    EventStreams,
-    TakePlace,
-    answer_to_temporary_error,
-)
-from sampleapp.web.open_streams import OpenStreams
+from sampleapp.web.event_streams import STREAM_HEADERS, EventStream, answer_to_temporary_error
+from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.server import Request
 
 __all__ = ["ChangesResource"]
@@ -57,9 +49,6 @@ Between them, it is the length of the whole collection: more would be worse than
 """
 _WRITTEN_AT_ONCE: Final = 64 * 1024
 """Bytes for one client in one turn of the reactor, so that a large collection delays nobody else."""
-_SLICE_S: Final = 0.002
-_WRITTEN_BETWEEN_CLOCK_READS: Final = 20
-"""Streams that are written to before the clock is read again: about 0.2 ms."""
 _KEPT_WHOLE: Final = 1024 * 1024
 """The most bytes of a collection that are kept as an event while no stream is writing it."""
 
@@ -69,25 +58,22 @@ _encode = msgspec.json.Encoder().encode
 class ChangesResource:
     """All streams of changes, and their common log."""
 
-    _log = Logger()
-
-    def __init__(self, changes: Changes, *, streams: EventStreams, open_streams: OpenStreams) -> None:
+    def __init__(self, changes: Changes, *, streams: OpenStreams) -> None:
         """
         :param changes: observed while there is a stream.
-        :param streams: all event streams of the service.
-        :param open_streams: limits them.
+        :param streams: all streams of the service.
         """
         self.changes = changes
         self._streams = streams
-        self._open_streams = open_streams
-        self._clock = streams.clock
-        self._open: dict[ChangeStream, None] = {}
+        self._open: Rounds[ChangeStream] = Rounds(
+            streams.clock,
+            ChangeStream.write_on,
+            fault="A fault in a stream of changes; its connection was cut",
+            on_fault=lambda stream: stream.abort("fault"),
+        )
         self._log_of_events = _EventLog()
         self.state: _Start | None = None
         """The latest state from which a stream can begin."""
-        self._writing: IDelayedCall | None = None
-        self._left: list[ChangeStream] = []
-        self._must_write_again = False
 
     def answer(self, request: Request) -> Answer:
         """
@@ -100,12 +86,8 @@ class ChangesResource:
         """
         try:
             self.changes.require_complete()
-            stream = ChangeStream(
-                self,
-                self._streams,
-                partial(self._open_streams.open_changes, request),
-                last_event_id=_last_event_id(request),
-            )
+            last_event_id = _last_event_id(request)
+            stream = ChangeStream(self, self._streams, request, last_event_id=last_event_id)
         except SampleAppError as error:
             return answer_to_temporary_error(request.fields, error)
         return Answer(HTTPStatus.OK, STREAM_HEADERS, source=stream)
@@ -116,26 +98,21 @@ class ChangesResource:
         """Add a stream that has begun."""
         if not self._open:
             self.changes.observe(self)
-        self._open[stream] = None
+        self._open.add(stream)
 
     def remove(self, stream: ChangeStream) -> None:
-        """Remove a stream that has ended."""
-        if self._open.pop(stream, self) is self:
-            # It never began.
+        """Remove a stream that has ended. Does nothing if it never began."""
+        if stream not in self._open:
             return
+        self._open.discard(stream)
         if not self._open:
             self.changes.ignore()
             self.state = None
             self._log_of_events.clear()
-            if self._writing is not None:
-                self._writing.cancel()
-                self._writing = None
-            self._left.clear()
 
     def write_later(self, stream: ChangeStream) -> None:
         """Let a stream write on in the next turn of the reactor."""
-        self._left.append(stream)
-        self._write_soon()
+        self._open.visit_again(stream)
 
     @property
     def events(self) -> _EventLog:
@@ -148,7 +125,7 @@ class ChangesResource:
         """Let all streams begin from a state."""
         self._log_of_events.clear()
         self._set_state(state)
-        self._write_all()
+        self._open.begin()
 
     def changed(self, changes: Sequence[Change], state: State | None) -> None:
         """Encode changes, once for all streams."""
@@ -158,63 +135,25 @@ class ChangesResource:
             self._log_of_events.append(Event(data), len(changes), "" if etag is None else _id_of(etag))
         if state is not None:
             self._set_state(state)
-        self._write_all()
+        self._open.begin()
 
     def _set_state(self, state: State) -> None:
         length = state.representation.length
         self._log_of_events.limit = min(max(length, _LEAST_LOG), _MOST_LOG)
         self.state = _Start(state, self._log_of_events.end)
 
-    def _write_all(self) -> None:
-        # Those that are written to now may have missed the event.
-        self._must_write_again = bool(self._left)
-        if not self._left:
-            self._left = [*self._open]
-        self._write_soon()
-
-    def _write_soon(self) -> None:
-        if self._writing is None:
-            self._writing = self._clock.callLater(0, self._write_some)
-
-    def _write_some(self) -> None:
-        """Write to some streams; the others follow in the next turns of the reactor."""
-        self._writing = None
-        until_s = self._clock.seconds() + _SLICE_S
-        left = self._left
-        while left:
-            some = left[-_WRITTEN_BETWEEN_CLOCK_READS:]
-            del left[-_WRITTEN_BETWEEN_CLOCK_READS:]
-            for stream in some:
-                try:
-                    stream.write_on()
-                except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other streams go on
-                    self._log.failure("A fault in a stream of changes; its connection was cut")
-                    stream.abort("fault")
-            if self._clock.seconds() >= until_s:
-                break
-        if not left and self._must_write_again:
-            self._must_write_again = False
-            left += self._open
-        if left:
-            self._write_soon()
-
 
 class ChangeStream(EventStream):
     """One client's stream of changes."""
 
     def __init__(
-        self,
-        resource: ChangesResource,
-        streams: EventStreams,
-        take_place: TakePlace,
-        *,
-        last_event_id: str,
+        self, resource: ChangesResource, streams: OpenStreams, request: Request, *, last_event_id: str
     ) -> None:
         """
         :param resource: all streams of changes.
         :param last_event_id: the id that the client has; empty if it has none.
         """
-        super().__init__(streams, take_place=take_place)
+        super().__init__(streams, kind=StreamKind.CHANGES, request=request)
         self._resource = resource
         # The tag of the client's copy; empty if it has none.
         self._tag = last_event_id

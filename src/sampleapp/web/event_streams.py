@@ -9,30 +9,19 @@ continues where it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
-from random import Random
-from typing import Final, TypeAlias
-
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from typing import Final
 
 from sampleapp.access import AccessError
 from sampleapp.errors import SampleAppError
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
 from sampleapp.web.answers import Answer, Event, Headers, Sink
-from sampleapp.web.open_streams import RIGHT_LOST, OnRightLost, OpenStream, StreamNumbers
+from sampleapp.web.open_streams import RIGHT_LOST, OpenStream, OpenStreams, StreamKind
 from sampleapp.web.problems import is_temporary, problem_answer
+from sampleapp.web.server import Request
 from sampleapp.web.server.fields import Fields
 
-__all__ = [
-    "ENDED_BY",
-    "STREAM_HEADERS",
-    "EventStream",
-    "EventStreams",
-    "TakePlace",
-    "answer_to_temporary_error",
-]
+__all__ = ["ENDED_BY", "STREAM_HEADERS", "EventStream", "answer_to_temporary_error"]
 
 ENDED_BY: Final = ("age", "drain", RIGHT_LOST)
 """The reasons for which any stream is ended here: its age, the end of the service, a right that was lost."""
@@ -49,63 +38,9 @@ _RETRY_UNAVAILABLE_MS: Final = 30_000
 _QUIET_S: Final = 15.0
 _LIFE_S: Final = (540.0, 660.0)
 """Random, so that streams that began together do not end together."""
-_SWEEP_S: Final = 1.0
-_SWEPT_AT_ONCE: Final = 500
-"""Streams that are looked at in one turn of the reactor; those that send an id take about 10 us each."""
-
-TakePlace: TypeAlias = Callable[[OnRightLost], OpenStream]
 
 
-class EventStreams:
-    """All open streams, and the one timer that they share."""
-
-    _log = Logger()
-
-    def __init__(self, *, clock: IReactorTime, random: Random | None = None) -> None:
-        """
-        :param clock: measures the life of each stream.
-        :param random: spreads the times at which clients come back.
-        """
-        self.clock = clock
-        self.random = Random() if random is None else random  # noqa: S311 -- not a secret
-        self._open: set[EventStream] = set()
-        self._sweeping: IDelayedCall | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, stream: EventStream) -> None:
-        """Add a stream that has begun."""
-        self._open.add(stream)
-        if self._sweeping is None:
-            self._sweeping = self.clock.callLater(_SWEEP_S, self._sweep)
-
-    def discard(self, stream: EventStream) -> None:
-        """Remove a stream that has ended."""
-        self._open.discard(stream)
-        if not self._open and self._sweeping is not None:
-            self._sweeping.cancel()
-            self._sweeping = None
-
-    def _sweep(self) -> None:
-        self._sweeping = self.clock.callLater(_SWEEP_S, self._sweep)
-        self._sweep_some([*self._open])
-
-    def _sweep_some(self, left: list[EventStream]) -> None:
-        now_s = self.clock.seconds()
-        some = left[-_SWEPT_AT_ONCE:]
-        del left[-_SWEPT_AT_ONCE:]
-        for stream in some:
-            try:
-                stream.sweep(now_s)
-            except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other streams are looked at
-                self._log.failure("A fault in an event stream; its connection was cut")
-                stream.abort("fault")
-        if left:
-            self.clock.callLater(0, self._sweep_some, left)
-
-
-class EventStream:
+class EventStream(OpenStream):
     """
     One stream, which a subclass fills: a `sampleapp.web.answers.Source`.
 
@@ -114,28 +49,20 @@ class EventStream:
 
     __slots__ = (
         "_ends_s",
-        "_place",
         "_quiet_since_s",
         "_sink",
         "_wanted_end",
         "can_write",
         "end_reason",
         "numbers",
-        "streams",
     )
 
-    def __init__(self, streams: EventStreams, *, take_place: TakePlace | None = None) -> None:
-        """
-        :param streams: all streams of the service.
-        :param take_place: takes a place among the streams that may be open, such as
-            `sampleapp.web.open_streams.OpenStreams.open_changes` for a request. It gets the function to call
-            when the caller has lost its right. The place is given back with `closed`.
-        :raise TooManyStreams: all places are taken.
-        :raise AccessError: the caller has too many streams, or has lost its right.
-        """
-        self.streams = streams
-        self._place = None if take_place is None else take_place(self._right_lost)
-        self.numbers = StreamNumbers() if self._place is None else self._place.numbers
+    def __init__(
+        self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
+    ) -> None:
+        """Take a place, which is given back with `closed`; see `OpenStream`."""
+        super().__init__(streams, kind=kind, request=request, topic=topic)
+        self.numbers = streams.numbers[kind]
         """The numbers of all streams of this kind."""
         self._sink: Sink | None = None
         self.can_write = False
@@ -223,7 +150,6 @@ class EventStream:
         random = self.streams.random
         now_s = self.streams.clock.seconds()
         self._ends_s = now_s + random.uniform(*_LIFE_S)
-        self.streams.add(self)
         if self.write(Event(encode_retry(random.randint(*_RETRY_MS)))):
             self.started()
 
@@ -241,30 +167,29 @@ class EventStream:
         self.end_reason = reason
         self._sink = None
         self.can_write = False
-        self.streams.discard(self)
         try:
-            if self._place is not None:
-                self._place.close(reason)
+            self.close(reason)
         finally:
             self.ended()
 
-    def _right_lost(self, _error: AccessError) -> None:
+    # `OpenStream`
+
+    def right_lost(self, error: AccessError) -> None:
+        """End soon, or at once if the client has not taken everything."""
         if self._sink is not None and (self._sink.unsent or not self.is_between_events()):
             # Reading the rest slowly could take minutes.
             self.abort(RIGHT_LOST)
         else:
             self.finish(RIGHT_LOST)
 
-    def sweep(self, now_s: float) -> None:
-        """
-        Send the present id if the stream is quiet, or end it at its age.
-
-        :param now_s: the time of the reactor's clock, in seconds.
-        """
+    def visit(self, now_s: float) -> None:
+        """Send the present id if the stream is quiet, or end it at its age or without a right."""
+        super().visit(now_s)
+        if self._sink is None:
+            return
         if now_s >= self._ends_s:
             self.finish("age")
-            return
-        if self.can_write and now_s - self._quiet_since_s >= _QUIET_S:
+        elif self.can_write and now_s - self._quiet_since_s >= _QUIET_S:
             present = self.present_id()
             if present is not None:
                 self.write(present)

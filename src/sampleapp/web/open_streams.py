@@ -6,31 +6,39 @@ from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Final, TypeAlias
+from random import Random
+from typing import Final, TypeAlias, TypeVar
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError, Caller, Right, TooManyStreamsOfCaller
+from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.web.gate import TO_CONSUME, Gate, Grant
 from sampleapp.web.request_errors import TooManyStreams, TooManyTopics
 from sampleapp.web.server import Limits, Request
 
-__all__ = ["RIGHT_LOST", "OnRightLost", "OpenStream", "OpenStreams", "StreamKind", "StreamNumbers"]
+__all__ = [
+    "RIGHT_LOST",
+    "OnRightLost",
+    "OpenStream",
+    "OpenStreams",
+    "StreamKind",
+    "StreamNumbers",
+    "WaitingPage",
+]
 
 RIGHT_LOST: Final = "right"
 """The reason for the end of a stream whose caller has lost its right."""
 
-_CHECK_S: Final = 1.0
+_VISIT_S: Final = 1.0
 """Rights are checked every second, so that a stream ends within 5 s, also if there are 10,000 to check."""
-_SLICE_S: Final = 0.002
-_CHECKED_BETWEEN_CLOCK_READS: Final = 100
-"""Streams without a change, which take 20 microseconds."""
-_CHECKED_AT_ONCE: Final = 2000
 _RETRY_AFTER_S: Final = 30.0
 
 OnRightLost: TypeAlias = Callable[[AccessError], None]
 """Called at most once, in a turn of its own, with the error that the same request would get now."""
+
+
+T = TypeVar("T")
 
 
 class StreamKind(Enum):
@@ -68,50 +76,56 @@ class StreamNumbers:
 
 
 class OpenStream:
-    """The place of one stream or waiting page, which its source holds until it is closed."""
+    """A stream or a waiting page: its place among those that are open, and the right of its caller."""
 
-    __slots__ = ("_grant", "_is_closed", "_is_lost", "_on_right_lost", "_streams", "kind", "place", "topic")
+    __slots__ = ("_grant", "_is_closed", "_is_lost", "kind", "place", "streams", "topic")
 
     def __init__(
-        self,
-        streams: OpenStreams,
-        *,
-        kind: StreamKind,
-        place: tuple[bool, str],
-        topic: str | None,
-        grant: Grant | None,
-        on_right_lost: OnRightLost,
+        self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
     ) -> None:
-        self._streams = streams
-        self._grant = grant
-        self._on_right_lost = on_right_lost
-        self._is_closed = False
-        self._is_lost = False
+        """
+        Take a place, until `close` is called.
+
+        :param request: its caller must have, and keep, the right to what is read; may be ``None`` where all
+            callers have all rights.
+        :param topic: the topic that is followed for it; ``None`` for the readings.
+        :raise TooManyStreams: all places are taken.
+        :raise TooManyTopics: streams and waiting pages read too many other topics.
+        :raise AccessError: the caller has too many streams, or has lost its right since it was admitted.
+        """
+        self.streams = streams
         self.kind = kind
-        self.place = place
-        """The group of places that it counts in: True for pages, and the name of the caller."""
         self.topic = topic
-        """The topic that is followed for it; ``None`` for the readings."""
+        self._is_closed = self._is_lost = False
+        self._grant = streams.grant(kind, request, topic)
+        self.place = streams.place_of(kind, self._grant)
+        """The group of places that it counts in: True for pages, and the name of the caller."""
+        streams.add(self)
 
-    @property
-    def numbers(self) -> StreamNumbers:
-        """The numbers of all streams of this kind."""
-        return self._streams.numbers[self.kind]
+    def right_lost(self, error: AccessError) -> None:
+        """
+        End: the caller has lost its right.
 
-    @property
-    def must_be_checked(self) -> bool:
-        """True if the caller may have lost its right."""
-        return not (self._is_closed or self._is_lost or self._grant is None or self._grant.is_current)
+        :param error: the error that the same request would get now.
+        """
 
-    def check(self) -> None:
-        """Check the right of the caller in full, and end the stream if it is lost."""
-        if self._grant is None:
+    def visit(self, now_s: float) -> None:
+        """
+        Do what is due, every second: check the right of the caller.
+
+        :param now_s: the time of the reactor's clock, in seconds.
+        """
+        grant = self._grant
+        if grant is None or self._is_lost or grant.is_current:
             return
         try:
-            self._grant.check()
+            grant.check()
         except AccessError as error:
             self._is_lost = True
-            self._on_right_lost(error)
+            self.right_lost(error)
+
+    def abort(self, reason: str) -> None:
+        """End at once, after a fault."""
 
     def close(self, reason: str) -> None:
         """
@@ -121,36 +135,61 @@ class OpenStream:
         """
         if not self._is_closed:
             self._is_closed = True
-            # It refers to the source of the stream, which refers to this place.
-            self._on_right_lost = _ignore
-            self._streams.remove(self, RIGHT_LOST if self._is_lost else reason)
+            self.streams.remove(self, RIGHT_LOST if self._is_lost else reason)
+
+
+class WaitingPage(OpenStream):
+    """The place of a page that waits for a record of a topic."""
+
+    __slots__ = ("_on_right_lost",)
+
+    def __init__(
+        self, streams: OpenStreams, request: Request, topic: str, on_right_lost: OnRightLost
+    ) -> None:
+        """Take a place; see `OpenStream`."""
+        super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic)
+        self._on_right_lost = on_right_lost
+
+    def right_lost(self, error: AccessError) -> None:
+        """End the wait."""
+        self._on_right_lost(error)
 
 
 class OpenStreams:
     """All open streams and waiting pages of the service."""
 
-    _log = Logger()
-
     def __init__(
-        self, *, clock: IReactorTime, gate: Gate | None = None, limits: Limits | None = None
+        self,
+        *,
+        clock: IReactorTime,
+        gate: Gate | None = None,
+        limits: Limits | None = None,
+        random: Random | None = None,
     ) -> None:
         """
-        :param clock: schedules the checks of rights, while there is a stream.
+        :param clock: measures the life of each stream.
         :param gate: knows the rights of callers; by default any caller has all rights, and no limit of its
             own.
+        :param random: spreads the times at which clients come back.
         """
         limits = Limits() if limits is None else limits
         self.limit = limits.max_streams
         """The most streams, and the most waiting pages."""
         self._most_topics = limits.max_followed_topics
         self._limit_per_caller = limits.max_streams_per_caller
-        self._clock = clock
+        self.clock = clock
+        self.random = Random() if random is None else random  # noqa: S311 -- not a secret
         self._gate = gate
-        self._open: set[OpenStream] = set()
+        self._open: Rounds[OpenStream] = Rounds(
+            clock,
+            lambda stream: stream.visit(clock.seconds()),
+            fault="A fault in a stream or a waiting page; a stream's connection was cut",
+            on_fault=lambda stream: stream.abort("fault"),
+            every_s=_VISIT_S,
+        )
         self._places: Counter[bool] = Counter()
         self._places_of_callers: Counter[tuple[bool, str]] = Counter()
         self._topics: Counter[str] = Counter()
-        self._timer: IDelayedCall | None = None
         self.numbers: dict[StreamKind, StreamNumbers] = {kind: StreamNumbers() for kind in StreamKind}
         """The numbers of each kind."""
         self.refusals: Counter[str] = Counter(
@@ -158,115 +197,61 @@ class OpenStreams:
         )
         """Streams and pages that were refused since the start, by the option that is the limit."""
 
-    def open_records(self, request: Request, topic: str, on_right_lost: OnRightLost) -> OpenStream:
-        """
-        Take a place for a stream of the records of a topic.
+    def __len__(self) -> int:
+        return len(self._open)
 
-        :raise TooManyStreams: all places are taken.
-        :raise TooManyTopics: streams and waiting pages read too many other topics.
-        :raise AccessError: the caller has too many streams, or has lost its right since it was admitted.
-        """
-        return self._take(StreamKind.RECORDS, request, partial(_may_consume, topic), on_right_lost, topic)
+    # For the streams.
 
-    def open_page(self, request: Request, topic: str, on_right_lost: OnRightLost) -> OpenStream:
-        """Take a place for a page that waits for a record of a topic. Raises as `open_records` does."""
-        return self._take(StreamKind.PAGE, request, partial(_may_consume, topic), on_right_lost, topic)
-
-    def open_changes(self, request: Request, on_right_lost: OnRightLost) -> OpenStream:
-        """Take a place for a stream of the readings. Raises as `open_records` does."""
-        return self._take(StreamKind.CHANGES, request, _may_read, on_right_lost)
-
-    def _take(
-        self,
-        kind: StreamKind,
-        request: Request,
-        may: Callable[[Caller], bool],
-        on_right_lost: OnRightLost,
-        topic: str | None = None,
-    ) -> OpenStream:
-        grant = None if self._gate is None else self._gate.grant(request, may)
-        is_page = kind is StreamKind.PAGE
+    def grant(self, kind: StreamKind, request: Request | None, topic: str | None) -> Grant | None:
+        """Check that one more may be opened; see `OpenStream`. Return the right of its caller."""
+        may = _may_read if topic is None else partial(_may_consume, topic)
+        grant = None if self._gate is None or request is None else self._gate.grant(request, may)
+        is_page, name = self.place_of(kind, grant)
         if self._places[is_page] >= self.limit:
             self.refusals["max-streams"] += 1
             raise TooManyStreams(self.limit, what=kind.in_words)
         if topic is not None and topic not in self._topics and len(self._topics) >= self._most_topics:
             self.refusals["max-followed-topics"] += 1
             raise TooManyTopics(self._most_topics)
-        place = is_page, "" if grant is None else grant.caller.name
         if grant is not None:
-            limit = self._limit_of(grant.caller)
-            if self._places_of_callers[place] >= limit:
+            most = grant.caller.max_streams
+            limit = self._limit_per_caller if most is None else most
+            if self._places_of_callers[is_page, name] >= limit:
                 self.refusals["max-streams-per-caller"] += 1
                 raise TooManyStreamsOfCaller(limit, what=kind.in_words, retry_after_s=_RETRY_AFTER_S)
-            self._places_of_callers[place] += 1
-        self._places[is_page] += 1
-        self.numbers[kind].open += 1
-        if topic is not None:
-            self._topics[topic] += 1
-        stream = OpenStream(
-            self, kind=kind, place=place, topic=topic, grant=grant, on_right_lost=on_right_lost
-        )
-        self._open.add(stream)
-        if grant is not None and self._timer is None:
-            self._timer = self._clock.callLater(_CHECK_S, self._check_all)
-        return stream
+        return grant
 
-    def _limit_of(self, caller: Caller) -> int:
-        return self._limit_per_caller if caller.max_streams is None else caller.max_streams
+    @staticmethod
+    def place_of(kind: StreamKind, grant: Grant | None) -> tuple[bool, str]:
+        """Return `OpenStream.place`."""
+        return kind is StreamKind.PAGE, "" if grant is None else grant.caller.name
+
+    def add(self, stream: OpenStream) -> None:
+        """Add a stream that was granted."""
+        self._places[stream.place[0]] += 1
+        self._places_of_callers[stream.place] += 1
+        self.numbers[stream.kind].open += 1
+        if stream.topic is not None:
+            self._topics[stream.topic] += 1
+        self._open.add(stream)
 
     def remove(self, stream: OpenStream, reason: str) -> None:
-        """Take a stream that has ended from the open ones; for `OpenStream.close`, which is called once."""
-        numbers, place = self.numbers[stream.kind], stream.place
+        """Remove a stream that has ended; for `OpenStream.close`, which calls it once."""
         self._open.discard(stream)
+        numbers = self.numbers[stream.kind]
         numbers.open -= 1
         numbers.ended[reason] += 1
-        self._places[place[0]] -= 1
+        self._places[stream.place[0]] -= 1
+        # Issuers can make any number of callers.
+        _take_one(self._places_of_callers, stream.place)
         if stream.topic is not None:
-            self._topics[stream.topic] -= 1
-            if not self._topics[stream.topic]:
-                del self._topics[stream.topic]
-        if place in self._places_of_callers:
-            self._places_of_callers[place] -= 1
-            if not self._places_of_callers[place]:
-                # Issuers can make any number of callers.
-                del self._places_of_callers[place]
-        if not self._open and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _check_all(self) -> None:
-        self._check_some(list(self._open))
-
-    def _check_some(self, left: list[OpenStream]) -> None:
-        """Check the streams in slices, between which requests are served; then wait for the next time."""
-        # It is this call that runs, and the last stream may end in it.
-        self._timer = None
-        until_s = self._clock.seconds() + _SLICE_S
-        for _ in range(_CHECKED_AT_ONCE // _CHECKED_BETWEEN_CLOCK_READS):
-            some = left[-_CHECKED_BETWEEN_CLOCK_READS:]
-            del left[-_CHECKED_BETWEEN_CLOCK_READS:]
-            while some:
-                stream = some.pop()
-                if stream.must_be_checked:
-                    self._check(stream)
-                    if self._clock.seconds() >= until_s:
-                        left += some
-                        break
-            if not left or self._clock.seconds() >= until_s:
-                break
-        if self._open:
-            delay_s, then = (0.0, partial(self._check_some, left)) if left else (_CHECK_S, self._check_all)
-            self._timer = self._clock.callLater(delay_s, then)
-
-    def _check(self, stream: OpenStream) -> None:
-        try:
-            stream.check()
-        except Exception:  # noqa: BLE001 -- whatever it was, the rights of the others are checked
-            self._log.failure("A fault in ending a stream whose caller has lost its right")
+            _take_one(self._topics, stream.topic)
 
 
-def _ignore(_error: AccessError) -> None:
-    pass
+def _take_one(counter: Counter[T], key: T) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 def _may_consume(topic: str, caller: Caller) -> bool:

@@ -28,7 +28,7 @@ from sampleapp.records.read_parameters import (
 from sampleapp.records.record_lines import record_lines
 from sampleapp.web.answers import Answer, Headers
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.open_streams import OpenStreams
+from sampleapp.web.open_streams import OpenStreams, WaitingPage
 from sampleapp.web.server import Request
 from sampleapp.web.topic_reads import TopicReads
 
@@ -343,7 +343,7 @@ class RecordPages:
             # It may have gone, and nothing else would show it until a record comes.
             return found
         wait = _Wait(self._clock, parameters.wait_s)
-        waiting = self._streams.open_page(request, place.topic, wait.lose_right)
+        waiting = WaitingPage(self._streams, request, place.topic, wait.lose_right)
         self._waits.add(wait)
         request.end_wait = partial(wait.end, "client")
         try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -37,15 +36,9 @@ from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
 from sampleapp.web.answers import Answer, Budget, Event
-from sampleapp.web.event_streams import (
-    STREAM_HEADERS,
-    EventStream,
-    EventStreams,
-    TakePlace,
-    answer_to_temporary_error,
-)
+from sampleapp.web.event_streams import STREAM_HEADERS, EventStream, answer_to_temporary_error
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.open_streams import OpenStreams
+from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.problems import is_temporary
 from sampleapp.web.server import Request
 from sampleapp.web.topic_reads import TopicReads
@@ -107,15 +100,13 @@ class RecordStreams:
         reads: TopicReads,
         feeds: Feeds,
         *,
-        streams: EventStreams,
-        places: OpenStreams,
+        streams: OpenStreams,
         clock: IReactorTime,
     ) -> None:
         """
         :param reads: reads for one stream.
         :param feeds: made with `Event` for ``make_event``.
         :param streams: all streams of the service.
-        :param places: limits the number of streams, and checks the rights of their callers.
         """
         self.reads: Final = reads
         self.feeds: Final = feeds
@@ -125,7 +116,6 @@ class RecordStreams:
         self.slices: Final = TimeSlices(clock)
         self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
         """What streams that read by themselves are sending, by the place where it begins."""
-        self._places: Final = places
 
     def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
         """
@@ -142,8 +132,7 @@ class RecordStreams:
     async def _open(self, request: Request, topic: str) -> Answer:
         parameters = read_stream_parameters(request.query, request.fields.all(b"last-event-id"))
         try:
-            take_place = partial(self._places.open_records, request, topic)
-            stream = RecordStream(self, topic, parameters, take_place, budget=request.share)
+            stream = RecordStream(self, topic, parameters, request)
             try:
                 await stream.prepare(parameters)
             except BaseException:
@@ -182,21 +171,14 @@ class RecordStream(EventStream):
     _log = Logger()
 
     def __init__(
-        self,
-        owner: RecordStreams,
-        topic: str,
-        parameters: StreamParameters,
-        take_place: TakePlace,
-        *,
-        budget: Budget | None = None,
+        self, owner: RecordStreams, topic: str, parameters: StreamParameters, request: Request
     ) -> None:
         """
-        :param take_place: see `EventStream`.
-        :param budget: of the memory for what the client has not taken; unlimited by default.
         :raise TooManyStreams: all places are taken.
+        :raise TooManyTopics: streams and waiting pages read too many other topics.
         :raise AccessError: the caller has too many streams, or has lost its right.
         """
-        super().__init__(owner.streams, take_place=take_place)
+        super().__init__(owner.streams, kind=StreamKind.RECORDS, request=request, topic=topic)
         self._owner: Final = owner
         self._topic: Final = topic
         self._key: Final = parameters.key
@@ -212,7 +194,7 @@ class RecordStream(EventStream):
         self._is_reading = False
         self._is_behind = False
         self._page_bytes = 2 * _LEAST_PAGE_BYTES
-        self._budget: Final = budget
+        self._budget: Final[Budget | None] = request.share
         self._needed_bytes = 0
         """The memory for the next page, if it was read already and there was no room for its events."""
         self.group: Group | None = None

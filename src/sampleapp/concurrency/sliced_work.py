@@ -1,0 +1,190 @@
+"""Work in slices of the reactor's time: step by step, or in rounds through a changing set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, TypeVar
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+__all__ = ["Rounds", "SlicedWork"]
+
+_SLICE_S: Final = 0.002
+_VISITS: Final = 5
+"""Members that are visited between two looks at the clock."""
+_STEPS_OF_ROUND: Final = 40
+
+_AFTER_FAULT_S: Final = 0.1
+"""So that a fault in every step does not take all the time."""
+
+T = TypeVar("T")
+
+
+class SlicedWork:
+    """
+    Work that is done step by step, a few steps in each turn of the reactor, so that it delays nothing else.
+
+    It has one timer, which is not set while a step runs: a step may stop the work, and start it again.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        step: Callable[[], float | None],
+        *,
+        fault: str,
+        on_fault: Callable[[], None] = lambda: None,
+        steps: int = 8,
+    ) -> None:
+        """
+        :param step: does some of the work, for less than a millisecond. Returns the seconds until the next
+            step: 0 if there is more to do, ``None`` if there is nothing until `run` or `run_later` is called.
+        :param fault: the line of the log for a step that failed. The next one follows all the same.
+        :param on_fault: called after a step that failed.
+        :param steps: the most steps in one turn of the reactor.
+        """
+        self._clock = clock
+        self._step = step
+        self._fault = fault
+        self._on_fault = on_fault
+        self._steps = steps
+        self._call: IDelayedCall | None = None
+        self._is_running = False
+
+    def run(self) -> None:
+        """Begin now, or in the next turn of the reactor if there was something to do in this one."""
+        if self._call is None and not self._is_running:
+            self._run()
+
+    def run_later(self, delay_s: float = 0.0) -> None:
+        """Begin in the next turn of the reactor, or after a delay. Does nothing if it has begun, or will."""
+        if self._call is None and not self._is_running:
+            self._call = self._clock.callLater(delay_s, self._run)
+
+    def stop(self) -> None:
+        """Do nothing more until it is run again."""
+        self._is_running = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _run(self) -> None:
+        self._call = None
+        self._is_running = True
+        until_s = self._clock.seconds() + _SLICE_S
+        delay_s: float | None = None
+        for number in range(self._steps):
+            delay_s = self._next_delay_s()
+            if not self._is_running:
+                return
+            if delay_s is None:
+                # What comes in this turn of the reactor is done together, in the next one.
+                delay_s = 0.0 if number else None
+                break
+            if delay_s or self._clock.seconds() >= until_s:
+                break
+        self._is_running = False
+        if delay_s is not None:
+            self._call = self._clock.callLater(delay_s, self._run)
+
+    def _next_delay_s(self) -> float | None:
+        try:
+            return self._step()
+        except Exception:  # noqa: BLE001 -- whatever it was, the work goes on
+            self._log.failure(self._fault)
+        try:
+            self._on_fault()
+        except Exception:  # noqa: BLE001 -- as above
+            self._log.failure(self._fault)
+        return _AFTER_FAULT_S
+
+
+class Rounds(Generic[T]):
+    """
+    A set whose members are visited in rounds.
+
+    Members may come and go at any time, also in a visit. One that comes during a round is visited in the next
+    one. A visit that fails is logged, and the others follow all the same.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        visit: Callable[[T], None],
+        *,
+        fault: str,
+        on_fault: Callable[[T], None],
+        every_s: float | None = None,
+    ) -> None:
+        """
+        :param visit: called for each member.
+        :param fault: the line of the log for a visit that failed.
+        :param on_fault: called for its member.
+        :param every_s: the seconds from one round to the next; by default there are those of `begin` only.
+        """
+        self._visit = visit
+        self._fault = fault
+        self._on_fault = on_fault
+        self._every_s = every_s
+        self._members: dict[T, None] = {}
+        self._left: list[T] = []
+        self._is_due = False
+        self._work = SlicedWork(clock, self._step, fault=fault, steps=_STEPS_OF_ROUND)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._members)
+
+    def __contains__(self, member: T) -> bool:
+        return member in self._members
+
+    def add(self, member: T) -> None:
+        """Add a member."""
+        self._members[member] = None
+        if self._every_s is not None:
+            self._work.run_later(self._every_s)
+
+    def discard(self, member: T) -> None:
+        """Remove a member, which is not visited any more. Does nothing if it is not there."""
+        self._members.pop(member, None)
+        if not self._members:
+            self._left.clear()
+            self._is_due = False
+            self._work.stop()
+
+    def begin(self) -> None:
+        """Begin a round in the next turn of the reactor, or after the present one."""
+        self._is_due = True
+        self._work.run_later()
+
+    def visit_again(self, member: T) -> None:
+        """Visit one member in the next turn of the reactor."""
+        self._left.append(member)
+        self._work.run_later()
+
+    def _step(self) -> float | None:
+        left = self._left
+        if not left and (self._is_due or self._every_s is not None):
+            self._is_due = False
+            left += self._members
+        for _ in range(min(_VISITS, len(left))):
+            member = left.pop()
+            if member in self._members:
+                self._visit_safely(member)
+            if not left:
+                break
+        return 0.0 if left or self._is_due else self._every_s
+
+    def _visit_safely(self, member: T) -> None:
+        try:
+            self._visit(member)
+        except Exception:  # noqa: BLE001 -- whatever it was, the others are visited
+            self._log.failure(self._fault)
+            self._on_fault(member)
