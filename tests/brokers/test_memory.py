@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 
 import pytest_twisted
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from twisted.internet import reactor
 from twisted.internet.task import Clock
 
@@ -12,7 +16,7 @@ from sampleapp.brokers import memory
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.errors import OutcomeUnknown
-from sampleapp.model import ReplayedRecord
+from sampleapp.model import FromTime, ReadRequest, ReplayedRecord
 from sampleapp.testing import identity
 from sampleapp.testing.broker_contract import BrokerContract, new_topic
 from tests.support.brokers import content, record, within
@@ -87,3 +91,28 @@ def test_of_too_many_ids_the_oldest_is_forgotten_first(monkeypatch):
     assert sends(broker, "a", "b", "c", "a") == [False, False, False, True]
     assert sends(broker, "d", "b", "c", "d", "a") == [False, True, True, True, False]
     assert sends(broker, "b") == [False]
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 10))
+def test_a_time_is_found_among_times_in_any_order(times, at_ms):
+    broker = MemoryBroker(clock=Clock())
+    for each in times:
+        broker.publish(replace(record("t"), timestamp_ms=each))
+    broker.publish(replace(record("t"), timestamp_ms=10))
+    request = ReadRequest(topic="t", starts={0: FromTime(at_ms)}, limit=0, max_bytes=1)
+    assert broker.read(request).result.positions == {
+        0: next(n for n, each in enumerate([*times, 10]) if each >= at_ms)
+    }
+
+
+def test_a_time_is_found_without_looking_at_all_records():
+    broker = MemoryBroker(clock=Clock())
+    for _ in range(20_000):
+        broker.publish(record("t"))
+    calls = []
+    sys.setprofile(lambda _frame, event, _argument: calls.append(event))
+    try:
+        broker.read(ReadRequest(topic="t", starts={0: FromTime(10**14)}, limit=1, max_bytes=1))
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 1_000

@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -89,7 +90,7 @@ class MemoryBroker:
         """
         self._clock = clock
         self._remembered = _RememberedIds(clock=clock, window_s=idempotency.window_s)
-        self._topics: dict[str, list[ConsumerRecord]] = {}
+        self._topics: dict[str, _Log] = {}
         self._topic_ids: dict[str, str] = {}
         self._followings: Followings[_Following] = Followings()
         self._batches: list[_Batch] = []
@@ -227,7 +228,7 @@ class MemoryBroker:
                 return refusal
             if again is not None:
                 return again
-        records = self._topics.setdefault(record.topic, [])
+        records = self._topics.setdefault(record.topic, _Log())
         offset = len(records)
         records.append(
             ConsumerRecord(
@@ -261,6 +262,24 @@ class MemoryBroker:
         for following in self._followings.current():
             if following.topic in topics:
                 following.wake()
+
+
+class _Log(list[ConsumerRecord]):
+    """The records of a topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest_ms: list[int] = []
+
+    def append(self, record: ConsumerRecord) -> None:
+        """Append the next record."""
+        super().append(record)
+        # The greatest time up to each record, since times come in any order.
+        self._latest_ms.append(max([record.timestamp_ms, *self._latest_ms[-1:]]))
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """Return the offset of the first record that is not before a time; the end if there is none."""
+        return bisect_left(self._latest_ms, timestamp_ms)
 
 
 class _RememberedIds:
@@ -320,7 +339,7 @@ class _Following:
         observer: IRecordObserver,
         start: Start,
         clock: IReactorTime,
-        records: Callable[[], Sequence[ConsumerRecord] | None],
+        records: Callable[[], _Log | None],
         ended: Callable[[_Following], None],
     ) -> None:
         self.topic = topic
@@ -329,7 +348,7 @@ class _Following:
         self._clock = clock
         self._records = records
         self._ended = ended
-        now = records() or ()
+        now = records() or _Log()
         self._position = _first_offset(now, start)
         self._end_at_start = len(now)
         self._caught_up = False
@@ -399,18 +418,16 @@ class _Following:
         return len(self._records() or ()) - self._position
 
 
-def _first_offset(records: Sequence[ConsumerRecord], start: Start) -> int:
+def _first_offset(records: _Log, start: Start) -> int:
     end = len(records)
     if isinstance(start, FromOffset):
         return min(start.offset, end)
     if isinstance(start, FromEnd):
         return max(0, end - start.count)
-    return next((each.offset for each in records if each.timestamp_ms >= start.timestamp_ms), end)
+    return records.offset_at(start.timestamp_ms)
 
 
-def _read(
-    topic_id: str, records: Sequence[ConsumerRecord], start: ReadStart | None, request: ReadRequest
-) -> ReadResult:
+def _read(topic_id: str, records: _Log, start: ReadStart | None, request: ReadRequest) -> ReadResult:
     if start is None:
         return ReadResult(topic_id=topic_id, records=(), positions={}, ends={}, partitions=1)
     end = len(records)
