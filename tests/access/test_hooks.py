@@ -19,7 +19,7 @@ from sampleapp.access import CallersFileError, parse_callers
 from sampleapp.access.callers_file_tables import Mistake
 from sampleapp.access.hook_secrets import load_hook_keys, secret_paths
 from sampleapp.access.secret_forms import other_kind
-from sampleapp.access.signatures import SCHEMES
+from sampleapp.access.signatures import SCHEMES, HMACScheme
 from sampleapp.access.tokens import PREFIX
 from sampleapp.concurrency.token_bucket import Rate
 from tests.support.secrets import secret
@@ -51,6 +51,10 @@ def test_a_file_may_have_hooks_only_and_they_have_defaults():
     assert (hook.key_header, hook.idempotency_header, hook.tolerance_s) == (None, None, 300)
     assert (hook.caller.name, list(hook.caller.publish), hook.caller.requests) == ("hook:h", ["t"], None)
     assert not any((hook.caller.read, hook.caller.metrics, hook.caller.consume))
+
+
+def test_a_signature_of_hmac_is_in_hexadecimal_and_has_no_prefix_by_default():
+    assert hook_of(HMAC).scheme == HMACScheme("x-signature", "hex", b"")
 
 
 def test_everything_about_a_hook_can_be_chosen():
