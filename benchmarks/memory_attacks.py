@@ -18,8 +18,11 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import math
+import re
 import socket
 import tempfile
+import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -53,7 +56,7 @@ def callers_file(directory: Path) -> Path:
     secret.chmod(0o600)
     file = directory / "callers.toml"
     callers = [
-        f'[callers.{name}]\npublish = ["*"]\nconsume = ["*"]\n'
+        f'[callers.{name}]\npublish = ["*"]\nconsume = ["*"]\nmetrics = true\n'
         f'[[callers.{name}.tokens]]\nsha256 = "{hashlib.sha256(token.encode()).hexdigest()}"\n'
         for name, token in (("honest", HONEST), ("attacker", ATTACKER))
     ]
@@ -130,6 +133,14 @@ async def ask(port: int, *pieces: bytes) -> int:
         return 0
     finally:
         writer.close()
+
+
+def counted_mib(server: Server) -> float:
+    """Return what the service itself has counted (``--max-body-memory``)."""
+    asked = urllib.request.Request(f"{server.url}metrics", headers={"Authorization": f"Bearer {HONEST}"})
+    with urllib.request.urlopen(asked) as answer:
+        found = re.search(rb"^sampleapp_body_memory_bytes (\S+)", answer.read(), re.MULTILINE)
+    return float(found[1]) / MIB if found else math.nan
 
 
 async def fill_topics(port: int) -> None:
@@ -312,6 +323,7 @@ async def attack(server: Server, tls_port: int, names: Sequence[str]) -> None:
     await asyncio.sleep(4)
     tasks.append(asyncio.ensure_future(honest.run()))
     await asyncio.wait(tasks, timeout=HELD_S)
+    counted = counted_mib(server)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -319,9 +331,12 @@ async def attack(server: Server, tls_port: int, names: Sequence[str]) -> None:
     await asyncio.sleep(10)
     refused = ", ".join(f"{name} {dict(each.statuses)}" for name, each in attackers.items() if each.statuses)
     print(
-        f"{' '.join(names) if len(names) < 3 else 'all':14} {before:4.0f} -> {most:5.0f} MiB, 10 s after "
-        f"{server.resident_mib():5.0f}; honest: {honest}; refused: {refused or 'none'}"
-        + (f"; NEVER 200: {', '.join(honest.starved)}" if honest.starved else ""),
+        f"{' '.join(names) if len(names) < len(ATTACKS) else 'all':14} {before:4.0f} -> {most:5.0f} MiB "
+        f"({counted:.0f} counted), 10 s after {server.resident_mib():5.0f} ({counted_mib(server):.0f})",
+        f"honest: {honest}",
+        f"refused: {refused or 'none'}",
+        *(f"never 200: {each}" for each in honest.starved),
+        sep="; ",
         flush=True,
     )
 

@@ -8,7 +8,6 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 from twisted.web.server import Site
 
@@ -691,28 +690,6 @@ def test_a_small_page_is_answered_when_large_requests_fill_their_part():
     assert service.page().status == 200
     service.broker.publish(0, b"v" * 100_000)
     assert service.page().status == 503
-
-
-def test_only_some_pages_are_read_at_one_time_but_one_that_takes_long_lets_another_begin(service, topic):
-    reading, read = [], topic.read
-    topic.read = lambda request: (
-        reading.append(Deferred()) or reading[-1].addCallback(lambda _: read(request))
-    )
-    topic.publish(0, b"v")
-    asked = [service.ask(settle_s=0) for _ in range(20)]
-    assert len(reading) == 8
-    reading.pop().callback(None)
-    service.run(0.01)
-    assert len(reading) == 8
-    # The others hang.
-    service.run(0.6, step=0.1)
-    assert len(reading) == 16
-    for _ in range(3):
-        for each in list(reading):
-            reading.remove(each)
-            each.callback(None)
-        service.run(0.1)
-    assert [each.page.status for each in asked] == [200] * 20
 
 
 def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():

@@ -15,7 +15,6 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noq
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError
-from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import SampleAppError
 from sampleapp.feeds import Feeds
@@ -40,11 +39,6 @@ _RECORD_BYTES: Final = 256
 """The memory of a record besides that of its key, value and headers, in bytes."""
 _MORE_OF_HEADER: Final = 160 - HEADER_BYTES
 """The memory of a header besides its part of `ConsumerRecord.size`, in bytes."""
-
-_READS_AT_ONCE: Final = 8
-"""The most pages that are read at one time: what is being read is not counted yet."""
-_LONG_READ_S: Final = 0.5
-"""A read lets another one begin after this time: it probably waits for a broker that is frozen."""
 
 _MOST_SEARCHED: Final = 100_000
 """The most records that one request with a key looks at."""
@@ -227,7 +221,6 @@ class RecordPages:
         self._clock = clock
         self._slices = slices
         self._streams = streams
-        self._turns = Semaphore(_READS_AT_ONCE)
         self._waits: set[_Wait] = set()
         self._is_stopping = False
 
@@ -289,16 +282,10 @@ class RecordPages:
 
         :param found_memory: the memory of the records that are there already, in bytes.
         """
-        await self._turns.acquire()
-        turn = self._clock.callLater(_LONG_READ_S, self._turns.release)
-        try:
-            result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
-            if request.share is not None:
-                request.share.resize(found_memory + _memory_of(result.records))
-        finally:
-            if turn.active():
-                turn.cancel()
-                self._turns.release()
+        # Brokers limit how much is read at one time; from here on it is counted.
+        result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
+        if request.share is not None:
+            request.share.resize(found_memory + _memory_of(result.records))
         place.require_all(result)
         place.require_partition(result)
         place.advance(result)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
-from sampleapp.errors import UnknownPartition
+from sampleapp.concurrency.failures import forget_frames_of
+from sampleapp.errors import SampleAppError, UnknownPartition
 from sampleapp.interfaces import IBroker
 from sampleapp.model import ReadRequest, ReadResult
 from sampleapp.records.place import Place
@@ -63,6 +64,9 @@ class TopicReads:
         return result
 
     def _end(self, result: T) -> T:
+        if isinstance(result, Failure) and result.check(SampleAppError, CancelledError):
+            # Frames of the broker's coroutine refer to those of the reader's, and these to the failure.
+            forget_frames_of(result)
         self.in_progress -= 1
         self.ended += 1
         return result

@@ -157,6 +157,32 @@ async def test_publishes_do_not_wait_for_reads_to_end(path, monkeypatch):
 
 
 @pytest_twisted.ensureDeferred
+async def test_only_a_few_reads_hold_a_part_of_their_records_while_they_wait_for_the_rest(path, monkeypatch):
+    monkeypatch.setattr(reading, "_STEP_RECORDS", 2)
+    section, ended, most = Store.section, set(), []
+    begun = set()
+
+    def counted(store, topic, *arguments, **limits):
+        begun.add(topic)
+        most.append(len(begun - ended))
+        return section(store, topic, *arguments, **limits)
+
+    monkeypatch.setattr(Store, "section", counted)
+    topics = [f"t{number}" for number in range(20)]
+    async with running(path) as broker:
+        await within(broker.publish_many([record(topic) for topic in topics for _ in range(9)]))
+        reads = [read(broker, topic=topic) for topic in topics]
+        for topic, each in zip(topics, reads, strict=True):
+            each.addCallback(lambda found, topic=topic: ended.add(topic) or found)
+        # One that gives up lets the next begin.
+        reads[0].cancel()
+        reads[19].cancel()
+        found = await outcomes(reads)
+    assert [offsets(each) for each in found[1:19]] == [list(range(9))] * 18
+    assert max(most) <= 5
+
+
+@pytest_twisted.ensureDeferred
 async def test_only_the_waiting_is_cancelled_and_the_next_step_waits_for_the_one_before(path, monkeypatch):
     async with running(path) as broker:
         await settled(broker, [record("t") for _ in range(3)])

@@ -18,6 +18,7 @@ from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
 from sampleapp.brokers.sqlite.rows import Section
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
+from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
 from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadRequest, ReadResult, ReadStart
 
@@ -26,6 +27,8 @@ __all__ = ["Reader"]
 # A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
 _STEP_RECORDS = 500
 _STEP_BYTES = 512 * 1024
+_READS_AT_ONCE = 4
+"""The most reads that have records already: what they have read is not counted before all of it is there."""
 _BLOCK_OFFSETS = 2500
 """The offsets of one step of a search for a time."""
 _MOST_BLOCKS = 100_000
@@ -70,7 +73,7 @@ class Reader:
     All reads of a broker.
 
     One step is at the private thread at a time, so that a transaction waits for one at most, however many
-    callers read. The steps of different reads take turns.
+    callers read. The steps of different reads take turns, and only a few reads collect records at one time.
     """
 
     _log = Logger()
@@ -87,6 +90,7 @@ class Reader:
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
         self._latest = _LatestTimes()
+        self._collecting = Semaphore(_READS_AT_ONCE)
         self._steps: deque[_Step] = deque()
         self._current: _Step | None = None
         self._is_started = False
@@ -135,8 +139,14 @@ class Reader:
             start = FromOffset(
                 await self._search(topic, section.topic_id, start.timestamp_ms, section.earliest)
             )
-        section = await self._section(topic, start, request.limit, request.max_bytes)
-        return await self._collect(request, section)
+        await self._collecting.acquire().addTimeout(
+            self._answer_timeout_s, self._clock, onTimeoutCancel=self._raise_too_many
+        )
+        try:
+            section = await self._section(topic, start, request.limit, request.max_bytes)
+            return await self._collect(request, section)
+        finally:
+            self._collecting.release()
 
     async def _collect(self, request: ReadRequest, section: Section) -> ReadResult:
         """Read on after a first section until the limits or the end are reached."""
@@ -231,6 +241,11 @@ class Reader:
             else:
                 waiting.callback(result)
         self._next()
+
+    def _raise_too_many(self, _: object, timeout_s: float) -> NoReturn:
+        raise BrokerUnavailable(
+            f"Too many reads wait for the disk: this one has waited {timeout_s:g} seconds."
+        )
 
     def _raise_timed_out(self, _: object, timeout_s: float) -> NoReturn:
         raise BrokerUnavailable(f"The disk has not responded for {timeout_s:g} seconds.")
