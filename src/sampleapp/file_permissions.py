@@ -86,7 +86,7 @@ def _lookups(path: str) -> Iterator[tuple[str, str]]:
 
 def shown_path(path: str | os.PathLike[str]) -> str:
     """
-    Return a path for a message; an ellipsis if it may be a secret that was written in the place of a path.
+    Return a path for a message; an ellipsis if it may be a secret instead of a path.
 
     It certainly is a path if there is such a file or directory, or its name ends as that of a usual file.
     """

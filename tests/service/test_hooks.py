@@ -7,6 +7,7 @@ import hmac
 import pytest
 
 from sampleapp.access import CallersFileError
+from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from tests.service.test_callers import ReactorWithThreads
@@ -79,6 +80,24 @@ def test_a_secret_that_cannot_be_used_changes_nothing_and_is_not_in_the_log(tmp_
         f"--callers: {hook.callers}, line 5: hooks.h.secret_files[1] names a file that has several lines; "
         "give each secret a file of its own, in secret_files."
     )
+
+
+PUBLIC_KEY = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
+
+
+def test_a_public_key_is_never_a_secret_neither_at_the_start_nor_later(tmp_path):
+    hook = ServiceWithHook(tmp_path)
+    with logged_lines() as lines:
+        hook.write(PUBLIC_KEY)
+        hook.read_all()
+    assert (hook.status(FIRST), hook.status(PUBLIC_KEY)) == (200, 401)
+    (line,) = [line for line in lines if "reload" in line]
+    assert line.endswith(
+        "line 5: hooks.h.secret_files[1] names a file that has a public key (whpk_), with which only the "
+        "scheme standard verifies."
+    )
+    with pytest.raises(CallersFileError, match=r"secret_files\[1\] names a file that has a public key"):
+        CurrentCallers(hook.callers, reactor=hook.reactor)
 
 
 def test_a_secret_that_every_user_may_read_is_named_once(tmp_path):

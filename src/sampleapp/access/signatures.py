@@ -241,7 +241,7 @@ class StandardWebhooks:
         """See `Scheme.claim`."""
         present = [brand for brand in _BRANDS if any(fields.all(name.encode("ascii")) for name in brand)]
         if len(present) > 1:
-            # An unsigned id would stand beside the signed one.
+            # Otherwise, a request could have an unsigned id besides the signed one.
             raise SignatureRefused("malformed")
         id_, time, values = (_only(fields, name) for name in (present or _BRANDS)[0])
         if not _ID.fullmatch(id_):

@@ -174,8 +174,8 @@ class Listener:
         """
         if not self.is_local:
             raise StartUpError(
-                f"--listen {shown_endpoint(self._description)}: other machines can reach this endpoint, or it "
-                "is not known that they cannot, so it needs a callers file: --callers FILE. Or listen on "
+                f"--listen {shown_endpoint(self._description)}: other machines can reach this endpoint, or "
+                "it is not known that they cannot, so it needs a callers file: --callers FILE. Or listen on "
                 "this machine only, for example with --listen tcp:8080:interface=127.0.0.1. Or, if a proxy "
                 "or a network policy lets in only clients that may do everything, add --open-to-everybody."
             )

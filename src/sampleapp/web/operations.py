@@ -355,8 +355,9 @@ RECEIVE_HOOK: Final = Description(
     text=(
         "Publishes exactly one record whose value is the body, byte for byte, to the topic of the hook. The "
         "sender proves who it is with a signature in a header, and needs no other credentials: "
-        "`X-Hub-Signature-256` (GitHub), `Stripe-Signature`, `X-Slack-Signature`, `webhook-signature` "
-        "(Standard Webhooks), or the header that the operator has chosen. The signature is verified before "
+        "`X-Hub-Signature-256` (GitHub), `Stripe-Signature`, `X-Slack-Signature`, `webhook-signature` or "
+        "`svix-signature` (Standard Webhooks), or the header that the operator has chosen. The signature is "
+        "verified before "
         "the body is decoded. Without a valid one, and for a name that no hook has, the answer is 401.\n\n"
         "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
         "published. After 503, nothing was published. After 504, the outcome is unknown."
