@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -50,6 +51,22 @@ def test_tls_works_beside_plain_http(start, certificate, scheme):
     assert "still running" not in service.output
     # Nobody who reads the log knows the names of classes.
     assert "FrontDoorSite" not in service.output
+
+
+def test_a_connection_that_the_service_ends_is_closed_as_soon_as_its_client_has_the_answer(
+    start, certificate
+):
+    key_file, certificate_file = certificate
+    tls = f"https:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    service = start(options=["--listen", tls, "--send-timeout", "3600"])
+    port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
+    context = ssl.create_default_context(cafile=certificate_file)
+    for fields, status in [("Host: localhost\r\nConnection: close", 200), ("Host: a\r\nHost: b", 400)]:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+        with context.wrap_socket(plain, server_hostname="localhost") as connection:
+            connection.sendall(f"GET /live HTTP/1.1\r\n{fields}\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_hsts_is_sent_over_tls_alone_and_only_if_it_is_wanted(start, certificate):
