@@ -152,7 +152,10 @@ class TurningClock(Clock):
 
 
 class Work:
-    """Counts calls while it is entered."""
+    """Counts calls while it is entered, each of which takes a tenth of a microsecond by the clock."""
+
+    def __init__(self, clock: TurningClock):
+        self._clock = clock
 
     def __enter__(self):
         self.calls = 0
@@ -165,6 +168,7 @@ class Work:
     def _count(self, _frame, event, _argument):
         if event in ("call", "c_call"):
             self.calls += 1
+            self._clock.rightNow += 1e-7
 
 
 def service_on(clock: TurningClock) -> InMemoryService:
@@ -180,7 +184,7 @@ def most_calls_of_a_turn(data: bytes) -> int:
     pieces = deque(data[at : at + READ_AT_ONCE] for at in range(0, len(data), READ_AT_ONCE))
     most = 0
     while pieces or clock.is_due:
-        with Work() as work:
+        with Work(clock) as work:
             clock.turn()
             if pieces and connection.transport.producerState == "producing":
                 piece = pieces.popleft()
@@ -291,7 +295,7 @@ of_pipelines = st.builds(
 
 
 @settings(max_examples=150)
-@given(data=st.one_of(of_paths, of_fields, of_many_fields, of_chunks, of_bodies, of_lines))
+@given(data=st.one_of(of_paths, of_fields, of_many_fields, of_chunks, of_bodies, of_lines, of_pipelines))
 @example(
     data=request("/topics/t", ["Transfer-Encoding: chunked"], chunks("x" * 50_000, 1, "", ""), length=False)
 )
@@ -310,7 +314,7 @@ def test_many_connections_with_small_chunks_share_the_turns():
     for connection in connections:
         connection.channel.dataReceived(body)
     while clock.is_due:
-        with Work() as work:
+        with Work(clock) as work:
             clock.turn()
         assert work.calls < MOST_CALLS
     for connection in connections:
