@@ -273,6 +273,7 @@ def test_a_mistake_is_told_with_its_line_and_what_would_be_right(text, line, sen
         ("\n\na = [1,\n2,", 4),
         ("\n\nx = " + "[" * 5000, 3),
         ("\n\nx = " + "1" * 5000, 3),
+        ("\n\nx = " + "1" * 5000 + "\ny = 1\n\nz = 2\n", 3),
     ],
 )
 def test_what_is_no_toml_is_told_with_its_line(text, line):

@@ -105,7 +105,7 @@ def test_a_caller_may_be_called_in_another_way_by_tokens():
     assert callers.subjects == {Subject("example", "system:serviceaccount:default:kitchen"): kitchen}
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost/jwks"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost:1/jwks"])
 def test_keys_on_this_machine_may_come_without_encryption(url):
     assert parse(WHOLE.replace("https://login.example/jwks.json", url)).issuers["example"].jwks == url
 
@@ -141,6 +141,7 @@ def test_keys_on_this_machine_may_come_without_encryption(url):
         ("https://login.example/jwks", "https:///jwks", "must be a whole URL"),
         ("https://login.example/jwks", "https://[/jwks", "must be a whole URL"),
         ("https://login.example/jwks", "https://login.example:x/jwks", "must be a whole URL"),
+        ("https://login.example/jwks", "https://login.example:0/jwks", "must be a whole URL"),
         ("https://login.example/jwks", "https://login.example/ jwks", "must be a whole URL"),
         ("https://login.example/jwks", "https://me:pass@login.example/", "may have no user, password"),
         (
