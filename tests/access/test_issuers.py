@@ -105,7 +105,9 @@ def test_a_caller_may_be_called_in_another_way_by_tokens():
     assert callers.subjects == {Subject("example", "system:serviceaccount:default:kitchen"): kitchen}
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost:1/jwks"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/jwks", "http://[::1]/jwks", "http://localhost:1/jwks"]
+)
 def test_keys_on_this_machine_may_come_without_encryption(url):
     assert parse(WHOLE.replace("https://login.example/jwks.json", url)).issuers["example"].jwks == url
 
