@@ -19,6 +19,7 @@ def test_connections_are_counted_by_what_they_are_at():
     raw(service, b"\0\0\0\0\r\n\r\n")
     counted = service.counted()
     assert of(counted, "sampleapp_connections") == {
+        "handshake": 0,
         "idle": 1,
         "header": 1,
         "body": 1,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import ssl
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -113,3 +114,35 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_an_answer_that_is_
         assert "SSL routines" not in done.stderr
         assert "Is the service running?" not in done.stderr
         assert "may have been published" not in done.stderr
+
+
+def test_handshakes_that_are_not_completed_are_cut_and_others_are_served(start, certificate):
+    key_file, certificate_file = certificate
+    tls = f"https:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    service = start(options=["--listen", tls, "--header-timeout", "1", "--max-connections", "400"])
+    port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
+    # The beginning of a ClientHello that says that it has 16 KiB.
+    begun = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xf0\x03\x03" + bytes(16_000)
+    context = ssl.create_default_context(cafile=certificate_file)
+    with ExitStack() as opened:
+        clients = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+            for _ in range(60)
+        ]
+        for client in clients:
+            client.sendall(begun)
+        secure = http.client.HTTPSConnection("localhost", port, timeout=DEADLINE_S, context=context)
+        with closing(secure):
+            assert publish(secure, "1")[0] == 200
+            for client in clients:
+                with suppress(ConnectionError):
+                    assert client.recv(1) == b""
+            # A complete handshake has no deadline of its own.
+            assert publish(secure, "2")[0] == 200
+    with closing(connect(service)) as plain:
+        plain.request("GET", "/metrics")
+        metrics = plain.getresponse().read().decode()
+    counted = dict(re.findall(r'^sampleapp_refusals_total\{limit="(.*?)"\} (\d+)', metrics, re.MULTILINE))
+    # 40 handshakes at once are a tenth of the connections.
+    assert int(counted["tls-handshakes"]) + int(counted["header-timeout"]) == 60
+    assert int(counted["tls-handshakes"]) >= 20

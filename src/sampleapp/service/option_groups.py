@@ -182,7 +182,8 @@ GROUPS: Final = (
                 name="header-timeout",
                 value="SECONDS",
                 default=f"{_LIMITS.header_timeout_s:g}",
-                help="Maximum time for the header of a request, from its first byte; then 408.",
+                help="Maximum time for the header of a request, from its first byte, then 408; and for a TLS "
+                "handshake.",
             ),
             Option(
                 name="min-body-rate",

@@ -64,9 +64,9 @@ class _TLSTransport(BufferingTLSTransport):
         lingering = self._lingering
         if lingering is not None and lingering.active():
             lingering.cancel()
-        super().connectionLost(reason)
-        # It refers to this transport.
+        # It refers to this transport. Later, there would be no TLS connection to be shut down.
         self.unregisterProducer()
+        super().connectionLost(reason)
 
 
 class TLSFactory(TLSMemoryBIOFactory):

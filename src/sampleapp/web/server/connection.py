@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
@@ -34,6 +34,7 @@ from sampleapp.web.server.states import (
     BODY,
     CLOSED,
     CLOSING,
+    HANDSHAKE,
     IDLE,
     LINGERING,
     READING,
@@ -108,11 +109,17 @@ class Server(RequestServer, Protocol):
     def add_connection(self, connection: HTTPConnection, *, is_rejected: bool) -> None:
         """Add a connection, or one that is only refused because there are too many."""
 
+    def begin_handshake(self, connection: HTTPConnection) -> None:
+        """Add a TLS handshake; if there are too many, cut the one that has taken longest."""
+
+    def end_handshake(self, connection: HTTPConnection) -> None:
+        """Remove a TLS handshake, if it is still there."""
+
     def remove_connection(self, connection: HTTPConnection) -> None:
         """Remove a connection."""
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
 class HTTPConnection(TwistedProtocol):
     """
     The server's side of one HTTP/1.1 connection.
@@ -170,10 +177,23 @@ class HTTPConnection(TwistedProtocol):
         self._deadlines.since_s = server.next_sweep_s
         if self._rejection is not None:
             self._refuse(self._rejection)
+        elif has_tls:
+            self._enter(HANDSHAKE)
+            server.begin_handshake(self)
+
+    def handshakeCompleted(self) -> None:
+        """Begin to wait for a request, now that the TLS handshake is complete."""
+        if self._state is HANDSHAKE:
+            self._server.end_handshake(self)
+            self._enter(IDLE)
+            self._deadlines.since_s = self._server.next_sweep_s
 
     @_cut_after_fault
     def dataReceived(self, data: bytes) -> None:
         """Read requests from data that has come."""
+        if self._state is HANDSHAKE:
+            # A protocol in between, such as that of haproxy:, does not tell of the handshake.
+            self.handshakeCompleted()
         self._reader.buffer += data
         # TLS hands over data that it has decrypted, even when it is told to pause.
         if not self._waits_for_next_turn:
@@ -537,7 +557,9 @@ class HTTPConnection(TwistedProtocol):
     @_cut_after_fault
     def close_if_idle(self) -> None:
         """End the connection, unless a request is being read or answered."""
-        if self._state is IDLE and not self._waits_for_next_turn:
+        if self._state is HANDSHAKE:
+            self.abort()
+        elif self._state is IDLE and not self._waits_for_next_turn:
             self._close(timeout_s=CLOSE_IDLE_S)
 
     def abort(self, reason: str = "fault") -> None:

@@ -8,7 +8,17 @@ from typing import ClassVar, Final, NamedTuple
 
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.reader import RequestReader
-from sampleapp.web.server.states import ANSWERING, BODY, CLOSING, HEADER, IDLE, LINGERING, STREAMING, State
+from sampleapp.web.server.states import (
+    ANSWERING,
+    BODY,
+    CLOSING,
+    HANDSHAKE,
+    HEADER,
+    IDLE,
+    LINGERING,
+    STREAMING,
+    State,
+)
 from sampleapp.web.server.stream import AnswerStream
 from sampleapp.web.server.writer import AnswerWriter
 
@@ -134,6 +144,9 @@ class Deadlines:
             self._acknowledged_since_s = self.since_s
         return Missed(Action.CLOSE, "idle-timeout") if elapsed_s >= self._limits.idle_timeout_s else None
 
+    def _check_handshake(self, _now_s: float, elapsed_s: float) -> Missed | None:
+        return Missed(Action.ABORT, "header-timeout") if elapsed_s >= self._limits.header_timeout_s else None
+
     def _check_header(self, _now_s: float, elapsed_s: float) -> Missed | None:
         timeout_s = self._limits.header_timeout_s
         if elapsed_s < timeout_s:
@@ -203,6 +216,7 @@ class Deadlines:
         return None
 
     _checks: ClassVar[dict[State, Callable[[Deadlines, float, float], Missed | None]]] = {
+        HANDSHAKE: _check_handshake,
         IDLE: _check_idle,
         HEADER: _check_header,
         BODY: _check_body,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 __all__ = ["Limits"]
+
+_LEAST_HANDSHAKES: Final = 32
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     max_followed_topics: int = 100
     """The most topics that streams and waiting pages read at once."""
+
+    @property
+    def max_handshakes(self) -> int:
+        """The most TLS handshakes at once, each of which takes about 70 kB: a tenth of the connections."""
+        return max(_LEAST_HANDSHAKES, self.max_connections // 10)
 
     @property
     def descriptors(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ _REASONS: Final = (
     "max-waiting",
     "min-body-rate",
     "send-timeout",
+    "tls-handshakes",
 )
 """The reasons for refusing requests and connections, listed so that each of them is counted from 0."""
 _REJECTIONS: Final = {
@@ -143,6 +144,8 @@ class HTTPServer(Factory):
         self._descriptors = descriptors
         self._connections: set[HTTPConnection] = set()
         self._rejected: set[HTTPConnection] = set()
+        # The one that has taken longest is first.
+        self._handshakes: OrderedDict[HTTPConnection, None] = OrderedDict()
         self._sweeping: IDelayedCall | None = None
         self._closing_idle: IDelayedCall | None = None
         self._drained: list[Deferred[None]] = []
@@ -214,8 +217,22 @@ class HTTPServer(Factory):
         if self._sweeping is None:
             self._sweep_later()
 
+    def begin_handshake(self, connection: HTTPConnection) -> None:
+        """Add a TLS handshake; if there are too many, cut the one that has taken longest."""
+        handshakes = self._handshakes
+        if len(handshakes) >= self.limits.max_handshakes:
+            oldest, _ = handshakes.popitem(last=False)
+            self.count_refusal("tls-handshakes")
+            oldest.abort()
+        handshakes[connection] = None
+
+    def end_handshake(self, connection: HTTPConnection) -> None:
+        """Remove a TLS handshake, if it is still there."""
+        self._handshakes.pop(connection, None)
+
     def remove_connection(self, connection: HTTPConnection) -> None:
         """Remove a connection that is closed."""
+        self.end_handshake(connection)
         self._connections.discard(connection)
         self._rejected.discard(connection)
         if not self.connections:

@@ -9,6 +9,7 @@ __all__ = [
     "BODY",
     "CLOSED",
     "CLOSING",
+    "HANDSHAKE",
     "HEADER",
     "IDLE",
     "LINGERING",
@@ -34,6 +35,8 @@ class State:
         return self.name
 
 
+HANDSHAKE: Final = State("handshake")
+"""The TLS handshake is not complete."""
 IDLE: Final = State("idle")
 """No byte of a request has come."""
 HEADER: Final = State("header")
@@ -61,7 +64,8 @@ READING: Final = (IDLE, HEADER, BODY)
 # From each state to those that may follow. A request that comes as a whole skips the states of its parts, and
 # one that is answered at once does not wait.
 TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
-    IDLE: (HEADER, BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    HANDSHAKE: (IDLE, CLOSING, CLOSED),
+    IDLE: (HANDSHAKE, HEADER, BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
     HEADER: (BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
     BODY: (WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
     WAITING: (ANSWERING, STREAMING, IDLE, CLOSING, CLOSED),
