@@ -15,8 +15,8 @@ _VISITS: Final = 5
 """Members that are visited between two looks at the clock."""
 _STEPS_OF_ROUND: Final = 40
 
-_AFTER_FAULT_S: Final = 0.1
-"""So that a fault in every step does not take all the time."""
+_AFTER_FAULTS_S: Final = 0.1
+"""Between steps that fail one after the other, so that they do not take all the time."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class SlicedWork:
         self._on_fault = on_fault
         self._steps = steps
         self._call: IDelayedCall | None = None
-        self._is_running = False
+        self._is_running = self._has_failed = False
 
     def run(self) -> None:
         """Begin now, or in the next turn of the reactor if there was something to do in this one."""
@@ -92,14 +92,18 @@ class SlicedWork:
 
     def _next_delay_s(self) -> float | None:
         try:
-            return self._step()
+            delay_s = self._step()
         except Exception:  # noqa: BLE001 -- whatever it was, the work goes on
             self._log.failure(self._fault)
+        else:
+            self._has_failed = False
+            return delay_s
+        delay_s, self._has_failed = _AFTER_FAULTS_S if self._has_failed else 0.0, True
         try:
             self._on_fault()
         except Exception:  # noqa: BLE001 -- as above
             self._log.failure(self._fault)
-        return _AFTER_FAULT_S
+        return delay_s
 
 
 class Rounds(Generic[T]):
@@ -120,17 +124,20 @@ class Rounds(Generic[T]):
         fault: str,
         on_fault: Callable[[T], None],
         every_s: float | None = None,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
         """
         :param visit: called for each member.
         :param fault: the line of the log for a visit that failed.
         :param on_fault: called for its member.
         :param every_s: the seconds from one round to the next; by default there are those of `begin` only.
+        :param on_begin: called at the beginning of each round.
         """
         self._visit = visit
         self._fault = fault
         self._on_fault = on_fault
         self._every_s = every_s
+        self._on_begin = on_begin
         self._members: dict[T, None] = {}
         self._left: list[T] = []
         self._is_due = False
@@ -173,6 +180,7 @@ class Rounds(Generic[T]):
         left = self._left
         if not left and (self._is_due or self._every_s is not None):
             self._is_due = False
+            self._on_begin()
             left += self._members
         for _ in range(min(_VISITS, len(left))):
             member = left.pop()

@@ -9,11 +9,9 @@ from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.concurrency.sliced_work import SlicedWork
 from sampleapp.feeds.recent import Recent
 from sampleapp.feeds.views import Audience, Listener, Selection
 from sampleapp.feeds.waits import Wait, Waits
@@ -22,9 +20,6 @@ from sampleapp.model import ConsumerRecord, FromEnd
 
 __all__ = ["Feed", "Joining"]
 
-_SLICE_S: Final = 0.002
-_STEPS: Final = 8
-"""The most steps of a slice, each of which takes well below a millisecond."""
 _WRITES_IN_A_STEP: Final = 40
 _ENDED_IN_A_STEP: Final = 8
 _RECORDS_IN_A_STEP: Final = 64
@@ -57,8 +52,6 @@ class Feed:
     read by themselves.
     """
 
-    _log = Logger()
-
     def __init__(
         self,
         topic: str,
@@ -74,7 +67,9 @@ class Feed:
         """
         self.topic: Final = topic
         self._clock = clock
-        self._slices = TimeSlices(clock)
+        self._work = SlicedWork(
+            clock, self._step, fault=f"Passing on the records of {topic} failed", on_fault=self._failed
+        )
         self._unused = unused
         self._vector: dict[int, int] = {}
         """The offset of each partition from which on records are passed on."""
@@ -83,7 +78,6 @@ class Feed:
         self._audience = audience
         self._queue: deque[_Step] = deque()
         self._queued_bytes = 0
-        self._is_running = False
         self._is_stopped = False
         self.epoch = object()
         """Another one after each `reset`: positions from before it are those of a former topic."""
@@ -183,6 +177,7 @@ class Feed:
         if self._is_stopped:
             return succeed(None)
         self._is_stopped = True
+        self._work.stop()
         self._queue.clear()
         self._waits.find_all()
         while self._waits.is_busy:
@@ -202,7 +197,7 @@ class Feed:
             self._queued_bytes += self._queue[-1][0]  # type: ignore[index]
         if self._queued_bytes > _MAX_QUEUED_BYTES:
             self._overrun()
-        self._run()
+        self._work.run()
 
     def caught_up(self) -> None:
         """See `IRecordObserver`."""
@@ -210,12 +205,12 @@ class Feed:
     def begun_at(self, partition: int, offset: int) -> None:
         """See `IPositionObserver`."""
         self._queue.append(lambda: self._begun_at(partition, offset))
-        self._run()
+        self._work.run()
 
     def passed(self, partition: int, offset: int) -> None:
         """See `IPositionObserver`."""
         self._queue.append(lambda: self._passed(partition, offset))
-        self._run()
+        self._work.run()
 
     def reset(self) -> None:
         """See `IRecordObserver`: the listeners find out by reading what there is now."""
@@ -226,32 +221,12 @@ class Feed:
         self.epoch = object()
         self._audience.retire_all(is_reset=True)
         self._waits.find_all()
-        self._run()
+        self._work.run()
 
     # Passing on
 
-    def _run(self) -> None:
-        if not self._is_running and not self._is_stopped:
-            self._is_running = True
-            Deferred.fromCoroutine(self._pass_on()).addErrback(self._failed)
-
-    async def _pass_on(self) -> None:
-        try:
-            while not self._is_stopped:
-                await self._slices.next()
-                until_s = self._clock.seconds() + _SLICE_S
-                for _ in range(_STEPS):
-                    if not self._step():
-                        return
-                    if self._clock.seconds() >= until_s:
-                        break
-        finally:
-            self._is_running = False
-
-    def _step(self) -> bool:
-        """:return: whether there was anything to do."""
-        if self._is_stopped:
-            return False
+    def _step(self) -> float | None:
+        """Do something of what there is to do; see `SlicedWork`."""
         if self._audience.is_busy:
             self._audience.pass_on(_WRITES_IN_A_STEP)
             self._check_use()
@@ -261,8 +236,8 @@ class Feed:
         elif self._queue:
             self._take()
         else:
-            return False
-        return True
+            return None
+        return 0.0
 
     def _take(self) -> None:
         """Take records from the queue, up to some bytes, and what else is in between."""
@@ -336,13 +311,11 @@ class Feed:
         if not self.is_used and not self._is_stopped:
             self._unused(self)
 
-    def _failed(self, failure: Failure) -> None:
-        self._log.failure("Passing on the records of {topic} failed", failure=failure, topic=self.topic)
+    def _failed(self) -> None:
         # All listeners read by themselves, and join again.
         self._audience.retire_all(is_reset=False)
         self._recent = Recent(self._vector)
         self._waits.find_all()
-        self._run()
 
 
 def _pieces(records: Sequence[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:

@@ -15,9 +15,9 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from twisted.internet.interfaces import IReactorTime
 
+from sampleapp.concurrency.sliced_work import SlicedWork
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.model import Reading
 from sampleapp.readings.blocks import Representation, Snapshot
@@ -33,11 +33,11 @@ _ENCODED_AT_ONCE: Final = 1024
 """Readings that are encoded before the time is looked at: about 0.5 ms."""
 _TOLD_AT_ONCE: Final = 500
 """Changes that are told in one call: they are encoded in about 1 ms."""
-_SLICE_S: Final = 0.002
 _PAUSE: Final = 9
 """A pause takes this many times as long as the group before it took to make,"""
 _LONGEST_PAUSE_S: Final = 1.0
 """but at most so long, in seconds."""
+_OVER: Final = object()
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -81,8 +81,6 @@ class IChangesObserver(Protocol):
 class Changes:
     """Tells one observer of all changes of the collection. Without an observer, it costs nothing."""
 
-    _log = Logger()
-
     def __init__(self, *, clock: IReactorTime, obstacle: Callable[[], str | None]) -> None:
         """
         :param clock: schedules slices and pauses.
@@ -102,10 +100,14 @@ class Changes:
         # Those ids of `_rest` that the observer does not have, and those that it has and must remove first.
         self._new: set[str] = set()
         self._removed: set[str] = set()
-        self._work: Iterator[None] | None = None
+        self._telling: Iterator[None] | None = None
         self._worked_s = 0.0
-        self._next: IDelayedCall | None = None
-        self._not_before_s = 0.0
+        self._work = SlicedWork(
+            clock,
+            self._step,
+            fault="Telling changes of the readings failed; starting again with all readings",
+            on_fault=self._failed,
+        )
 
     def use(self, readings: Readings) -> None:
         """Take another collection, which is not complete yet."""
@@ -144,14 +146,13 @@ class Changes:
         if self._readings is not None:
             self._readings.on_change = self._change
             self._must_begin = True
-            self._work_soon()
+            self._work.run_later()
 
     def _disconnect(self) -> None:
         if self._readings is not None:
             self._readings.on_change = None
-        if self._next is not None:
-            self._next.cancel()
-        self._next = self._work = None
+        self._work.stop()
+        self._telling = None
         self._forget()
 
     def _forget(self) -> None:
@@ -166,8 +167,7 @@ class Changes:
         are_new: bool = False,
     ) -> None:
         self.number += 1
-        if self._next is None and self._work is None:
-            self._work_soon()
+        self._work.run_later()
         if readings is None:
             self._must_begin = True
         if self._must_begin or self._readings is None or readings is None:
@@ -195,42 +195,26 @@ class Changes:
     def _most_singly(readings: Readings) -> int:
         return _SINGLY if len(readings) <= _READINGS_SINGLY else 1
 
-    def _work_soon(self) -> None:
-        delay_s = max(0.0, self._not_before_s - self._clock.seconds())
-        self._next = self._clock.callLater(delay_s, self._take_slice)
-
-    def _take_slice(self) -> None:
-        self._next = None
-        began_s = self._clock.seconds()
-        if self._work is None:
+    def _step(self) -> float | None:
+        """Tell some more; pause after each group. See `SlicedWork`."""
+        if self._telling is None:
+            if not (self._must_begin or self._singly or self._rest):
+                return None
             self._worked_s = 0.0
-            self._work = self._tell()
-        work = self._work
-        is_done = self._advance(work, until_s=began_s + _SLICE_S)
-        if self._work is not work:
-            # The observer has left, or the collection is another one.
-            return
-        now_s = self._clock.seconds()
-        self._worked_s += now_s - began_s
-        if not is_done:
-            self._next = self._clock.callLater(0, self._take_slice)
-            return
-        self._work = None
-        self._not_before_s = now_s + min(self._worked_s * _PAUSE, _LONGEST_PAUSE_S)
-        if self._must_begin or self._singly or self._rest:
-            self._work_soon()
+            self._telling = self._tell()
+        telling, began_s = self._telling, self._clock.seconds()
+        is_over = next(telling, _OVER) is _OVER
+        self._worked_s += self._clock.seconds() - began_s
+        # The observer may have left in between, or the collection may be another one.
+        if is_over and self._telling is telling:
+            self._telling = None
+            return min(self._worked_s * _PAUSE, _LONGEST_PAUSE_S)
+        return 0.0
 
-    def _advance(self, work: Iterator[None], *, until_s: float) -> bool:
-        """Return true if the work is done."""
-        try:
-            for _ in work:
-                if self._work is not work or self._clock.seconds() >= until_s:
-                    return False
-        except Exception:  # noqa: BLE001 -- whatever it was, the observer starts again from a whole state
-            self._log.failure("Telling changes of the readings failed; starting again with all readings")
-            self._must_begin = True
-            self._worked_s = _LONGEST_PAUSE_S
-        return True
+    def _failed(self) -> None:
+        # The observer starts again from a whole state.
+        self._telling = None
+        self._must_begin = True
 
     def _tell(self) -> Iterator[None]:
         """Tell a state, or the changes up to now."""

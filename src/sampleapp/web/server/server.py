@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.address import UNIXAddress
@@ -24,6 +25,7 @@ from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
 from zope.interface import implementer
 
+from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
 from sampleapp.web.request_errors import TooManyConnections
@@ -45,7 +47,6 @@ from sampleapp.web.server.writer import is_plain_socket
 __all__ = ["HTTPServer"]
 
 _SWEEP_S: Final = 1.0
-_SWEPT_AT_ONCE: Final = 500
 _DRAIN_GRACE_S: Final = 0.5
 """The time for which a connection without a request stays open at shutdown: a request may be in flight."""
 _LOG_INTERVAL_S: Final = 10.0
@@ -142,11 +143,19 @@ class HTTPServer(Factory):
         self.next_sweep_s = 0.0
         self._reactor = reactor
         self._descriptors = descriptors
-        self._connections: set[HTTPConnection] = set()
-        self._rejected: set[HTTPConnection] = set()
+        rounds = partial(
+            Rounds[HTTPConnection],
+            reactor,
+            self._sweep,
+            fault="A fault in checking the deadlines of a connection; the connection was closed",
+            on_fault=HTTPConnection.abort,
+            every_s=_SWEEP_S,
+            on_begin=self._sweep_begins,
+        )
+        self._connections = rounds()
+        self._rejected = rounds()
         # The one that has taken longest is first.
         self._handshakes: OrderedDict[HTTPConnection, None] = OrderedDict()
-        self._sweeping: IDelayedCall | None = None
         self._closing_idle: IDelayedCall | None = None
         self._drained: list[Deferred[None]] = []
         self._for_next_turns: deque[Callable[[], None]] = deque()
@@ -214,8 +223,8 @@ class HTTPServer(Factory):
     def add_connection(self, connection: HTTPConnection, *, is_rejected: bool) -> None:
         """Add an open connection."""
         (self._rejected if is_rejected else self._connections).add(connection)
-        if self._sweeping is None:
-            self._sweep_later()
+        if self.connections == 1:
+            self.next_sweep_s = self.seconds() + _SWEEP_S
 
     def begin_handshake(self, connection: HTTPConnection) -> None:
         """Add a TLS handshake; if there are too many, cut the one that has taken longest."""
@@ -236,10 +245,9 @@ class HTTPServer(Factory):
         self._connections.discard(connection)
         self._rejected.discard(connection)
         if not self.connections:
-            for timer in (self._sweeping, self._closing_idle):
-                if timer is not None:
-                    timer.cancel()
-            self._sweeping = self._closing_idle = None
+            if self._closing_idle is not None:
+                self._closing_idle.cancel()
+                self._closing_idle = None
             drained, self._drained = self._drained, []
             for waiting in drained:
                 waiting.callback(None)
@@ -268,28 +276,12 @@ class HTTPServer(Factory):
             self._dated_s = now_s
         return self._date
 
-    def _sweep_later(self) -> None:
-        self._sweeping = self._reactor.callLater(_SWEEP_S, self._sweep)
+    def _sweep(self, connection: HTTPConnection) -> None:
+        connection.sweep(self.seconds())
+
+    def _sweep_begins(self) -> None:
         self.next_sweep_s = self.seconds() + _SWEEP_S
-
-    def _sweep(self) -> None:
-        """Check the deadlines of all connections: one timer for all of them."""
-        self._sweep_later()
         self._log_rejections()
-        self._sweep_some([*self._connections, *self._rejected])
-
-    def _sweep_some(self, left: list[HTTPConnection]) -> None:
-        now_s = self.seconds()
-        some = left[-_SWEPT_AT_ONCE:]
-        del left[-_SWEPT_AT_ONCE:]
-        for connection in some:
-            try:
-                connection.sweep(now_s)
-            except Exception:  # noqa: BLE001, PERF203 -- whatever it was, the other connections are checked
-                connection.fail(Failure())
-        if left:
-            # In between, requests are served.
-            self._reactor.callLater(0, self._sweep_some, left)
 
     def drain(self, *, streams_within_s: float = 0.0) -> Deferred[None]:
         """

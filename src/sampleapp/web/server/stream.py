@@ -51,6 +51,15 @@ class StreamOwner(Protocol):
         """Cut the connection."""
 
 
+class _Framing:
+    """The head of an answer, or its end."""
+
+    __slots__ = ("chunk", "view")
+
+    def __init__(self, data: bytes) -> None:
+        self.chunk = self.view = data
+
+
 class AnswerStream:
     """
     A `sampleapp.web.answers.Sink`: sends events at once while the socket takes them.
@@ -138,7 +147,7 @@ class AnswerStream:
         :return: true if the source has finished the answer already: then the connection must go on.
         """
         self._written = -len(head)
-        self._write(head)
+        self.write(_Framing(head))
         source = self._source
         if source is not None:
             self._call(partial(source.begin, self))
@@ -168,16 +177,27 @@ class AnswerStream:
 
     # For the source.
 
-    def write(self, event: Event) -> bool:
+    def write(self, event: Event | _Framing) -> bool:
         """Send an event; see `sampleapp.web.answers.Sink.write`."""
-        return self._write(event.chunk if self._is_chunked else event.view, event)
+        data = event.chunk if self._is_chunked else event.view
+        self._written += len(data)
+        send = self._send
+        if send is None:
+            return self._write_later(data, 0, event)
+        # Giving the bytes to the transport, and waiting for the reactor, costs about twice as much.
+        try:
+            sent = send(data)  # type: ignore[arg-type] # sockets take any buffer
+        except OSError:
+            # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
+            sent = 0
+        return sent == len(data) or self._write_later(data, sent, event)
 
     def finish(self, reason: str) -> None:
         """End the answer properly; see `sampleapp.web.answers.Sink.finish`."""
         if self._source is None:
             return
         if self._is_chunked:
-            self._write(_LAST_CHUNK)
+            self.write(_Framing(_LAST_CHUNK))
         if self._writer.is_full and self._queue is None:
             self._queue_first(b"", 0)
         self._has_finished = True
@@ -198,20 +218,7 @@ class AnswerStream:
 
     # Writing.
 
-    def _write(self, data: bytes | memoryview, event: Event | None = None) -> bool:
-        self._written += len(data)
-        send = self._send
-        if send is None:
-            return self._write_later(data, 0, event)
-        # Giving the bytes to the transport, and waiting for the reactor, costs about twice as much.
-        try:
-            sent = send(data)  # type: ignore[arg-type] # sockets take any buffer
-        except OSError:
-            # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
-            sent = 0
-        return sent == len(data) or self._write_later(data, sent, event)
-
-    def _write_later(self, data: bytes | memoryview, offset: int, event: Event | None) -> bool:
+    def _write_later(self, data: bytes | memoryview, offset: int, event: Event | _Framing) -> bool:
         if self._source is None:
             self._written -= len(data)
             return False
@@ -221,7 +228,7 @@ class AnswerStream:
             self.unsent += len(data)
         elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(bytes(data)):
             self._queue_first(data, offset)
-        if event is not None and self._queue is not None:
+        if isinstance(event, Event) and self._queue is not None:
             event.hold(self._share)
             self._held.append(event)
         if self.unsent <= MAX_UNSENT and self._share.has_room(0):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from sampleapp.concurrency.sliced_work import SlicedWork
 from sampleapp.web.answers import Answer
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.stream import AnswerStream, StreamEnd, close_source
@@ -32,7 +33,11 @@ class Streams:
         self._reactor = reactor
         self._on_end = on_end
         self._open: set[AnswerStream] = set()
-        self._draining: IDelayedCall | None = None
+        self._draining = SlicedWork(
+            reactor, self._drain_next, fault="A stream could not be ended", steps=_MOST_AT_ONCE
+        )
+        self._left: list[AnswerStream] = []
+        self._count, self._within_s, self._began_s = 0, 0.0, 0.0
 
     @property
     def open(self) -> int:
@@ -47,9 +52,9 @@ class Streams:
         """Remove a stream that has ended, and report it."""
         self._open.discard(stream)
         self._report(stream.exchange, stream.answer, StreamEnd(reason, stream.bytes_taken))
-        if not self._open and self._draining is not None:
-            self._draining.cancel()
-            self._draining = None
+        if not self._open:
+            self._left.clear()
+            self._draining.stop()
 
     def drop(self, exchange: Exchange, answer: Answer, reason: str) -> None:
         """Close the source of an answer that never began, if it has one, and report it."""
@@ -75,18 +80,18 @@ class Streams:
         :param within_s: the time over which they are spread evenly, in seconds, so that their clients do not
             come to another instance at the same moment.
         """
-        if self._open and self._draining is None:
-            self._drain_some([*self._open], self._reactor.seconds(), within_s, len(self._open))
+        if self._open and not self._left:
+            self._left = [*self._open]
+            self._count, self._within_s, self._began_s = len(self._left), within_s, self._reactor.seconds()
+            self._draining.run()
 
-    def _drain_some(self, left: list[AnswerStream], began_s: float, within_s: float, count: int) -> None:
-        self._draining = None
-        elapsed_s = self._reactor.seconds() - began_s
+    def _drain_next(self) -> float | None:
+        """End one stream if it is due; see `SlicedWork`."""
+        if not self._left:
+            return None
+        elapsed_s, count, within_s = self._reactor.seconds() - self._began_s, self._count, self._within_s
         due = count if elapsed_s >= within_s else int(count * elapsed_s / within_s) + 1
-        late = len(left) - (count - due)
-        for _ in range(min(late, _MOST_AT_ONCE)):
-            left.pop().drain()
-        if left and self._open:
-            delay_s = 0 if late > _MOST_AT_ONCE else max(_STEP_S, within_s / count)
-            self._draining = self._reactor.callLater(
-                delay_s, self._drain_some, left, began_s, within_s, count
-            )
+        if len(self._left) <= count - due:
+            return max(_STEP_S, within_s / count)
+        self._left.pop().drain()
+        return 0.0
