@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import select
 import socket
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.memory_attackers import ATTACKS, Attacker, Honest, callers_file, fill_topics
 from tests.support.process import DEADLINE_S, connect, publish
 from tests.support.waiting import wait_until
 
@@ -29,6 +31,7 @@ pytestmark = [
 
 MIB = 1024 * 1024
 LIMIT = 128 * MIB
+SMALL_LIMIT = 48 * MIB
 BODY = 16 * MIB
 CONNECTIONS = 400
 # As the page for operators has it: the buffer is that of SQLite.
@@ -153,3 +156,36 @@ def test_the_peak_of_memory_is_below_the_sum_to_plan_for_whatever_is_sent(start,
     assert set(other.batches) <= {200, 503}
     assert other.has_retry_after <= {"1"}
     assert peak(service) < PLANNED
+
+
+def test_honest_clients_are_answered_and_the_sum_holds_while_all_is_attacked_at_once(start, tmp_path):
+    connections = 2200
+    service = start(
+        options=[
+            *("--max-body-memory", str(SMALL_LIMIT), "--max-connections", str(connections)),
+            *("--callers", str(callers_file(tmp_path))),
+        ]
+    )
+    port = urlsplit(service.url).port
+    attacks = {name: attack for name, attack in ATTACKS.items() if name != "handshakes"}
+    honest = Honest(port)
+
+    async def attack():
+        await fill_topics(port)
+        tasks = [
+            asyncio.ensure_future(hold(Attacker(port, max(8, count // 4))))
+            for count, hold in attacks.values()
+        ]
+        tasks.append(asyncio.ensure_future(honest.run()))
+        for _ in range(10 * DEADLINE_S):
+            await asyncio.sleep(0.1)
+            if honest.statuses and not honest.starved:
+                break
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(attack())
+    assert honest.starved == []
+    assert all(set(found) <= {0, 200, 429, 503} for found in honest.statuses.values()), honest
+    assert peak(service) < 100 * 10**6 + 2 * SMALL_LIMIT + 64 * MIB + 4 * MIB + connections * 130 * 1024
