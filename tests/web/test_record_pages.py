@@ -696,8 +696,10 @@ def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():
     service = PageService(callers=caller("one", 'consume = ["*"]') + caller("two", 'consume = ["*"]'))
     service.site.body_memory.add("one", service.site.body_memory.limit // 2)
     service.broker.publish(0, b"v")
+    reads = service.topic.reads
     page = service.page(headers=[by("one")])
     assert (page.status, page.kind) == (429, "body-memory-of-caller-full")
+    assert service.topic.reads == reads
     assert service.page(headers=[by("two")]).status == 200
 
 

@@ -282,6 +282,9 @@ class RecordPages:
 
         :param found_memory: the memory of the records that are there already, in bytes.
         """
+        if request.share is not None and not found_memory:
+            # Reading a page for nothing would keep others waiting.
+            request.share.require_part(_PAGE_BYTES)
         # Brokers limit how much is read at one time; from here on it is counted.
         result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
         if request.share is not None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
-from sampleapp.web.request_errors import BodyMemoryFull, BodyMemoryOfCallerFull, BodyNeedsTooMuchMemory
+from sampleapp.web.request_errors import (
+    BodyMemoryFull,
+    BodyMemoryOfCallerFull,
+    BodyNeedsTooMuchMemory,
+    RequestError,
+)
 
 __all__ = ["BodyMemory", "Owner", "Share", "Unverified"]
 
@@ -71,13 +76,27 @@ class BodyMemory:
         is_owner_over = owner != "" and self._of_owners.get(owner, 0) + more > most_of_owner
         if not is_owner_over and self.reserved + more <= most:
             return
+        if size > min(most, most_of_owner):
+            self._refuse(BodyNeedsTooMuchMemory(size, min(most, most_of_owner)))
+        if is_owner_over and owner is not Unverified.SENDERS:
+            self._refuse(BodyMemoryOfCallerFull(most_of_owner))
+        self._refuse(BodyMemoryFull(self.limit))
+
+    def _refuse(self, error: RequestError) -> NoReturn:
         if self._count_refusal is not None:
             self._count_refusal("max-body-memory")
-        if size > min(most, most_of_owner):
-            raise BodyNeedsTooMuchMemory(size, min(most, most_of_owner))
-        if is_owner_over and owner is not Unverified.SENDERS:
-            raise BodyMemoryOfCallerFull(most_of_owner)
-        raise BodyMemoryFull(self.limit)
+        raise error
+
+    def require_part(self, owner: Owner, size: int) -> None:
+        """
+        Check that a large request would have room in the part of its caller.
+
+        :raise BodyMemoryOfCallerFull: it would not.
+        """
+        most_of_owner = int(self.limit * _OF_ONE_CALLER * (1 - _KEPT_FOR_SMALL))
+        used = self._of_owners.get(owner, 0) if owner else 0
+        if used and used + size > most_of_owner:
+            self._refuse(BodyMemoryOfCallerFull(most_of_owner))
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """
@@ -129,6 +148,10 @@ class Share:
         :param size: the total, in bytes.
         """
         self._memory.require_room(self.owner, size, size)
+
+    def require_part(self, size: int) -> None:
+        """Check that its part has room for a large request; see `BodyMemory.require_part`."""
+        self._memory.require_part(self.owner, size)
 
     def resize(self, size: int, *, announced: int = 0) -> None:
         """
