@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from sampleapp.access.issuer_keys import MAX_BYTES, FetchFailed, fetch_with
 from sampleapp.client import AnswerLost, Client, UnexpectedAnswer
-from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedEndpoint
+from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedPool
 from tests.support.client_servers import listening, talker
 from tests.support.logs import logged
 
@@ -201,7 +201,9 @@ class Turns(Clock):
 
 def connected(clock):
     endpoint, recorder = Endpoint(), []
-    BoundedEndpoint(endpoint, clock=clock).connect(Factory.forProtocol(Recorder)).addCallback(recorder.append)
+    pool = BoundedPool(clock, persistent=False)
+    pool._factory = lambda *_: Factory.forProtocol(Recorder)  # noqa: SLF001 -- instead of Twisted's client
+    pool.getConnection("key", endpoint).addCallback(recorder.append)
     return endpoint.protocol, endpoint.transport, recorder[0]
 
 

@@ -24,6 +24,7 @@ from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
 from sampleapp.client._wire import Entry
 from sampleapp.model import MEDIA_TYPES, Reading, RecordMetadata, Version
+from sampleapp.outgoing.bounded import BoundedPool
 from sampleapp.outgoing.https import make_agent
 
 __all__ = ["Client", "Snapshot"]
@@ -97,7 +98,7 @@ class Client:
             check_token(token)
         self._pool: HTTPConnectionPool | None = None
         if agent is None:
-            pool = HTTPConnectionPool(reactor)
+            pool = BoundedPool(reactor)
             pool.maxPersistentPerHost = max_idle_connections
             pool.cachedConnectionTimeout = IDLE_CONNECTION_S
             agent = make_agent(reactor, connect_timeout_s=min(CONNECT_TIMEOUT_S, timeout_s), pool=pool)

@@ -10,7 +10,7 @@ which a body comes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -26,9 +26,10 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
+from twisted.web.client import HTTPConnectionPool
 from zope.interface import implementer
 
-__all__ = ["MAX_HEAD", "MAX_INTERIM", "BoundedEndpoint", "HeadTooLong"]
+__all__ = ["MAX_HEAD", "MAX_INTERIM", "BoundedPool", "HeadTooLong"]
 
 MAX_HEAD: Final = 16 * 1024
 """Bytes of an answer before its body, interim answers included."""
@@ -48,8 +49,21 @@ class HeadTooLong(Exception):
         super().__init__(f"a head of more than {MAX_HEAD} bytes, or more than {MAX_INTERIM} interim answers")
 
 
+class BoundedPool(HTTPConnectionPool):
+    """A pool whose connections limit the answers of servers."""
+
+    def __init__(self, reactor: Any, *, persistent: bool = True) -> None:
+        """:param persistent: True to keep connections for later requests."""
+        HTTPConnectionPool.__init__(self, reactor, persistent)
+        self._clock = reactor
+
+    def getConnection(self, key: Hashable, endpoint: IStreamClientEndpoint) -> Deferred[Any]:
+        """See `HTTPConnectionPool.getConnection`."""
+        return super().getConnection(key, _BoundedEndpoint(endpoint, clock=self._clock))
+
+
 @implementer(IStreamClientEndpoint)
-class BoundedEndpoint:
+class _BoundedEndpoint:
     """An endpoint whose connections limit the answers of the server."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, *, clock: IReactorTime) -> None:

@@ -7,26 +7,19 @@ from __future__ import annotations
 from typing import Any
 
 from OpenSSL import SSL
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import (
-    IDelayedCall,
-    IOpenSSLClientConnectionCreator,
-    IReactorTime,
-    IStreamClientEndpoint,
-)
+from twisted.internet.interfaces import IDelayedCall, IOpenSSLClientConnectionCreator, IReactorTime
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, HTTPConnectionPool
-from twisted.web.error import SchemeNotSupported
-from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
+from twisted.web.client import Agent
+from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
-from sampleapp.outgoing.bounded import BoundedEndpoint
+from sampleapp.outgoing.bounded import BoundedPool
 from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
 
 __all__ = ["HandshakeTimedOut", "TLSPolicy", "make_agent"]
 
 
-def make_agent(reactor: Any, *, connect_timeout_s: float, pool: HTTPConnectionPool | None = None) -> Agent:
+def make_agent(reactor: Any, *, connect_timeout_s: float, pool: BoundedPool | None = None) -> Agent:
     """
     Make an agent for HTTP and HTTPS that follows no redirects, uses no proxy, verifies each server, and
     limits its answers; see `sampleapp.outgoing.bounded`.
@@ -35,27 +28,12 @@ def make_agent(reactor: Any, *, connect_timeout_s: float, pool: HTTPConnectionPo
     :param connect_timeout_s: seconds for a connection, and again for its TLS handshake.
     :param pool: keeps connections for later requests; ``None`` for none.
     """
-    endpoints = _Endpoints(reactor, timeout_s=connect_timeout_s)
-    agent: Agent = Agent.usingEndpointFactory(reactor, endpoints, pool=pool)
-    return agent
-
-
-@implementer(IAgentEndpointFactory)
-class _Endpoints:
-    def __init__(self, reactor: Any, *, timeout_s: float) -> None:
-        self._reactor = reactor
-        self._timeout_s = timeout_s
-        self._policy = TLSPolicy(reactor=reactor, timeout_s=timeout_s)
-
-    def endpointForURI(self, uri: URI) -> BoundedEndpoint:
-        endpoint: IStreamClientEndpoint = HostnameEndpoint(
-            self._reactor, uri.host.decode("ascii"), uri.port, timeout=self._timeout_s
-        )
-        if uri.scheme == b"https":
-            endpoint = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
-        elif uri.scheme != b"http":
-            raise SchemeNotSupported(f"Unsupported scheme: {uri.scheme!r}")
-        return BoundedEndpoint(endpoint, clock=self._reactor)
+    return Agent(
+        reactor,
+        contextFactory=TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s),
+        connectTimeout=connect_timeout_s,
+        pool=BoundedPool(reactor, persistent=False) if pool is None else pool,
+    )
 
 
 class HandshakeTimedOut(Exception):
