@@ -172,6 +172,12 @@ def test_secrets_are_read_without_the_white_space_at_their_end(hooks, tmp_path):
     assert secret_paths(hooks, directory=tmp_path) == [tmp_path / "a", tmp_path / "b"]
 
 
+def test_a_secret_may_have_4096_bytes(hooks, tmp_path):
+    write(tmp_path, b"x" * 4096 + b"\n", b"two")
+    assert load_hook_keys(hooks, directory=tmp_path) == {"h": (b"x" * 4096, b"two")}
+    assert refusal_of(hooks, tmp_path, b"one", b"x" * 4097).startswith("has more than 4096 bytes")
+
+
 def test_a_secret_is_not_in_what_python_prints_of_it(hooks, tmp_path):
     write(tmp_path, SECRET.encode(), b"two")
     assert repr(load_hook_keys(hooks, directory=tmp_path)) == "{'h': <2 keys>}"
