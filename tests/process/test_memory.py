@@ -146,8 +146,8 @@ def test_the_peak_of_memory_is_below_the_sum_to_plan_for_whatever_is_sent(start,
         assert len(waiting) >= 1
         bombs = send_bombs(service, 120)
         assert set(bombs) <= {422, 503}
-        # Whoever stands still gives way to the others.
-        assert {status_on(client) for client in waiting} == {408}
+        # Whoever stands still gives way to the others; a part of a body may not have fitted.
+        assert {408} <= {status_on(client) for client in waiting} <= {408, 503}
     batches = other.batches[200]
     wait_until(lambda: other.batches[200] > batches, "batches are stored again")
     other.is_over = True
