@@ -188,7 +188,6 @@ class HTTPConnection(TwistedProtocol):
             self._enter(IDLE)
             self._deadlines.since_s = self._server.next_sweep_s
 
-    @_cut_after_fault
     def dataReceived(self, data: bytes) -> None:
         """Read requests from data that has come."""
         if self._state is HANDSHAKE:
@@ -250,6 +249,8 @@ class HTTPConnection(TwistedProtocol):
         server.reading = self
         try:
             self._read_requests()
+        except Exception:  # noqa: BLE001 -- as in `_cut_after_fault`, which would cost more for each request
+            self.fail(Failure())
         finally:
             server.reading = None
         if self._client_has_finished and not self._waits_for_next_turn and self._state in READING:
@@ -309,7 +310,6 @@ class HTTPConnection(TwistedProtocol):
         self.transport.pauseProducing()
         self._server.call_next_turn(self._next_turn_began)
 
-    @_cut_after_fault
     def _next_turn_began(self) -> None:
         self._waits_for_next_turn = False
         self._left = _MAX_REQUESTS_PER_TURN
