@@ -215,7 +215,7 @@ def end_of_client(transport) -> ClientEnd | None:
     socket = getattr(transport, "socket", None)
     if socket is None or not (socket.is_finished_by_client or socket.is_reset_by_client):
         return None
-    return ClientEnd.GONE if socket.is_reset_by_client else ClientEnd.CLOSED_ITS_SIDE
+    return ClientEnd.DISCONNECTED if socket.is_reset_by_client else ClientEnd.CLOSED_ITS_SIDE
 
 
 class Link:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from twisted.internet.address import IPv4Address, UNIXAddress
-from twisted.internet.testing import MemoryReactorClock
 
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
@@ -18,6 +17,7 @@ from sampleapp.web import Limits
 from sampleapp.web.server import HostRule, NotAHost, check_host_name
 from tests.support.callers import caller
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker
+from tests.support.threads import ReactorWithThreads
 from tests.web.http import MESSAGE, assert_problem
 
 OWN = [
@@ -179,7 +179,7 @@ class Running:
 
     def __init__(self, **options):
         self.factories = []
-        reactor = MemoryReactorClock()
+        self._reactor = reactor = ReactorWithThreads()
         reactor.listenTCP = self._listen
         config = Config(broker="memory:", limits=Limits(kept_for_admin=9), **options)
         build(config, reactor=reactor).privilegedStartService()
@@ -195,13 +195,19 @@ class Running:
         channel, transport = factory.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1)), MemoryTransport()
         channel.makeConnection(transport)
         channel.dataReceived(b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, host.encode()))
+        self._do_work_of_threads()
         return int(transport.value()[9:12])
+
+    def _do_work_of_threads(self):
+        while self._reactor.threads.waiting:
+            self._reactor.threads.do_one()
 
     def describes(self):
         for factory in self.factories:
             channel, transport = factory.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1)), MemoryTransport()
             channel.makeConnection(transport)
             channel.dataReceived(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self._do_work_of_threads()
             document = json.loads(transport.value().partition(b"\r\n\r\n")[2])
             OpenAPIV31SpecValidator(document).validate()
             yield "421" in document["paths"]["/live"]["get"]["responses"]

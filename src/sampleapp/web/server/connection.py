@@ -622,7 +622,7 @@ class HTTPConnection(TwistedProtocol):
 
     def _check_client(self, now_s: float) -> None:
         end = client_end(self.transport)
-        if end is ClientEnd.GONE:
+        if end is ClientEnd.DISCONNECTED:
             self.abort("client")
         elif end is not None or self._client_has_finished:
             exchange = self._reader.exchange

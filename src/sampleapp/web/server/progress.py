@@ -87,7 +87,7 @@ class ClientEnd(Enum):
 
     CLOSED_ITS_SIDE = "closed its side"
     """The client sends nothing more. It may still read, or be gone."""
-    GONE = "gone"
+    DISCONNECTED = "disconnected"
     """The client has reset the connection, or both sides of it are closed."""
 
 
@@ -111,4 +111,4 @@ def client_end(transport: Any) -> ClientEnd | None:
         return None
     # Both are reported whether or not they are asked for.
     is_gone = events[0][1] & (select.POLLHUP | select.POLLERR)
-    return ClientEnd.GONE if is_gone else ClientEnd.CLOSED_ITS_SIDE
+    return ClientEnd.DISCONNECTED if is_gone else ClientEnd.CLOSED_ITS_SIDE
