@@ -120,6 +120,4 @@ def test_a_chunk_is_read_at_once_whatever_is_repeated_before_it(repeated):
     for start in (b"", b"1", b"1;a", b'1;a="', b"1;a="):
         for end in (b"\r\n", b"!\r\n", b'"\r\n', b" \r\n"):
             with suppress(SampleAppError):
-                ChunkedBody(10, keep=True).receive(
-                    start + (repeated * MAX_HEAD)[: MAX_HEAD - 100] + end
-                )
+                ChunkedBody(10, keep=True).receive(start + (repeated * MAX_HEAD)[: MAX_HEAD - 100] + end)
