@@ -269,13 +269,15 @@ class _Log(list[ConsumerRecord]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._newest_ms = -(2**63)
         self._latest_ms: list[int] = []
 
     def append(self, record: ConsumerRecord) -> None:
         """Append the next record."""
         super().append(record)
         # The greatest time up to each record, since times come in any order.
-        self._latest_ms.append(max([record.timestamp_ms, *self._latest_ms[-1:]]))
+        self._newest_ms = max(self._newest_ms, record.timestamp_ms)
+        self._latest_ms.append(self._newest_ms)
 
     def offset_at(self, timestamp_ms: int) -> int:
         """Return the offset of the first record that is not before a time; the end if there is none."""
