@@ -228,7 +228,9 @@ class MemoryBroker:
                 return refusal
             if again is not None:
                 return again
-        records = self._topics.setdefault(record.topic, _Log())
+        records = self._topics.get(record.topic)
+        if records is None:
+            records = self._topics[record.topic] = _Log()
         offset = len(records)
         records.append(
             ConsumerRecord(
