@@ -139,11 +139,14 @@ class CurrentCallers:
     def _load_many(self) -> tuple[_Content, list[object]]:
         """Load the content in a thread; return also the parts of the previous one, to be freed gradually."""
         # For ten thousand callers, the parser makes a million objects. The garbage collector would run again
-        # and again, and stop all threads for up to a tenth of a second. So it is disabled meanwhile, and then
-        # told to ignore what there is: callers are in no cycle.
+        # and again, and stop all threads for up to a tenth of a second. So it is disabled during the parsing,
+        # and then ignores all objects that exist: callers are not in a cycle. Garbage would stay for good, so
+        # the young generations are collected first.
         was_enabled = gc.isenabled()
+        if was_enabled:
+            gc.collect(1)
         gc.disable()
-        # The reactor would wait for so long each time that it has called the system.
+        # The reactor would wait for this interval each time that it has called the system.
         switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:

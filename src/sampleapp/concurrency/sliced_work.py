@@ -81,7 +81,7 @@ class SlicedWork:
             if not self._is_running:
                 return
             if delay_s is None:
-                # What comes in this turn of the reactor is done together, in the next one.
+                # Further work of this turn of the reactor is done together, in the next one.
                 delay_s = 0.0 if number else None
                 break
             if delay_s or self._clock.seconds() >= until_s:

@@ -17,7 +17,7 @@ _OTHER_UNITS: Final = ((EARLIEST_NUMBER, "seconds"), (10**17, "microseconds"))
 """Units of the same times, each with the number below which it is meant; nanoseconds above all."""
 
 # Section 5.6; "T" and "Z" may be in lower case there. A space instead of the "T" is not of the grammar.
-# Its fractions have no end, but nobody measures these: a megabyte of digits takes 60 ms.
+# The grammar does not limit fractions, but no clock is that precise, and a megabyte of digits takes 60 ms.
 _DATE_TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9999}))?"
     r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"

@@ -85,7 +85,7 @@ class _BoundedEndpoint:
 
 class _Connection(ProtocolWrapper):
     """
-    Passes on what comes, one slice in each turn of the reactor.
+    Passes on received bytes, one slice in each turn of the reactor.
 
     The protocol pauses its transport at the end of a head, and resumes it when it wants the body, or when the
     answer is over. So a head is expected from each request until then.
@@ -174,12 +174,12 @@ class _Connection(ProtocolWrapper):
         self._pause_transport()
 
     def resumeProducing(self) -> None:
-        """Pass on again what comes."""
+        """Pass on received bytes again."""
         self._is_head, self._is_wanted = False, True
         self._continue()
 
     def loseConnection(self) -> None:
-        """Close the connection, and drop what comes."""
+        """Close the connection, and drop received bytes."""
         self._drop()
         if self._closing is None and self._lost is None:
             self._closing = self._clock.callLater(_CLOSE_S, self.abortConnection)
@@ -187,7 +187,7 @@ class _Connection(ProtocolWrapper):
         self.transport.loseConnection()
 
     def abortConnection(self) -> None:
-        """Close the connection at once, and drop what comes."""
+        """Close the connection at once, and drop received bytes."""
         self._drop()
         self.transport.abortConnection()
 

@@ -276,7 +276,7 @@ def _host_rule(config: Config) -> HostRule | None:
 
 
 def _documentation(reactor: Any) -> Documentation:
-    """Create a documentation that makes in a thread what it serves."""
+    """Create the documentation, whose files are read and generated in a thread."""
     return Documentation(
         run=lambda function: deferToThreadPool(reactor, reactor.getThreadPool(), function), clock=reactor
     )

@@ -87,7 +87,7 @@ class Budget(Protocol):
     """The part of one client in a budget of memory."""
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is room for so many bytes more."""
+        """Return whether there is room for ``size`` more bytes."""
 
     def hold(self, size: int) -> Budget:
         """Count bytes that are there, until `release` is called on what this returns."""

@@ -86,8 +86,8 @@ class OpenStream:
         """
         Take a place, until `close` is called.
 
-        :param request: its caller must have, and keep, the right to what is read; may be ``None`` where all
-            callers have all rights.
+        :param request: its caller must have, and keep, the right to read; may be ``None`` where all callers
+            have all rights.
         :param topic: the topic that is followed for it; ``None`` for the readings.
         :raise TooManyStreams: all places are taken.
         :raise TooManyTopics: streams and waiting pages read too many other topics.
@@ -111,7 +111,7 @@ class OpenStream:
 
     def visit(self, now_s: float) -> None:
         """
-        Do what is due, every second: check the right of the caller.
+        Check the right of the caller; called every second.
 
         :param now_s: the time of the reactor's clock, in seconds.
         """

@@ -4,7 +4,7 @@ Streams of the records of a topic, as server-sent events (``text/event-stream``)
 A stream reads by itself from its position on until it has reached the feed of the topic, and then joins the
 feed: from there on, each event is encoded once for all. A client that does not read as fast as records come
 leaves the feed, and its stream reads by itself when the client can take more, and the memory budget has room.
-Streams that read by themselves share what they read, as long as one of them sends it.
+Streams that read by themselves share the pages that they read, as long as one of them sends the page.
 """
 
 from __future__ import annotations
@@ -434,7 +434,8 @@ class RecordStream(EventStream):
 
     async def _read(self, place: Place, *, limit: int) -> ReadResult:
         epoch = self._owner.feeds.epoch(self._topic)
-        # Not cancelled with the stream: it takes its turn until it ends, however often clients come and go.
+        # Not cancelled with the stream: it counts in the limit of reads until it ends, also if the client is
+        # gone.
         result = await self._owner.reads.read_on(place, limit=limit, max_bytes=self._page_bytes)
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch

@@ -1,4 +1,4 @@
-"""The memory budget of all request bodies together, and of what is made of them and sent."""
+"""The memory budget of all request bodies, the records made of them, and unsent answers together."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def check_host_name(text: str) -> str:
             "does not take *, since any site could let its name point here; name each host, such as "
             f"{_EXAMPLE}, or require credentials with --callers"
         )
-    # What may be a password is not repeated, but only the name of a host.
+    # Only the name of a host is repeated, since the rest may be a password.
     if "/" in text:
         host = text.partition("://")[2].partition("/")[0]
         example = host if _is_name(host) else _EXAMPLE

@@ -95,7 +95,7 @@ def client_end(transport: Any) -> ClientEnd | None:
     """
     Return the end of a connection that its client has made, whether or not all that it sent was read.
 
-    :return: ``None`` if there is no end, or the operating system does not report it.
+    :return: ``None`` if the client has not ended it, or the operating system does not report it.
     """
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is None:

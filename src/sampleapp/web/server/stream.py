@@ -100,7 +100,7 @@ class AnswerStream:
     ) -> None:
         """
         :param is_chunked: frame events as chunks; otherwise the end of the connection ends the body.
-        :param share: of the client in the memory budget; counts what it has not taken.
+        :param share: of the client in the memory budget; counts the bytes that the client has not taken.
         """
         self._owner = owner
         self._share = share
