@@ -102,7 +102,15 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(attempts, number):
     assert not (directory / "twistd.pid").exists()
 
 
-@pytest.fixture(params=["refuses", "accepts and is silent", "has no address", "is silent in its handshake"])
+@pytest.fixture(
+    params=[
+        "refuses",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("accepts and is silent", "has no address", "is silent in its handshake")
+        ),
+    ]
+)
 def unreachable_broker(request):
     """A URL of Kafka, where no Kafka will ever answer."""
     with socket.socket() as bound:
