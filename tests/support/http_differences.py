@@ -165,7 +165,13 @@ def _is_unframed(rest: bytes) -> bool:
 
 def _would_lose_its_body(rest: bytes, status: str) -> bool:
     closes = _line(rest).endswith(b"HTTP/1.0") or b"close" in b",".join(_values(rest, b"connection")).lower()
-    return status == "400" and _is_unframed(rest) and closes and bool(_after_head(rest).strip(b"\r\n"))
+    if status != "400" or not closes:
+        return False
+    body = _after_head(rest)
+    if _is_chunked(rest):
+        return re.search(rb"(?:\A|\n)0+[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n[\r\n]*[^\r\n]", body) is not None
+    lengths = _values(rest, b"content-length")
+    return bool(body[int(lengths[0]) if lengths and lengths[0].isdigit() else 0 :].strip(b"\r\n"))
 
 
 def _is_another_expectation(rest: bytes, status: str) -> bool:
@@ -288,7 +294,7 @@ KINDS = (
     ),
     Kind(
         "bytes after the last request",
-        "RFC 9112, section 9.6: what follows it is not read; they may be its body, which is not framed",
+        "RFC 9112, section 9.6: what follows it is not read; they may be a part of its body",
         *(_BOTH, (Refused,), (Seen, Waiting)),
         _would_lose_its_body,
     ),

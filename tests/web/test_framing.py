@@ -122,13 +122,13 @@ def test_bytes_behind_the_last_request_of_a_connection_are_refused_with_it(
     request = unframed(method, target, close, version=version)
     connection = raw(service, request + b"19.0")
     assert connection.sent.startswith(b"HTTP/1.1 400 ")
-    assert b"Content-Length nor Transfer-Encoding" in connection.sent
+    assert b"More bytes follow the last request of this connection." in connection.sent
     assert connection.sent.count(b"HTTP/1.1 ") == 1
     assert service.broker.records == []
     # An empty line is not a body (RFC 9112, section 2.2).
-    for end in (b"", b"\r\n"):
+    for end in (b"", b"\r\n", b"\n"):
         assert raw(service, request + end).sent.startswith(b"HTTP/1.1 20")
-    assert len(service.broker.records) == (2 if method == "DELETE" else 0)
+    assert len(service.broker.records) == (3 if method == "DELETE" else 0)
 
 
 @given(
@@ -158,3 +158,44 @@ def test_inside_a_site_of_twisted_web_a_post_needs_a_length_as_well(service, tar
     connection.send(unframed("POST", target, headers))
     assert connection.sent.startswith(b"HTTP/1.1 411 ")
     assert service.broker.records == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 0\r\n\r\nabc",
+        b"Content-Length: 2\r\n\r\nabcdef",
+        b"Content-Length: 2\r\n\r\nab\r\ncd",
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_length_that_is_too_small_does_not_make_a_record_of_a_part_of_the_body(service, version, body):
+    head = b"POST /topics/t HTTP/%b\r\nHost: localhost\r\nConnection: close\r\n" % version
+    connection = raw(service, head + body)
+    assert connection.sent.startswith(b"HTTP/1.1 400 ")
+    assert service.broker.records == []
+
+
+def test_bytes_behind_the_last_chunk_of_the_last_request_of_a_connection_are_refused_with_it(service):
+    head = (
+        b"POST /topics/t HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    assert raw(service, head + b"1\r\na\r\n0\r\n\r\nb").sent.startswith(b"HTTP/1.1 400 ")
+    assert service.broker.records == []
+    assert raw(service, head + b"1\r\na\r\n0\r\n\r\n\r\n").sent.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"), [("/topics/t", 400), ("/hooks/h", 401), ("/hooks/unknown", 401)]
+)
+def test_an_empty_body_with_a_coding_takes_nothing_of_the_next_body(target, status):
+    service = a_service(FULL)
+    connection = service.connect()
+    coded = [(b"Content-Encoding", b"gzip"), by("full"), (SIGNED[0], b"sha256=" + b"0" * 64)]
+    connection.send(request_bytes("POST", target, coded, b""))
+    assert connection.sent.startswith(b"HTTP/1.1 %d " % status)
+    connection.transport.clear()
+    connection.send(request_bytes("POST", "/topics/t", [by("full")], b"hello"))
+    assert connection.sent.startswith(b"HTTP/1.1 200 ")
+    assert [record.value for record in service.broker.records] == [b"hello"]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from http import HTTPStatus
 
 import pytest
 
+from sampleapp.web.answers import Answer, Event
+from sampleapp.web.server import BodyMemory, Share
+from sampleapp.web.server.stream import AnswerStream
 from tests.support.callers import FULL, by, caller
 from tests.support.event_streams import EventReader
-from tests.support.in_memory import request_bytes
+from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
 from tests.support.record_pages import PATH, PageService
 from tests.support.simulated_socket import Link
-from tests.support.streams import body_of, unchunked
+from tests.support.streams import Source, body_of, unchunked
 
 STREAM = (b"Accept", b"text/event-stream")
 MIB = 1024 * 1024
@@ -202,3 +206,84 @@ def require_nothing_left(open_and_end, times=100):
         assert gc.collect() < times // 2
     finally:
         gc.enable()
+
+
+def changes_of(service):
+    connection = service.connect()
+    connection.send(request_bytes("GET", "/changes"))
+    settle(service)
+    return connection
+
+
+def settle(service):
+    for _ in range(20):
+        service.clock.advance(0.1)
+
+
+def test_a_stream_whose_transport_takes_everything_goes_on_although_the_budget_is_full():
+    service = InMemoryService(broker=PromptBroker())
+    service.read(b"a", b"1")
+    before, memory = changes_of(service), service.site.body_memory
+    memory.add("", memory.limit // 2 + 1)
+    during = changes_of(service)
+    service.read(b"a", b"2")
+    settle(service)
+    memory.add("", -(memory.limit // 2 + 1))
+    service.read(b"a", b"3")
+    settle(service)
+    for connection in (before, during):
+        assert connection.sent.count(b"event: readings") == 1
+        assert connection.sent.count(b"event: reading\n") == 2
+
+
+def test_a_stream_whose_first_bytes_must_wait_begins_once_its_client_reads():
+    service = InMemoryService(broker=PromptBroker())
+    service.read(b"a", b"1")
+    memory, connection = service.site.body_memory, service.connect()
+    connection.channel._writer.pauseProducing()  # noqa: SLF001 -- the transport is full of earlier answers
+    memory.add("", memory.limit // 2 + 1)
+    connection.send(request_bytes("GET", "/changes"))
+    memory.add("", -(memory.limit // 2 + 1))
+    connection.channel._writer.resumeProducing()  # noqa: SLF001 -- the client has read them
+    settle(service)
+    service.read(b"a", b"2")
+    settle(service)
+    assert connection.sent.count(b"event: readings") == 1
+    assert connection.sent.count(b"event: reading\n") == 1
+
+
+class FullWriter:
+    """The writer of a connection whose client reads only what `next` takes for it."""
+
+    direct_send = socket_send = None
+    is_full = True
+
+    def write_unless_full(self, _data):
+        return False
+
+    def write_as_read(self, _stream):
+        pass
+
+
+def test_events_that_a_client_has_read_do_not_count_although_it_is_always_a_little_behind():
+    memory = BodyMemory(64 * MIB)
+    stream = AnswerStream(
+        None, FullWriter(), None, Answer(HTTPStatus.OK), Source(), is_chunked=True, share=Share(memory)
+    )
+    for _ in range(3):
+        assert stream.write(Event(b"x" * 32_000))
+    for _ in range(1000):
+        assert stream.write(Event(b"x" * 32_000))
+        next(stream)
+    assert memory.reserved < MIB
+
+
+def test_a_client_that_reads_at_once_gets_large_events_although_the_budget_is_full():
+    service = PageService()
+    memory, link = service.site.body_memory, opened(service)
+    memory.add("", memory.limit // 2 + 1)
+    service.topic.publish(0, b"x" * 10_000)
+    service.topic.publish(0, b"y")
+    pass_time(service, 1)
+    assert [len(value) for value in values_of(link)] == [10_000, 1]
+    memory.add("", -(memory.limit // 2 + 1))

@@ -49,6 +49,7 @@ class EventStream(OpenStream):
 
     __slots__ = (
         "_ends_s",
+        "_has_started",
         "_quiet_since_s",
         "_sink",
         "_wanted_end",
@@ -67,6 +68,7 @@ class EventStream(OpenStream):
         self._sink: Sink | None = None
         self.can_write = False
         """True if an event may be written: the stream has begun, it has not ended, and its client reads."""
+        self._has_started = False
         self._wanted_end = ""
         self.end_reason = ""
         """The reason for the end of the stream, when `ended` is called: of `finish`, or of the server."""
@@ -151,12 +153,19 @@ class EventStream(OpenStream):
         now_s = self.streams.clock.seconds()
         self._ends_s = now_s + random.uniform(*_LIFE_S)
         if self.write(Event(encode_retry(random.randint(*_RETRY_MS)))):
-            self.started()
+            self._start()
+
+    def _start(self) -> None:
+        self._has_started = True
+        self.started()
 
     def resumed(self) -> None:
         """Write on; see `Source.resumed`."""
         self.can_write = True
-        self.caught_up()
+        if self._has_started:
+            self.caught_up()
+        else:
+            self._start()
 
     def draining(self) -> None:
         """End, since the service stops; see `Source.draining`."""

@@ -258,7 +258,9 @@ class RecordStream(EventStream):
 
     def has_room(self, event: Event) -> bool:
         """Return whether the memory budget has room for a large event if the client does not take it."""
-        return self._budget is None or event.is_held or self._budget.has_room(len(event))
+        if self._budget is None or event.is_held or not self.unsent:
+            return True
+        return self._budget.has_room(len(event))
 
     def receive(self, event: Event, count: int) -> bool:
         """Send events of the feed. If the client does not read them in time, read by itself from then on."""

@@ -26,7 +26,7 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.web import HTTPServer, Limits, answer_to_failure
 from sampleapp.web.answers import Answer, Event
 from sampleapp.web.problems import problem_answer
-from tests.support.in_memory import Connection, request_bytes
+from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.streams import Source
 from tests.support.waiting import wait_until
 
@@ -493,3 +493,43 @@ def test_events_are_not_lost_that_a_stream_has_written_before_its_client_closed_
     each.client.shutdown(socket.SHUT_WR)
     each.pass_time(2)
     assert b"data: x\n\n" in each.client.recv(1 << 16)
+
+
+class AnswersTheFirst(ManualBroker):
+    """Stores the first record when the second one is published."""
+
+    def publish(self, record):
+        published = super().publish(record)
+        if len(self.records) == 2:
+            self.acknowledge(0)
+        return published
+
+
+def test_a_connection_that_another_one_has_answered_is_read_on():
+    service = InMemoryService(broker=AnswersTheFirst())
+    first, second = service.connect(), service.connect()
+    message = request_bytes(
+        "POST", "/messages", [(b"Content-Type", b"application/json")], b'{"topic":"t","content":"c"}'
+    )
+    first.send(message)
+    second.send(message)
+    for _ in range(5):
+        service.clock.advance(0.1)
+    assert first.sent.startswith(b"HTTP/1.1 200 ")
+    assert first.transport.producerState == "producing"
+
+
+def test_a_client_that_closes_its_side_after_a_slow_upload_is_not_cut():
+    service = InMemoryService(broker=ManualBroker())
+    connection = service.connect()
+    body = b'{"topic":"t","content":"%b"}\n' % (b"x" * 1000) * 200
+    head = [(b"Content-Type", b"application/x-ndjson"), (b"Content-Length", b"%d" % len(body))]
+    connection.send(request_bytes("POST", "/messages", head))
+    for start in range(0, len(body), len(body) // 70):
+        connection.send(body[start : start + len(body) // 70])
+        service.clock.advance(1)
+    assert len(service.broker.records) == 200
+    connection.channel.readConnectionLost()
+    for _ in range(5):
+        service.clock.advance(1)
+    assert not connection.transport.aborted

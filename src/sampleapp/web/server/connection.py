@@ -244,7 +244,8 @@ class HTTPConnection(TwistedProtocol):
         if server.reading is self:
             return
         if server.reading is not None:
-            self._read_in_next_turn()
+            if self._reader.buffer or self._client_has_finished:
+                self._read_in_next_turn()
             return
         server.reading = self
         try:
@@ -340,6 +341,7 @@ class HTTPConnection(TwistedProtocol):
             result = self._answer_to(Failure())
         if isinstance(result, Deferred):
             self._enter(WAITING)
+            self._deadlines.since_s = self._server.next_sweep_s
             if request is not None and request.ends_with_client:
                 self._cancel, self._waiting_request = result.cancel, request
             else:
@@ -625,8 +627,7 @@ class HTTPConnection(TwistedProtocol):
         if end is ClientEnd.DISCONNECTED:
             self.abort("client")
         elif end is not None or self._client_has_finished:
-            exchange = self._reader.exchange
-            if exchange is not None and now_s - exchange.started_s >= _ABANDONED_S:
+            if self._state is WAITING and now_s - self._deadlines.since_s >= _ABANDONED_S:
                 self.abort("client")
             else:
                 self._shorten_answer()

@@ -169,6 +169,8 @@ class RequestReader:
             self._peer, head.request_id or server.new_request_id(), server.seconds(), head
         )
         self.request = request = Request(head.method, head.path, head.query, head.fields, exchange)
+        # That of a request before, whose body was empty.
+        self._coded = None
         handler = self._decide(request, head)
         request.share = share = self._share
         share.owner = exchange.caller if request.verify_body is None else Unverified.SENDERS
@@ -187,7 +189,7 @@ class RequestReader:
                 else:
                     self._coded.write(data[end:stop])
                     self._coded = None
-                return handler
+                return handler if head.keeps_alive else self._unless_unframed(handler, head)
         self.buffer = data[end:]
         self._begin_body(handler, request, head)
         return self._read_body() if self.buffer else None
@@ -218,19 +220,20 @@ class RequestReader:
 
     def _unless_unframed(self, handler: Answer | Handler, head: Head) -> Answer | Handler:
         """
-        Return the handler of a request without a body.
+        Return the handler of a request, unless a part of its body would be lost.
 
-        :raise Refusal: a body would be lost, since its length is not declared (RFC 9112, section 6.3).
+        :raise Refusal: the length of the body is not declared (RFC 9112, section 6.3), or more bytes follow
+            it on a connection that ends.
         """
-        if has_content(head.fields) or (isinstance(handler, Answer) and handler.problem):
+        if isinstance(handler, Answer) and handler.problem:
             return handler
-        if head.method == b"POST":
+        if head.method == b"POST" and not has_content(head.fields):
             raise self._refusal(LengthRequired())
-        if _without_empty_lines(self.buffer):
+        if not head.keeps_alive and self.buffer.strip(b"\r\n"):
             raise self._refusal(
                 MalformedRequest(
-                    "More bytes follow the header of the last request of this connection, which has neither "
-                    "Content-Length nor Transfer-Encoding: chunked. If they are its body, send its length."
+                    "More bytes follow the last request of this connection. If they are a part of its body, "
+                    "send the whole length of the body in bytes, as Content-Length, or send it in chunks."
                 )
             )
         return handler
@@ -338,7 +341,8 @@ class RequestReader:
             # The framing of the chunks was counted, too.
             self._share.resize(len(request.body))
         self._body = self._handler = self._coded = self._charge = None
-        return handler
+        head = request.exchange.head
+        return handler if head is None or head.keeps_alive else self._unless_unframed(handler, head)
 
     def _max_body(self, request: Request) -> int:
         return self._server.limits.max_body if request.max_body is None else request.max_body

@@ -115,8 +115,8 @@ class AnswerStream:
         # The unsent bytes, from `_offset` in the first piece on; None if there are none.
         self._queue: deque[bytes | memoryview] | None = None
         self._offset = 0
-        # Their bytes are those in the queue.
-        self._held: list[Event] = []
+        # Those whose bytes are in the queue, one for each of its pieces.
+        self._held: deque[Event | _Framing | None] = deque()
         # None while bytes that are sent now would overtake others.
         self._send: Callable[[bytes], int] | None = writer.direct_send
         self._is_source_waiting = False
@@ -225,19 +225,23 @@ class AnswerStream:
         queue = self._queue
         if queue is not None:
             queue.append(data)
+            self._held.append(event)
             self.unsent += len(data)
         elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(bytes(data)):
-            self._queue_first(data, offset)
-        if isinstance(event, Event) and self._queue is not None:
+            self._queue_first(data, offset, event)
+        if isinstance(event, Event) and self._held:
             event.hold(self._share)
-            self._held.append(event)
-        if self.unsent <= MAX_UNSENT and self._share.has_room(0):
+        # With nothing in the queue, nothing would call `sent`.
+        if self._queue is None or (self.unsent <= MAX_UNSENT and self._share.has_room(0)):
             return True
         self._is_source_waiting = True
         return False
 
-    def _queue_first(self, data: bytes | memoryview, offset: int) -> None:
+    def _queue_first(
+        self, data: bytes | memoryview, offset: int, event: Event | _Framing | None = None
+    ) -> None:
         self._queue = deque((data,))
+        self._held.append(event)
         self._offset = offset
         self._send = None
         self.unsent += len(data) - offset
@@ -254,7 +258,6 @@ class AnswerStream:
         queue = self._queue
         if not queue:
             self._queue = None
-            self._held = []
             self._share.release()
             if self._source is not None:
                 self._send = self._writer.socket_send
@@ -274,8 +277,10 @@ class AnswerStream:
             return bytes(first[start:stop])
         self._offset = 0
         pieces = [queue.popleft()[start:]]
+        self._held.popleft()
         while queue and left + len(queue[0]) <= LARGEST_PIECE:
             pieces.append(queue.popleft())
+            self._held.popleft()
             left += len(pieces[-1])
         return b"".join(pieces)
 
