@@ -114,3 +114,11 @@ def test_links_without_an_end_are_an_error(tree):
     (tree / "safe" / "b").symlink_to("a")
     with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
         changeable_by_all(tree / "safe" / "a", 0o600)
+
+
+def test_an_absolute_path_is_examined_also_when_the_working_directory_is_deleted(tree, monkeypatch):
+    (tree / "gone").mkdir()
+    monkeypatch.chdir(tree / "gone")
+    (tree / "gone").rmdir()
+    assert fault_of(tree / "safe" / "file") is None
+    assert fault_of(tree / "open" / "file") is not None

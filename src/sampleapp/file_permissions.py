@@ -63,7 +63,8 @@ def changeable_by_all(path: str | os.PathLike[str], mode: int | None) -> str | N
 def _lookups(path: str) -> Iterator[tuple[str, str]]:
     """Yield each directory in which the system looks for a file, with the path of the entry that it finds."""
     # With os.path, since pathlib removes "..", which means another directory after a symbolic link.
-    steps = os.path.join(os.getcwd(), path).split("/")[::-1]  # noqa: PTH109, PTH118
+    # The working directory may be deleted, which does not matter for an absolute path.
+    steps = (path if path.startswith("/") else f"{os.getcwd()}/{path}").split("/")[::-1]  # noqa: PTH109
     directory, links = "/", 0
     while steps:
         step = steps.pop()

@@ -233,6 +233,14 @@ OTHER_KINDS = {
     },
     "DER in base64": (base64.b64encode(PUBLIC_DER), "a key or a certificate in DER"),
     "DER in hex": (PUBLIC_DER.hex().encode(), "a key or a certificate in DER"),
+    "DER in base64url": (
+        base64.urlsafe_b64encode(PUBLIC_DER).rstrip(b"="),
+        "a key or a certificate in DER",
+    ),
+    "SSH without its name": (
+        PRIVATE_KEY.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1],
+        "a key of SSH",
+    ),
     "locked DER": (base64.b64encode(PRIVATE_DER), "a key or a certificate in DER"),
     "SSH": (
         PRIVATE_KEY.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b" me@example",
@@ -240,7 +248,6 @@ OTHER_KINDS = {
     ),
     "JWK": (b'{"kty": "OKP", "crv": "Ed25519", "x": "%b"}' % RAW, "JSON, such as a JSON Web Key"),
     "JWKS": (b'{\n "keys": []\n}\n', "JSON, such as a JSON Web Key"),
-    "publishable key": (b"pk_live_51H8example", "a key of an API"),
     "JWT": (b"eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJ4In0.c2ln", "a JSON Web Token"),
     "token": (f"{PREFIX}abcdefgh".encode(), "the token of a caller"),
     **{
@@ -300,3 +307,16 @@ def test_a_file_in_a_directory_that_everybody_may_write_to_is_refused(hooks, tmp
         Mistake, match="cannot be read: Every user of this machine may replace it, since they"
     ):
         load_hook_keys(hooks, directory=tmp_path)
+
+
+def test_a_hook_has_two_public_keys_at_most(tmp_path):
+    members = {**HOOK, "scheme": '"standard"', "secret_files": '["a", "b", "c"]'}
+    hooks = parse_callers(file_of(members).encode(), name="f").hooks
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"whpk_" + RAW)
+        (tmp_path / name).chmod(0o600)
+    with pytest.raises(Mistake, match="names more than 2 public keys") as caught:
+        load_hook_keys(hooks, directory=tmp_path)
+    assert caught.value.path == ("hooks", "h", "secret_files")
+    (tmp_path / "c").write_bytes(b"whsec_" + base64.b64encode(b"a secret"))
+    assert len(load_hook_keys(hooks, directory=tmp_path)["h"]) == 3

@@ -585,3 +585,14 @@ def test_what_pages_of_other_sites_send_is_not_published(service):
 def test_a_header_that_is_too_large_is_refused_before_anything_else(service):
     response = post(service, "github", [(b"X-Hub-Signature-256", b"sha256=" + b"0" * 20_000)])
     assert response.status == 431
+
+
+def test_the_check_of_a_certificate_by_slack_is_answered_and_not_published(service):
+    body = b"ssl_check=1&token=x"
+    response = post(service, "slack", signed("slack", body), body)
+    assert (response.status, response.body) == (200, b"")
+    refused(post(service, "slack", signed("slack", body, key=b"another"), body))
+    assert service.broker.records == []
+    event = b'{"text": "a&ssl_check=1&b"}'
+    assert post(service, "slack", signed("slack", event), event).status == 200
+    assert service.broker.records == [record_of(value=event)]

@@ -27,13 +27,16 @@ _KINDS: Final = {
     rb".whpk_": "a public key (whpk_) with other text in front of it",
     rb"-----BEGIN ": "a key or a certificate in PEM",
     rb"(?:ssh-|ecdsa-sha2-|sk-ssh-|sk-ecdsa-)\S+ AAAA": "a key of SSH",
-    rb"(?:pk|rk|sk)_(?:live|test)_": "a key of an API",
+    # Its form on the wire in base64: the length and the name of the algorithm come first (RFC 4253).
+    rb"\A\s*AAAA(?:[CE]3NzaC1|B3NzaC1)": "a key of SSH",
     rb"\A\s*eyJ[\w-]*\.[\w-]+\.[\w-]*\Z": "a JSON Web Token",
     re.escape(PREFIX).encode("ascii"): "the token of a caller",
-    # Neither base64 nor hexadecimal digits have a full stop.
-    rb"\A\s*(?:(?:file:)?[~\w./-]*/[\w-]*\.[\w.-]+|(?:file:|~)?/+(?:etc|home|run|var)/[\w./-]+)\Z": "a path",
+    # Secrets in base64 may have slashes.
+    rb"\A\s*(?:file:)?[~\w./-]*/[\w-]+\.(?:env|json|key|pem|secret|token|toml|txt|ya?ml)\Z": "a path",
+    rb"\A\s*(?:file:|~)?/+(?:etc|home|run|var)/[\w./-]+\Z": "a path",
 }
 """By regular expressions that are searched for."""
+_FROM_BASE64URL: Final = bytes.maketrans(b"-_", b"+/")
 
 
 def other_kind(text: bytes) -> str | None:
@@ -44,9 +47,10 @@ def other_kind(text: bytes) -> str | None:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         if isinstance(msgspec.json.decode(text), dict | list):
             return "JSON, such as a JSON Web Key"
-    for decode in (base64.b64decode, binascii.unhexlify):
+    plain = text.translate(_FROM_BASE64URL).rstrip(b"=")
+    for decode, digits in ((base64.b64decode, plain + b"=" * (-len(plain) % 4)), (binascii.unhexlify, text)):
         with suppress(ValueError):
-            if _is_der(decode(text)):
+            if _is_der(decode(digits)):
                 return "a key or a certificate in DER"
     return None
 

@@ -103,6 +103,7 @@ class Claim(Struct, frozen=True):
         :raise SignatureRefused: no signature is right.
         """
         is_right = False
+        signed = self.prefix + body if self.ed25519 else b""
         for key in keys:
             if isinstance(key, bytes):
                 digest = hmac.new(key, self.prefix, "sha256")
@@ -111,7 +112,7 @@ class Claim(Struct, frozen=True):
                 for signature in self.signatures:
                     is_right |= hmac.compare_digest(expected, signature)
             else:
-                is_right |= any(_is_signed(key, each, self.prefix + body) for each in self.ed25519)
+                is_right |= any(_is_signed(key, each, signed) for each in self.ed25519)
         if not is_right:
             raise SignatureRefused("wrong")
 

@@ -86,7 +86,7 @@ def _headers(
     for value in values:
         name, separator, text = value.partition("=")
         if not separator:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE.", param=parameter)
+            raise click.BadParameter("takes NAME=VALUE; there is no = in it.", param=parameter)
         if name in headers:
             raise click.BadParameter(f"{name!r} is given twice.", param=parameter)
         headers[name] = text

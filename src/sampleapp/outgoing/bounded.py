@@ -136,6 +136,9 @@ class _Connection(ProtocolWrapper):
             if self._head_bytes > MAX_HEAD or self._heads > 1 + MAX_INTERIM:
                 self._fault = Failure(HeadTooLong())
                 self.abortConnection()
+                if self._lost is not None:
+                    # The transport has ended before, and does not say so again.
+                    self._end_protocol(self._fault)
                 return
         self._data = self._data[len(data) :]
         self.wrappedProtocol.dataReceived(data)

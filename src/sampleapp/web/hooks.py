@@ -81,6 +81,8 @@ class Hooks:
         faults = list(unknown_parameters(names, "a hook takes none"))
         verified: _Verified = request.admitted
         if isinstance(verified.hook.scheme, Slack) and not faults:
+            if _is_ssl_check(request.body):
+                return Answer(HTTPStatus.OK, _PLAIN_TEXT)
             challenge = _challenge_in(request.body)
             if challenge is not None:
                 return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
@@ -136,6 +138,11 @@ def _challenge_in(body: bytes) -> str | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return event.challenge if event.type == _URL_VERIFICATION and event.challenge else None
+
+
+def _is_ssl_check(body: bytes) -> bool:
+    """Return whether Slack only checks the certificate of a URL, with a form; events are JSON objects."""
+    return not body.startswith(b"{") and b"ssl_check=1" in body.split(b"&")
 
 
 def _without_body(answer: Answer) -> Answer:

@@ -473,3 +473,22 @@ def test_a_stop_while_expired_ids_are_deleted_is_the_end_of_it():
     deletion.stop()
     running.callback(None)
     assert clock.getDelayedCalls() == []
+
+
+def test_ids_that_come_after_all_others_have_expired_are_added_to_the_index_as_well(
+    new_store, time_of_day, monkeypatch
+):
+    monkeypatch.setattr(identities, "_MOST_RECENT", 100)
+    monkeypatch.setattr(identities, "_INDEXED_AT_ONCE", 10)
+    store = new_store()
+    for start in range(0, 1000, 50):
+        sends(store, *map(str, range(start, start + 50)))
+    time_of_day.time_s += 2 * HOUR_S
+    while store.forget_some():
+        pass
+    store = new_store()
+    kept = identities.RecentIds()
+    monkeypatch.setattr(store, "_recent_ids", kept)
+    for start in range(1000, 2000, 10):
+        sends(store, *map(str, range(start, start + 10)))
+    assert len(kept.numbers) <= 200

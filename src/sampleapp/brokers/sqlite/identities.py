@@ -132,7 +132,9 @@ class RecentIds:
         if self._first is None or (excess := len(self.numbers) - _MOST_RECENT) < 0:
             return
         # After a start, there may be more of an excess than one transaction adds.
-        until = min(self._last, self._first + max(_INDEXED_AT_ONCE, min(excess, 3 * _INDEXED_AT_ONCE)))
+        # The numbers before the oldest may have no identities: all may have expired.
+        first = max(self._first, next(iter(self.numbers.values())) - 1)
+        until = min(self._last, first + max(_INDEXED_AT_ONCE, min(excess, 3 * _INDEXED_AT_ONCE)))
         connection.execute(_ADD_TO_INDEX, (self._first, until))
         for id_, _ in [*takewhile(lambda each: each[1] <= until, self.numbers.items())]:
             del self.numbers[id_]
