@@ -169,14 +169,14 @@ class RequestReader:
             self._peer, head.request_id or server.new_request_id(), server.seconds(), head
         )
         self.request = request = Request(head.method, head.path, head.query, head.fields, exchange)
-        # That of a request before, whose body was empty.
-        self._coded = None
         handler = self._decide(request, head)
         request.share = share = self._share
         share.owner = exchange.caller if request.verify_body is None else Unverified.SENDERS
         length = head.length
         if length == 0:
             self.buffer = data[end:]
+            # Or the next body of this connection would be decoded.
+            self._coded = None
             is_usual = head.keeps_alive and head.method != b"POST"
             return handler if is_usual else self._unless_unframed(handler, head)
         if length is not None:
