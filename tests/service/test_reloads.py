@@ -89,6 +89,8 @@ def test_it_is_read_again_when_somebody_asks_for_it(reloads):
         lambda path: path.unlink(),
         # It may be one that can be read only now.
         lambda path: path.chmod(0o640),
+        # Its directory may have been one that every user could write to.
+        lambda path: path.parent.chmod(0o750),
     ],
 )
 def test_it_is_read_again_within_two_seconds_when_a_file_has_changed(reloads, clock, path, change):

@@ -24,7 +24,7 @@ Reloads one thing: at once, or until the `Deferred` fires with ``None``.
 It raises, or fails with, `StartUpError` if the new version is invalid; then nothing has changed.
 """
 
-_Signature: TypeAlias = "tuple[int, int, int, int] | int | None"
+_Signature: TypeAlias = "tuple[int, ...] | int | None"
 
 
 _log: Final = Logger(namespace="sampleapp.service.reloads.Reloads")
@@ -197,7 +197,9 @@ class Reloads:
 def _signature(path: str) -> _Signature:
     try:
         status = os.stat(path)  # noqa: PTH116 -- a Path has to be made for its own
+        # A file in a directory that every user may write to is refused.
+        directory_mode = os.stat(os.path.dirname(path) or ".").st_mode  # noqa: PTH116, PTH120
     except OSError as error:
         return error.errno
     # Not st_mtime_ns, which a change of the permissions leaves as it is.
-    return status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
+    return status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev, directory_mode
