@@ -59,7 +59,7 @@ def test_nothing_fetches_sampleapp_by_its_name(request):
         "uv add sampleapp>=1",
         "sampleapp >= 1.0",
         "pkg:pypi/sampleapp@1.0",
-        "https://pypi.org/project/sampleapp/",
+        "https://pypi.example/project/sampleapp/",
     ],
 )
 def test_a_text_that_fetches_it_would_be_noticed(text):
