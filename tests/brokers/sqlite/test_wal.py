@@ -332,7 +332,9 @@ def test_a_wal_that_is_deleted_during_a_transaction_makes_its_outcome_unknown(
     assert caught.value.publish_error().possibly_published
     with pytest.raises(StoreError, match="restart the service"):
         append(store, 1)
-    assert len(values(path)) == 11
+    if tamper is deleted:
+        # Without its header, SQLite may see nothing of the file.
+        assert len(values(path)) == 11
 
 
 def test_while_records_cannot_be_copied_to_the_database_it_is_tried_again(path, store):
