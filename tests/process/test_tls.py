@@ -63,15 +63,43 @@ def test_a_connection_that_the_service_ends_is_closed_as_soon_as_its_client_has_
     port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
     context = ssl.create_default_context(cafile=certificate_file)
     for fields, status in [("Host: localhost\r\nConnection: close", 200), ("Host: a\r\nHost: b", 400)]:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
-        with context.wrap_socket(plain, server_hostname="localhost") as connection:
+        with open_securely(port, context) as connection:
             connection.sendall(f"GET /live HTTP/1.1\r\n{fields}\r\n\r\n".encode())
-            answer = b""
-            # A reset is an end as well.
-            with suppress(ConnectionResetError):
-                while data := connection.recv(65_536):
-                    answer += data
-        assert answer.startswith(b"HTTP/1.1 %d " % status)
+            assert until_the_end(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_whose_body_is_refused_gets_the_whole_answer_and_a_clean_end(start, certificate, version):
+    key_file, certificate_file = certificate
+    tls = f"https:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
+    service = start(options=["--listen", tls])
+    port = urlsplit(service.wait_for_output(r"Listening at (https://\S+)").group(1)).port
+    context = ssl.create_default_context(cafile=certificate_file)
+    if version is None:
+        opened = socket.create_connection(("127.0.0.1", urlsplit(service.url).port), timeout=DEADLINE_S)
+    else:
+        context.minimum_version = context.maximum_version = version
+        opened = open_securely(port, context)
+    with opened as connection:
+        fields = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000000\r\n\r\n"
+        connection.sendall(b"POST /messages HTTP/1.1\r\n" + fields)
+        # More than the buffers of the system take.
+        for _ in range(200):
+            connection.sendall(bytes(100_000))
+        answer = until_the_end(connection)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
+
+
+def open_securely(port, context):
+    """A connection, on which an end of TCP without the end of TLS is an error."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+    return context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+
+
+def until_the_end(connection):
+    return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
 def test_hsts_is_sent_over_tls_alone_and_only_if_it_is_wanted(start, certificate):

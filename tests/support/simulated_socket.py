@@ -10,6 +10,7 @@ import errno
 import struct
 from collections import deque
 from collections.abc import Iterable
+from socket import SO_LINGER
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -66,7 +67,8 @@ class SimulatedSocket:
         return CLIENT
 
     def setsockopt(self, level, option, value):
-        pass
+        # Closing resets the connection from now on (Twisted's `abortConnection`).
+        self.is_reset = self.is_reset or option == SO_LINGER
 
     def getsockopt(self, level, option, length=0):
         if length:

@@ -99,6 +99,10 @@ class Client:
         record_output("answers", answer)
         return answer
 
+    def end(self):
+        """Answer the end of TLS."""
+        self._until_done(self.tls.unwrap)
+
     def close(self):
         self._protocol.connectionLost(Failure(ConnectionDone()))
 

@@ -17,6 +17,7 @@ from sampleapp.web.answers import Answer
 from sampleapp.web.problems import problem_answer
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.logs import logged_lines
+from tests.support.simulated_socket import Link
 from tests.web.http import JSON, MESSAGE, assert_problem
 
 POST = request_bytes("POST", "/messages", JSON, MESSAGE)
@@ -232,6 +233,21 @@ def test_a_client_that_closes_after_its_refusal_is_not_lingered_for():
     assert not connection.transport.disconnecting
     connection.channel.readConnectionLost()
     assert connection.transport.disconnecting
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+def test_a_refused_client_that_does_not_close_is_reset_only_while_it_sends(is_sending):
+    service = InMemoryService()
+    link = Link(service.site, service.clock)
+    link.send(b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n")
+    for _ in range(31):
+        # Its system has received the answer, which the client may not have read yet.
+        link.socket.unread.clear()
+        link.send(b"x" if is_sending and not link.is_lost else b"")
+        link.advance(1)
+    assert link.is_over
+    assert link.is_lost
+    assert link.socket.is_reset is is_sending
 
 
 def test_further_bytes_of_a_client_do_not_prolong_a_connection_that_ends():

@@ -521,10 +521,10 @@ class HTTPConnection(TwistedProtocol):
         self._share.release()
         reader.clear()
         self._writer.write_refusal(answer, exchange.request_id, server.http_date(), is_head=is_head)
-        if self._client_has_finished:
+        if self._client_has_finished or ISSLTransport.providedBy(self.transport):
+            # With TLS, this only sends close_notify, which the client awaits (RFC 9112, section 9.8).
             self.transport.loseConnection()
-        elif not ISSLTransport.providedBy(self.transport):
-            # TLS has no half-closed connections that clients could be expected to know.
+        else:
             self.transport.loseWriteConnection()
 
     def _close(self, *, timeout_s: float | None = None) -> None:

@@ -211,9 +211,10 @@ class Deadlines:
         if self._writer.is_unread():
             # It may be the answer to the request before the one that was refused.
             return self._check_answering(now_s, elapsed_s)
-        if elapsed_s >= _LINGER_S or now_s - self.dropped_s >= self._linger_idle_s:
-            return Missed(Action.ABORT)
-        return None
+        if now_s - self.dropped_s >= self._linger_idle_s:
+            # Not with a reset: systems drop what the client has not read yet.
+            return Missed(Action.END if self._writer.is_plain else Action.ABORT)
+        return Missed(Action.ABORT) if elapsed_s >= _LINGER_S else None
 
     _checks: ClassVar[dict[State, Callable[[Deadlines, float, float], Missed | None]]] = {
         HANDSHAKE: _check_handshake,
