@@ -46,7 +46,7 @@ def changeable_by_all(path: str | os.PathLike[str], mode: int | None) -> str | N
         if not status.st_mode & stat.S_ISVTX:
             return (
                 "every user of this machine may replace it, since they may write to the directory "
-                f"{directory}; remove that permission (chmod o-w)"
+                f"{directory}; remove that permission (chmod o-w), or mount the directory read-only"
             )
         try:
             owner = os.lstat(entry).st_uid

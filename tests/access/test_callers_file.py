@@ -360,7 +360,7 @@ def test_a_file_in_a_directory_that_every_user_may_write_to_is_refused(tmp_path)
         load_callers(path)
     assert str(caught.value) == (
         f"--callers: cannot read {path}: Every user of this machine may replace it, since they may write to "
-        f"the directory {tmp_path}; remove that permission (chmod o-w)."
+        f"the directory {tmp_path}; remove that permission (chmod o-w), or mount the directory read-only."
     )
 
 

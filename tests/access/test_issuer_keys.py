@@ -399,7 +399,7 @@ def test_a_file_that_has_no_keys_is_a_mistake_in_that_of_the_callers(files, tmp_
 
 def test_a_file_of_keys_that_every_user_may_write_to_is_refused(files, tmp_path):
     written(tmp_path / "keys.json", jwks(jwk()), mode=0o646)
-    with pytest.raises(Mistake, match=r"names a file that cannot be read: Every user .* \(chmod o-w\)\."):
+    with pytest.raises(Mistake, match=r"names a file that cannot be read: Every user .* \(chmod o-w\)"):
         files.use(FILE)
 
 

@@ -213,6 +213,8 @@ def test_every_file_that_is_named_is_in_a_directory_that_is_mounted(container, v
     assert {file.rpartition("/")[0] for file in files} == mounted
     # A file that is mounted by itself is never replaced.
     assert not any("subPath" in mount for mount in container["volumeMounts"])
+    # The kubelet makes directories that every user may write to. Files there are refused unless they are read-only.
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
 def test_a_pod_has_the_time_that_it_takes_to_end(pod, variables):

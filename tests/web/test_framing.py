@@ -131,6 +131,19 @@ def test_bytes_behind_the_last_request_of_a_connection_are_refused_with_it(
     assert len(service.broker.records) == (3 if method == "DELETE" else 0)
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+def test_bytes_behind_a_request_without_a_body_are_the_next_request_of_a_connection_that_goes_on(
+    service, is_later
+):
+    # RFC 9112, section 6.3: without Content-Length and Transfer-Encoding, a request has no body.
+    connection, segments = service.connect(), [unframed("DELETE", "/topics/t?key=k"), b"19.0\r\n\r\n"]
+    for segment in segments if is_later else [b"".join(segments)]:
+        connection.send(segment)
+    deleted, next_one = connection.responses(["DELETE", "GET"])
+    assert (deleted.status, next_one.status) == (200, 400)
+    assert [(record.key, record.value) for record in service.broker.records] == [(b"k", None)]
+
+
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"]),
     target=st.sampled_from(
