@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
 from sampleapp.concurrency.semaphore import Semaphore
 
 
-def waiter(semaphore, log, name):
+def waiter(semaphore, log, name, group=None):
     """Acquire the semaphore, and log when that is done."""
-    return semaphore.acquire().addCallback(lambda _: log.append(name))
+    return semaphore.acquire(group).addCallback(lambda _: log.append(name))
 
 
 def test_as_many_as_the_count_hold_it_and_the_others_follow_in_their_order():
@@ -31,6 +33,40 @@ def test_a_released_semaphore_can_be_acquired_at_once():
     semaphore.release()
     waiter(semaphore, log, 1)
     assert log == [0, 1]
+
+
+def test_groups_take_turns_and_each_has_its_own_order():
+    semaphore, log = Semaphore(1), []
+    semaphore.acquire()
+    waiting = [waiter(semaphore, log, (group, number), group) for group in "abc" for number in range(3)]
+    waiting[3].cancel()
+    assert isinstance(_failure(waiting[3]), CancelledError)
+    for _ in range(8):
+        semaphore.release()
+    assert log == [("a", 0), ("b", 1), ("c", 0), ("a", 1), ("b", 2), ("c", 1), ("a", 2), ("c", 2)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60), st.integers(1, 4))
+def test_a_waiter_waits_for_at_most_one_of_each_other_group_for_each_of_its_own(asked, count):
+    semaphore, log, waiting = Semaphore(count), [], []
+    for _ in range(count):
+        semaphore.acquire()
+    for number, (group, is_cancelled) in enumerate(asked):
+        each = waiter(semaphore, log, (group, number), group)
+        if is_cancelled:
+            each.addErrback(lambda _: None).cancel()
+        else:
+            waiting.append((group, number))
+    for _ in asked:
+        semaphore.release()
+    assert sorted(log) == sorted(waiting)
+    for group in "abcd":
+        own = [number for name, number in log if name == group]
+        assert own == sorted(own)
+        for other in "abcd":
+            # At each of its turns, the others have had as many turns as it had, and one.
+            for turns, place in enumerate(index for index, each in enumerate(log) if each[0] == group):
+                assert sum(name == other for name, _ in log[:place]) <= turns + 1
 
 
 def test_a_waiter_that_is_cancelled_is_left_out():

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -209,6 +211,7 @@ class Honest:
 
     def __init__(self, port: int) -> None:
         self.statuses: dict[str, Counter[int]] = {}
+        self._times_s: dict[str, list[float]] = {}
         self._port = port
         message, lines = b'{"topic":"t","content":"c"}', batch_lines("t", 1000)
         json_, own = "Content-Type: application/json", partial(request, token=HONEST)
@@ -225,9 +228,11 @@ class Honest:
         await asyncio.gather(*(self._run(name, pieces) for name, pieces in self._requests.items()))
 
     async def _run(self, name: str, pieces: Sequence[bytes]) -> None:
-        found = self.statuses[name] = Counter()
+        found, times_s = self.statuses.setdefault(name, Counter()), self._times_s.setdefault(name, [])
         while True:
+            began_s = time.monotonic()
             found[await ask(self._port, *pieces)] += 1
+            times_s.append(time.monotonic() - began_s)
             await asyncio.sleep(0.1)
 
     @property
@@ -237,6 +242,12 @@ class Honest:
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{name} {' '.join(f'{status}:{count}' for status, count in sorted(found.items()))}"
+            f"{name} {' '.join(f'{status}:{count}' for status, count in sorted(found.items()))} "
+            f"(p50 {_percentile_ms(self._times_s[name], 0.5):.0f} ms, "
+            f"p99 {_percentile_ms(self._times_s[name], 0.99):.0f} ms)"
             for name, found in self.statuses.items()
         )
+
+
+def _percentile_ms(times_s: Sequence[float], part: float) -> float:
+    return 1000 * sorted(times_s)[int(part * len(times_s))] if times_s else math.nan

@@ -14,7 +14,7 @@ from sampleapp.records.positions import parse_position
 from sampleapp.web.answers import Event
 from sampleapp.web.open_streams import OpenStreams
 from sampleapp.web.record_streams import RecordStreams
-from sampleapp.web.server.fields import Fields
+from sampleapp.web.server import Exchange, Fields, Peer
 from sampleapp.web.topic_reads import TopicReads
 from tests.support.event_streams import EventReader, RecordingSink
 from tests.support.topic_simulator import SimulatedTopic
@@ -38,7 +38,8 @@ class StreamService:
     def ask(self, query="", **fields):
         """Ask for a stream."""
         names = [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()]
-        request = SimpleNamespace(query=query.encode(), fields=Fields(names), share=None)
+        exchange = Exchange(Peer(None), b"-", 0.0)
+        request = SimpleNamespace(query=query.encode(), fields=Fields(names), share=None, exchange=exchange)
         return self.streams.open(request, "t")
 
     def open(self, query="", **fields):

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock, deferLater
 from twisted.web.server import Site
 
@@ -22,6 +23,8 @@ from tests.support.in_memory import Connection, request_bytes
 from tests.support.record_pages import PATH, PageService
 from tests.web.http import assert_problem
 from tests.web.server.test_connections import NarrowTransport
+
+TWO = caller("one", 'consume = ["*"]') + caller("two", 'consume = ["*"]')
 
 
 @pytest.fixture
@@ -693,7 +696,7 @@ def test_a_small_page_is_answered_when_large_requests_fill_their_part():
 
 
 def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():
-    service = PageService(callers=caller("one", 'consume = ["*"]') + caller("two", 'consume = ["*"]'))
+    service = PageService(callers=TWO)
     service.site.body_memory.add("one", service.site.body_memory.limit // 2)
     service.broker.publish(0, b"v")
     reads = service.topic.reads
@@ -701,6 +704,65 @@ def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():
     assert (page.status, page.kind) == (429, "body-memory-of-caller-full")
     assert service.topic.reads == reads
     assert service.page(headers=[by("two")]).status == 200
+
+
+# Turns
+
+
+def ask_from(service, host, headers=(), query=""):
+    """Ask for a page from an address; it is not answered yet."""
+    connection = service.connect()
+    connection.transport.peerAddr = IPv4Address("TCP", host, 40000)
+    connection.send(request_bytes("GET", PATH + query, headers))
+    return connection
+
+
+@pytest.mark.parametrize("query", ["", "?key=k", "?wait=9"])
+@pytest.mark.parametrize("callers", [None, TWO])
+def test_many_pages_of_one_caller_or_address_delay_one_of_another_by_a_few(callers, query):
+    service = PageService(callers=callers)
+    for _ in range(20):
+        service.topic.publish(0, b"v" * 50_000, b"k")
+    one, two = ([by("one")], [by("two")]) if callers else ([], [])
+    hosts = ("127.0.0.1", "127.0.0.1") if callers else ("192.0.2.1", "192.0.2.2")
+    many = [ask_from(service, hosts[0], one, query) for _ in range(200)]
+    other = ask_from(service, hosts[1], two, query)
+    service.run(5, until=lambda: other.sent)
+    assert other.sent.startswith(b"HTTP/1.1 200")
+    assert sum(bool(each.sent) for each in many) <= 20
+    service.run(20, until=lambda: all(each.sent for each in many))
+    assert all(each.sent.startswith(b"HTTP/1.1 200") for each in many)
+
+
+def test_pages_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service, topic):
+    topic.publish(0, b"v")
+    topic.frozen = {1}
+    many = [service.ask("?from=id0~0.0&partition=1", settle_s=0) for _ in range(16)]
+    other = service.ask("?partition=0", settle_s=2)
+    assert other.page.status == 200
+    assert not any(each.is_answered for each in many)
+    service.run(10)
+    assert [each.page.status for each in many] == [503] * 16
+
+
+def test_a_page_that_has_waited_long_for_its_turn_is_refused(service, topic):
+    topic.frozen = {0}
+    many = [service.ask("?partition=0&from=id0~0.0", settle_s=0) for _ in range(1000)]
+    service.run(40, step=0.05)
+    assert {each.page.status for each in many} == {503}
+    assert "waited 30 seconds" in many[-1].page.problem["detail"]
+    topic.frozen = set()
+    topic.publish(0, b"v")
+    assert service.page("?partition=0").status == 200
+
+
+def test_pages_whose_clients_go_while_they_wait_for_a_turn_leave_it_to_others(service, topic):
+    topic.frozen = {1}
+    many = [service.ask("?from=id0~0.0&partition=1", settle_s=0) for _ in range(100)]
+    for each in many:
+        each.connection.lose()
+    topic.publish(0, b"v")
+    assert service.page("?partition=0").status == 200
 
 
 # Other ways to serve, and other brokers

@@ -29,7 +29,7 @@ from sampleapp.web.answers import Answer, Headers
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.open_streams import OpenStreams, WaitingPage
 from sampleapp.web.server import Request
-from sampleapp.web.topic_reads import TopicReads
+from sampleapp.web.topic_reads import ReadTurn, ReadTurns, TopicReads
 
 __all__ = ["RecordPages"]
 
@@ -217,6 +217,7 @@ class RecordPages:
         :param streams: limits the number of pages that wait.
         """
         self._reads = reads
+        self._turns = ReadTurns(clock)
         self._feeds = feeds
         self._clock = clock
         self._slices = slices
@@ -258,30 +259,40 @@ class RecordPages:
         :raise AccessError: the caller has too many pages that wait, or has lost its right.
         """
         place = Place(topic, parameters.start, parameters.partitions)
-        found = await self._find(request, place, parameters)
-        if parameters.wait_s and found.may_wait and not self._is_stopping:
-            found = await self._wait(request, place, parameters, found)
-        return await self._encode(request, place, parameters, found)
+        turn = self._turns.turn(request)
+        try:
+            found = await self._find(request, turn, place, parameters)
+            if parameters.wait_s and found.may_wait and not self._is_stopping:
+                turn.end()
+                found = await self._wait(request, turn, place, parameters, found)
+            return await self._encode(request, turn, place, parameters, found)
+        finally:
+            turn.end()
 
-    async def _find(self, request: Request, place: Place, parameters: PageParameters) -> _Found:
+    async def _find(
+        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters
+    ) -> _Found:
         """Read up to a page of records; with a key, search for them."""
         if parameters.key is not None:
-            return await self._search(request, place, parameters.key, parameters.limit)
+            return await self._search(request, turn, place, parameters.key, parameters.limit)
         for _ in range(_MOST_READS):
             before = place.offsets
-            result = await self._read(request, place, parameters.limit)
+            result = await self._read(request, turn, place, parameters.limit)
             has_moved = before != place.offsets
             if result.records or result.is_up_to_date or not has_moved:
                 return _Found(list(result.records), result.is_up_to_date, has_moved)
         # Only records that were aborted, or control records, were there so far.
         return _Found([], is_up_to_date=False)
 
-    async def _read(self, request: Request, place: Place, limit: int, *, found_memory: int = 0) -> ReadResult:
+    async def _read(
+        self, request: Request, turn: ReadTurn, place: Place, limit: int, *, found_memory: int = 0
+    ) -> ReadResult:
         """
-        Read the next records, count their memory, and move behind them.
+        Wait for a turn, read the next records, count their memory, and move behind them.
 
         :param found_memory: the memory of the records that are there already, in bytes.
         """
+        await turn.begin()
         if request.share is not None and not found_memory:
             # Reading a page for nothing would keep others waiting.
             request.share.require_part(_PAGE_BYTES)
@@ -294,13 +305,15 @@ class RecordPages:
         place.advance(result)
         return result
 
-    async def _search(self, request: Request, place: Place, key: bytes, limit: int) -> _Found:
+    async def _search(self, request: Request, turn: ReadTurn, place: Place, key: bytes, limit: int) -> _Found:
         """Read until there is a page of records with a key, or enough was looked at."""
         search = _Search(key, limit)
         for _ in range(_MOST_READS):
             before = place.offsets
             try:
-                result = await self._read(request, place, _SEARCHED_AT_ONCE, found_memory=search.found_memory)
+                result = await self._read(
+                    request, turn, place, _SEARCHED_AT_ONCE, found_memory=search.found_memory
+                )
             except SampleAppError:
                 if search.found:
                     # The next request gets the error.
@@ -322,7 +335,7 @@ class RecordPages:
         return _Found(search.found, is_up_to_date=False)
 
     async def _wait(
-        self, request: Request, place: Place, parameters: PageParameters, found: _Found
+        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters, found: _Found
     ) -> _Found:
         """
         Wait for a first record, and read it.
@@ -338,10 +351,11 @@ class RecordPages:
         request.end_wait = partial(wait.end, "client")
         try:
             while not found.records and await self._wait_once(wait, place, parameters.key):
-                found = await self._find(request, place, parameters)
+                found = await self._find(request, turn, place, parameters)
                 wait.check()
                 if not found.may_wait:
                     break
+                turn.end()
         except CancelledError:
             wait.ended_by = "client"
             raise
@@ -370,7 +384,7 @@ class RecordPages:
         )
 
     async def _encode(
-        self, request: Request, place: Place, parameters: PageParameters, found: _Found
+        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters, found: _Found
     ) -> Answer:
         position = place.position_text().encode("ascii")
         headers: Headers = (
@@ -383,6 +397,8 @@ class RecordPages:
             headers = (*headers, _UP_TO_DATE)
         if not found.records:
             return Answer(HTTPStatus.NO_CONTENT, headers)
+        if turn.is_over:
+            await turn.begin()
         pieces = []
         share = request.share
         for some in _slices(found.records):

@@ -9,8 +9,7 @@ Streams that read by themselves share the pages that they read, as long as one o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Hashable, Iterable, Sequence
 from copy import copy
 from http import HTTPStatus
 from typing import Any, Final
@@ -24,7 +23,6 @@ from twisted.python.failure import Failure
 
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
@@ -41,15 +39,11 @@ from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.problems import is_temporary
 from sampleapp.web.server import Request
-from sampleapp.web.topic_reads import TopicReads
+from sampleapp.web.topic_reads import ReadTurns, TopicReads
 
 __all__ = ["RecordStreams"]
 
 _HEADERS: Final = (*STREAM_HEADERS, (b"Vary", b"Accept"))
-_READS_AT_ONCE: Final = 8
-"""The most streams that read or encode for themselves at one time; the others wait for their turn."""
-_LONG_READ_S: Final = 0.5
-"""A stream gives its turn to others after this time: it probably waits for a broker that is frozen."""
 _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024
 _MOST_PAGE_BYTES: Final = 256 * 1024
@@ -112,7 +106,7 @@ class RecordStreams:
         self.feeds: Final = feeds
         self.streams: Final = streams
         self.clock: Final = clock
-        self.turns: Final = Semaphore(_READS_AT_ONCE)
+        self.turns: Final = ReadTurns(clock)
         self.slices: Final = TimeSlices(clock)
         self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
         """What streams that read by themselves are sending, by the place where it begins."""
@@ -162,6 +156,7 @@ class RecordStream(EventStream):
         "_page_bytes",
         "_partitions",
         "_topic",
+        "_turn",
         "_waiting",
         "group",
         "joined",
@@ -188,6 +183,7 @@ class RecordStream(EventStream):
         self._begins_with = b""
         self._begins_with_count = 0
         self._feed: Feed | None = None
+        self._turn: Final = owner.turns.turn(request)
         self._epoch: object = None
         """That of the feed when the place was last read from."""
         self._waiting: Deferred[Any] | None = None
@@ -209,8 +205,11 @@ class RecordStream(EventStream):
         """
         place = self._at
         assert place is not None  # noqa: S101 -- for mypy: it has just been made
-        async with self._turn():
+        await self._wait(self._turn.begin())
+        try:
             result = await self._read(place, limit=0)
+        finally:
+            self._turn.end()
         if not parameters.resumes:
             place.require_all(result)
         place.require_partition(result, source=parameters.source)
@@ -369,11 +368,14 @@ class RecordStream(EventStream):
         pages, name = self._owner.pages, self._name_of_page(place)
         page = pages.get(name)
         if page is None:
-            async with self._turn():
+            await self._wait(self._turn.begin())
+            try:
                 # Another stream may have read it in the meantime.
                 page = pages.get(name)
                 if page is None:
                     return await self._read_page(place, name)
+            finally:
+                self._turn.end()
         after = copy(place)
         after.advance(page.result)
         self._send(page, after)
@@ -421,18 +423,6 @@ class RecordStream(EventStream):
         else:
             # If the records had other keys: look at more of them at once.
             self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        turns = self._owner.turns
-        await self._wait(turns.acquire())
-        turn = self._owner.clock.callLater(_LONG_READ_S, turns.release)
-        try:
-            yield
-        finally:
-            if turn.active():
-                turn.cancel()
-                turns.release()
 
     async def _read(self, place: Place, *, limit: int) -> ReadResult:
         epoch = self._owner.feeds.epoch(self._topic)

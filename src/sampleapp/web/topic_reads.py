@@ -1,19 +1,27 @@
-"""Counts the reads of topics that requests cause."""
+"""Counts the reads of topics that requests cause, and shares them fairly between callers."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.errors import SampleAppError, UnknownPartition
+from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.errors import BrokerUnavailable, SampleAppError, UnknownPartition
 from sampleapp.interfaces import IBroker
 from sampleapp.model import ReadRequest, ReadResult
 from sampleapp.records.place import Place
+from sampleapp.web.server import Request
 
-__all__ = ["TopicReads"]
+__all__ = ["ReadTurn", "ReadTurns", "TopicReads"]
+
+_READS_AT_ONCE: Final = 8
+_LONG_READ_S: Final = 0.5
+"""A turn is given to others after this time: it probably waits for a broker that is frozen."""
+_LONGEST_WAIT_S: Final = 30.0
 
 T = TypeVar("T")
 
@@ -70,3 +78,64 @@ class TopicReads:
         self.in_progress -= 1
         self.ended += 1
         return result
+
+
+class ReadTurns:
+    """
+    Turns to read a topic and to encode its records: a few at one time; the others wait.
+
+    Callers alternate, and without credentials the addresses of clients. So many requests of one of them delay
+    a request of another by a few turns only.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._places = Semaphore(_READS_AT_ONCE)
+
+    def turn(self, request: Request) -> ReadTurn:
+        """Return the turns of a request, to be used one after the other."""
+        exchange = request.exchange
+        return ReadTurn(self._places, self._clock, exchange.caller or exchange.peer.host)
+
+
+class ReadTurn:
+    """A turn to read; see `ReadTurns`. Its owner must call `end`."""
+
+    def __init__(self, places: Semaphore, clock: IReactorTime, group: str) -> None:
+        self._places = places
+        self._clock = clock
+        self._group = group
+        self._timer: IDelayedCall | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if `begin` must be called before more work is done."""
+        return self._timer is None
+
+    def begin(self) -> Deferred[None]:
+        """
+        Wait for the next turn, after ending the present one.
+
+        :return: fires with ``None``, or fails with `BrokerUnavailable` after 30 s. Cancelling it ends the
+            waiting.
+        """
+        self.end()
+        waiting = self._places.acquire(self._group)
+        if not waiting.called:
+            waiting.addTimeout(_LONGEST_WAIT_S, self._clock, onTimeoutCancel=_raise_too_many)
+        return waiting.addCallback(self._begun)
+
+    def end(self) -> None:
+        """Give the turn to others. Does nothing if it is over."""
+        if self._timer is not None:
+            if self._timer.active():
+                self._timer.cancel()
+            self._timer = None
+            self._places.release()
+
+    def _begun(self, _: None) -> None:
+        self._timer = self._clock.callLater(_LONG_READ_S, self.end)
+
+
+def _raise_too_many(_: object, timeout_s: float) -> NoReturn:
+    raise BrokerUnavailable(f"Too many reads wait: this one has waited {timeout_s:g} seconds.")
