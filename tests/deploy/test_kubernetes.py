@@ -213,7 +213,7 @@ def test_every_file_that_is_named_is_in_a_directory_that_is_mounted(container, v
     assert {file.rpartition("/")[0] for file in files} == mounted
     # A file that is mounted by itself is never replaced.
     assert not any("subPath" in mount for mount in container["volumeMounts"])
-    # The kubelet makes directories that every user may write to. Files there are refused unless they are read-only.
+    # The kubelet makes directories that every user may write to: their files must be read-only.
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 

@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from sampleapp.access.issuer_keys import MAX_BYTES, FetchFailed, fetch_with
 from sampleapp.client import AnswerLost, Client, UnexpectedAnswer
-from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedPool
+from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedPool, HeadTooLong
 from tests.support.client_servers import listening, talker
 from tests.support.logs import logged
 
@@ -244,6 +244,20 @@ def test_all_that_comes_is_passed_on_in_order_in_slices_and_only_when_it_is_want
     assert all(len(each) <= 4096 for each in recorder.received)
     assert len(recorder.ends) == is_lost
     assert is_lost or transport.producerState == "producing"
+    assert clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize(
+    "head", [OK + b"a: b\r\n" * 4000, b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20], ids=["long", "interim"]
+)
+def test_a_head_that_is_too_long_ends_the_request_also_if_the_server_has_closed_in_the_meantime(head):
+    clock = Turns()
+    connection, _, recorder = connected(clock)
+    connection.dataReceived(head)
+    connection.connectionLost(Failure(ConnectionDone()))
+    clock.pump([1] * 30)
+    assert [type(end) for end in recorder.ends] == [HeadTooLong]
+    assert len(b"".join(recorder.received)) <= MAX_HEAD
     assert clock.getDelayedCalls() == []
 
 

@@ -7,6 +7,7 @@ Without one, it listens where no other machine can reach it, unless it is told t
 from __future__ import annotations
 
 import gc
+from weakref import ref
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -154,6 +155,28 @@ def test_no_collection_of_garbage_looks_at_the_callers_that_were_read(with_file)
         assert not any(type(each) is Caller and each.name == "c7" for each in gc.get_objects())
         assert gc.get_freeze_count() > was_frozen
     finally:
+        gc.unfreeze()
+
+
+class Cycle:
+    """An object that refers to itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_garbage_that_there_is_before_the_callers_are_read_does_not_stay_for_good(with_file):
+    with_file.reload()
+    thresholds = gc.get_threshold()
+    # So that only the service collects.
+    gc.set_threshold(10**6)
+    try:
+        garbage = ref(Cycle())
+        assert garbage() is not None
+        with_file.read_one()
+        assert garbage() is None
+    finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
 
 

@@ -7,12 +7,16 @@ import gzip
 import hashlib
 import hmac
 import json
+from collections import Counter
+from contextlib import contextmanager
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from sampleapp.access import signatures
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Record
@@ -132,6 +136,27 @@ def test_a_signed_body_becomes_one_record_byte_for_byte_with_either_secret(servi
         assert response.body == b"" if name == "slack" else json.loads(response.body) == place
     assert without_identity(service.broker.records) == [record_of(), record_of()]
     assert service.hooks.results[name, "accepted"] == 2
+
+
+PUBLIC_KEY = b"whpk_" + base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+
+
+@contextmanager
+def counted_work():
+    """The passes over a body that the verification of signatures makes, by their kind."""
+    work = Counter()
+
+    def counted(kind, function):
+        def call(*arguments):
+            work[kind] += 1
+            return function(*arguments)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signatures.hmac, "new", counted("HMAC", hmac.new))
+        patch.setattr(signatures, "_is_signed", counted("Ed25519", signatures._is_signed))  # noqa: SLF001
+        yield work
 
 
 def refused(response):
@@ -509,6 +534,33 @@ class TestNames:
             assert len(service.broker.records) == is_over_rate
         assert seen[0] == seen[1]
         assert seen[2] == seen[1]
+
+    @given(
+        st.lists(st.sampled_from(list(SECRETS)), unique=True, max_size=3),
+        st.dictionaries(st.sampled_from(list(SECRETS)), st.integers(1, 4), min_size=1),
+        st.integers(0, 2),
+        st.integers(0, 3),
+    )
+    def test_a_refusal_takes_the_same_work_for_all_names(self, forms, secrets, public_keys, signed_with):
+        keys = {name: [b"s%d" % number for number in range(count)] for name, count in secrets.items()}
+        if "standard" in keys:
+            keys["standard"] += [PUBLIC_KEY] * public_keys
+        service = made(callers=None, secrets=keys)
+        tables = FILE.split("[hooks.")[1:]
+        service.use_hooks("".join(f"[hooks.{each}" for each in tables if each.partition("]")[0] in keys))
+        more = b" v1a,%b" % base64.b64encode(bytes(64)) * signed_with
+        fields = [
+            (name, value + more if name == b"webhook-signature" else value)
+            for form in forms
+            for name, value in signed(form, b"other")
+        ]
+        is_well_formed = not secrets.keys().isdisjoint(forms)
+        is_standard = "standard" in forms and "standard" in secrets
+        for name in [*secrets, "unknown"]:
+            with counted_work() as work:
+                refused(post(service, name, fields))
+            assert work["HMAC"] == (max(secrets.values()) if is_well_formed else 0), name
+            assert work["Ed25519"] == (public_keys * signed_with if is_standard else 0), name
 
     @pytest.mark.parametrize("name", [*SECRETS, "unknown"])
     def test_the_body_is_read_if_the_header_has_the_form_of_any_hook(self, service, name):

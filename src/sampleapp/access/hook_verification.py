@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sampleapp.access.errors import InvalidSignature, RateExceeded
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.access.hooks import Hook
 from sampleapp.access.rates import BodyCharge, RateLimiter
-from sampleapp.access.signatures import REFUSALS, Claim, Scheme, SignatureRefused, SignedFields
+from sampleapp.access.signatures import REFUSALS, Claim, HookKey, SignatureRefused, SignedFields
 
 __all__ = ["RESULTS", "UNKNOWN", "HookVerifier", "SignedRequest"]
 
@@ -24,6 +27,12 @@ _ACCEPTED: Final = "accepted"
 _OVER_RATE: Final = "rate"
 RESULTS: Final = (_ACCEPTED, _OVER_RATE, *REFUSALS)
 """The results of requests to hooks that are in the file."""
+
+_OF_NO_SENDER: Final[tuple[HookKey, ...]] = (
+    secrets.token_bytes(32),
+    Ed25519PrivateKey.generate().public_key(),
+)
+"""A secret and a public key that nobody has."""
 
 
 class SignedRequest(Struct, frozen=True):
@@ -44,7 +53,8 @@ class HookVerifier:
     Only verified requests use the rate of a hook, so strangers cannot use it up.
 
     Until then, nothing depends on the name of the hook: clients without a secret could find out the names.
-    So the body of a request is taken if its header has the form of a signature for any hook.
+    So the body of a request is taken if its header has the form of a signature for any hook, and its
+    signatures are tried with as many keys as the hook with the most has.
     """
 
     def __init__(
@@ -74,11 +84,9 @@ class HookVerifier:
         """Replace the hooks and their keys. A hook with unchanged rates keeps its present allowance."""
         self._hooks = hooks
         self._keys = keys
-        # By forms, the keys that take longest: so long, too, takes a name that no hook has.
-        self._forms: dict[tuple[Scheme, float], HookKeys] = {}
-        for name, hook in hooks.items():
-            form = hook.scheme, hook.tolerance_s
-            self._forms[form] = max(self._forms.get(form, HookKeys()), keys[name], key=_work)
+        self._forms = {(hook.scheme, hook.tolerance_s): None for hook in hooks.values()}
+        counts = [_counts(each) for each in keys.values()] or [(0, 0)]
+        self._most_keys = tuple(map(max, zip(*counts, strict=True)))
         self.signature_fields = frozenset(
             name.encode("ascii") for hook in hooks.values() for name in hook.scheme.signature_fields
         )
@@ -97,20 +105,27 @@ class HookVerifier:
         :raise InvalidSignature: the header has no signature for any hook, or each is too old.
         """
         hook, now_s = self._hooks.get(name), self._now()
+        claims: list[Claim] = []
         if hook is None:
             self.results["", UNKNOWN] += 1
         else:
             try:
-                claim = hook.scheme.claim(fields, now_s=now_s, tolerance_s=hook.tolerance_s)
+                claims.append(hook.scheme.claim(fields, now_s=now_s, tolerance_s=hook.tolerance_s))
             except SignatureRefused as refusal:
                 self._count(hook, refusal.reason)
-            else:
-                return SignedRequest(hook, claim, self._keys[name], self.signature_fields)
-        for (scheme, tolerance_s), keys in self._forms.items():
-            with suppress(SignatureRefused):
-                claim = scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s)
-                return SignedRequest(None, claim, keys, self.signature_fields)
-        raise InvalidSignature
+                hook = None
+        if hook is None or self._most_keys[1]:
+            for scheme, tolerance_s in self._forms:
+                with suppress(SignatureRefused):
+                    claims.append(scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s))
+        if not claims:
+            raise InvalidSignature
+        claim = claims[0]
+        if len(claims) > 1:
+            # Of the schemes whose forms a header may have, one has signatures for public keys.
+            claim = replace(claim, ed25519=max([each.ed25519 for each in claims], key=len))
+        keys = HookKeys() if hook is None else self._keys[name]
+        return SignedRequest(hook, claim, keys, self.signature_fields)
 
     def finish(self, request: SignedRequest, body: bytes) -> tuple[Hook, BodyCharge | None]:
         """
@@ -127,10 +142,11 @@ class HookVerifier:
         except SignatureRefused as refusal:
             if hook is not None:
                 self._count(hook, refusal.reason)
+            with suppress(SignatureRefused):
+                request.claim.verify(body, self._further_keys(request.keys))
             # One answer for all reasons, which does not reveal how close a forged request was.
             raise InvalidSignature from None
-        if hook is None:
-            raise InvalidSignature
+        assert hook is not None  # noqa: S101 -- for mypy: without a hook, there are no keys
         limiter = self._limiter(hook)
         charge = None
         if limiter is not None:
@@ -142,6 +158,11 @@ class HookVerifier:
             charge = BodyCharge(limiter, paid=len(body), seconds=self._seconds)
         self._count(hook, _ACCEPTED)
         return hook, charge
+
+    def _further_keys(self, keys: HookKeys) -> HookKeys:
+        """Return keys that no sender has: with them, the refusals of all names take the same work."""
+        counts = zip(_OF_NO_SENDER, self._most_keys, _counts(keys), strict=True)
+        return HookKeys(key for key, most, count in counts for _ in range(most - count))
 
     def _count(self, hook: Hook, result: str) -> None:
         self.results[hook.name, result] += 1
@@ -161,6 +182,7 @@ class HookVerifier:
         return limiter
 
 
-def _work(keys: HookKeys) -> int:
-    # A public key is tried with each of three signatures, and each takes twice as long as an HMAC.
-    return sum(1 if isinstance(key, bytes) else 6 for key in keys)
+def _counts(keys: HookKeys) -> tuple[int, int]:
+    """Return the numbers of secrets and of public keys."""
+    of_hmac = sum(isinstance(key, bytes) for key in keys)
+    return of_hmac, len(keys) - of_hmac
