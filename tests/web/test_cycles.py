@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 import gzip
-import sys
 from collections import Counter
 from functools import partial
 
 import pytest
-from twisted.internet.defer import fail, succeed
+from incremental import Version
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from sampleapp.errors import BrokerUnavailable, RecordTooLarge
+import twisted
+from sampleapp.errors import BrokerUnavailable, RecordTooLarge, UnknownTopic
 from sampleapp.model import RecordMetadata
-from tests.support.callers import by, caller
+from tests.support.callers import FULL, by, caller
 from tests.support.certificates import Authority
 from tests.support.in_memory import InMemoryService, ManualBroker, request_bytes
 from tests.support.record_pages import PATH, PageService
@@ -52,21 +53,32 @@ def objects_left(act, times=TIMES):
 
 
 class ForgetfulBroker(ManualBroker):
-    """A broker that has stored, or refused, each record at once, and keeps none."""
+    """A broker that stores, or refuses, each record at once, and keeps none."""
+
+    clock = None
+    """Set to refuse records some milliseconds later."""
 
     def __init__(self, error=None):
         super().__init__()
         self.error = error
 
     def publish(self, record):
-        if self.error is not None:
-            return fail(self.error("It failed."))
-        return succeed(RecordMetadata(topic=record.topic, partition=0, offset=0))
+        return self.refuse() or succeed(RecordMetadata(topic=record.topic, partition=0, offset=0))
 
     def publish_many(self, records):
-        if self.error is not None:
-            return fail(self.error("It failed."))
-        return succeed([RecordMetadata(topic=each.topic, partition=0, offset=0) for each in records])
+        return self.refuse() or succeed(
+            [RecordMetadata(topic=each.topic, partition=0, offset=0) for each in records]
+        )
+
+    def refuse(self):
+        if self.error is None:
+            return None
+        refused = Deferred()
+        if self.clock is None:
+            refused.errback(self.error("It failed."))
+        else:
+            self.clock.callLater(0.003, refused.errback, self.error("It failed."))
+        return refused
 
 
 def exchange(service, *request, status, transport=None):
@@ -128,8 +140,12 @@ def test_a_request_leaves_nothing(status, request_):
         ("POST", "/topics/t", V2, b'{"records":[{"value":1}]}'),
     ],
 )
-def test_a_request_that_the_broker_refuses_leaves_nothing(status, error, request_, no_failure_is_lost):
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_request_that_the_broker_refuses_leaves_nothing(
+    status, error, request_, is_later, no_failure_is_lost
+):
     service = InMemoryService(broker=ForgetfulBroker(error))
+    service.broker.clock = service.clock if is_later else None
 
     def ask():
         exchange(service, *request_, status=status)
@@ -240,23 +256,89 @@ def test_a_page_whose_client_goes_away_leaves_nothing(pages, query, milliseconds
     assert objects_left(leave) == {}
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 12),
-    reason="The frames of a cancelled coroutine stay in a cycle until a collection.",
-)
-def test_a_page_that_has_waited_leaves_nothing(pages):
-    def wait(*, is_found):
+@pytest.mark.parametrize(("end", "status"), [("time", 204), ("record", 200), ("client", 204)])
+def test_a_page_that_has_waited_leaves_nothing(pages, end, status):
+    def wait():
         asked = pages.ask("?from=latest&wait=1", settle_s=0)
         pages.run(0.1, step=0.01)
-        if is_found:
+        if end == "record":
+            # It stays in the topic.
             pages.topic.publish(0, b"v")
+        elif end == "client":
+            asked.connection.channel.readConnectionLost()
         pages.run(1.2, step=0.01)
-        assert asked.page.status == (200 if is_found else 204)
+        assert asked.page.status == status
         asked.connection.lose()
 
-    assert objects_left(partial(wait, is_found=False)) == {}
-    # Its record stays in the topic.
-    assert objects_left(partial(wait, is_found=True)) == {}
+    assert objects_left(wait) == {}
+
+
+def test_a_page_whose_caller_loses_its_right_leaves_nothing():
+    service = PageService(callers=FULL)
+
+    def wait():
+        asked = service.ask("?from=latest&wait=10", headers=[by("full")], settle_s=0)
+        service.run(0.1, step=0.01)
+        service.use_callers(caller("full"))
+        service.run(3, step=0.1)
+        assert asked.page.status == 403
+        asked.connection.lose()
+        service.use_callers(FULL)
+
+    assert objects_left(wait, times=20) == {}
+
+
+def test_a_search_that_fails_later_leaves_nothing(pages):
+    for _ in range(5001):
+        pages.topic.publish(0, b"", key=b"o")
+
+    def search():
+        asked = pages.ask("?key=k&limit=10000", settle_s=0)
+        pages.clock.advance(0.001)
+        pages.topic.is_reachable = False
+        pages.run(0.2, until=lambda: asked.is_answered)
+        assert len(asked.page.records) == 1
+        asked.connection.lose()
+        pages.topic.is_reachable = True
+
+    assert objects_left(search, times=20) == {}
+
+
+@pytest.mark.parametrize("frozen", [(), (0,)])
+def test_a_stream_that_cannot_read_leaves_nothing(pages, frozen):
+    def stream():
+        connection = open_stream(pages, "?from=earliest", transport=NarrowTransport)
+        for _ in range(3):
+            pages.topic.publish(0, b"v" * 10_000)
+        if frozen:
+            pages.topic.frozen = set(frozen)
+        else:
+            pages.topic.is_reachable = False
+        for _ in range(200):
+            pages.clock.advance(0.05)
+            connection.settle()
+        connection.lose()
+        pages.clock.advance(10)
+        pages.topic.frozen = set()
+        pages.topic.is_reachable = True
+
+    assert objects_left(stream, times=10) == {}
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable, UnknownTopic])
+@pytest.mark.parametrize("headers", [[], [(b"Sec-Fetch-Mode", b"cors")]])
+def test_a_stream_that_is_refused_leaves_nothing(pages, error, headers):
+    def refuse():
+        reads = pages.topic.read
+        pages.topic.read = lambda _: fail(error("It failed."))
+        connection = pages.connect()
+        connection.send(request_bytes("GET", PATH, [STREAM, *headers]))
+        pages.run(0.2, until=lambda: connection.sent)
+        assert connection.sent.startswith(b"HTTP/1.1 ")
+        connection.lose()
+        pages.topic.read = reads
+
+    assert objects_left(refuse) == {}
 
 
 def open_stream(service, query="", *, target=PATH, transport=None):
@@ -321,7 +403,7 @@ def test_a_connection_of_twisted_s_transport_leaves_nothing(end):
 
 
 @pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="The oldest libraries of TLS leave cycles of their own."
+    twisted.version < Version("Twisted", 26, 10, 0), reason="Its transports with TLS refer to themselves."
 )
 def test_a_connection_with_tls_leaves_nothing(tmp_path):
     authority = Authority(tmp_path)

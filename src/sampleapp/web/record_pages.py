@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError
 from sampleapp.concurrency.time_slices import TimeSlices
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import SampleAppError, forget_frames
 from sampleapp.feeds import Feeds
 from sampleapp.model import HEADER_BYTES, ConsumerRecord, ReadResult
 from sampleapp.records.place import Place
@@ -184,14 +184,17 @@ class _Wait:
             if await waiting:
                 return True
             reason = "drain"
-        except TimeoutError:
-            reason = "time"
-        except CancelledError:
+        except (TimeoutError, CancelledError) as error:
+            # Frames of its traceback refer to it.
+            forget_frames(error)
             if self._error is not None:
                 raise self._error from None
-            if not self.is_over:
+            if isinstance(error, TimeoutError):
+                reason = "time"
+            elif self.is_over:
+                return False
+            else:
                 raise
-            return False
         finally:
             self._waiting = None
         self.end(reason)
@@ -314,9 +317,10 @@ class RecordPages:
                 result = await self._read(
                     request, turn, place, _SEARCHED_AT_ONCE, found_memory=search.found_memory
                 )
-            except SampleAppError:
+            except SampleAppError as error:
                 if search.found:
                     # The next request gets the error.
+                    forget_frames(error)
                     break
                 raise
             if result.records:
