@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import pytest_twisted
 from twisted.internet import reactor
@@ -19,6 +21,7 @@ from sampleapp.client import (
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 from tests.support.client_servers import (
+    NDJSON,
     PROBLEM,
     V1,
     SilentResource,
@@ -249,6 +252,28 @@ async def test_when_none_of_many_messages_was_published_the_error_is_as_for_one(
 @pytest_twisted.ensureDeferred
 async def test_an_answer_for_another_number_of_messages_leaves_them_in_doubt(lines):
     body = b'{"topic": "t", "partition": 0, "offset": 1}\n' * lines
-    with pytest.raises(UnexpectedAnswer, match=f"{lines} lines for 2 messages") as caught:
+    with pytest.raises(UnexpectedAnswer, match=f"{lines} results for 2 messages") as caught:
         await canned(200, "application/x-ndjson", body).publish_many(TWO)
     assert caught.value.possibly_published is True
+
+
+@pytest.mark.parametrize(
+    "member", [{"topic": "another"}, {"partition": -1}, {"offset": -1}], ids=["topic", "partition", "offset"]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_place_that_cannot_be_that_of_the_message_leaves_it_in_doubt(member):
+    place = json.dumps(PLACE | member).encode()
+    client = canned(200, V1, place)
+    publishing = [
+        lambda: client.publish(topic="t", content="c"),
+        lambda: client.publish_raw(topic="t", body=b"c"),
+        lambda: client.delete(topic="t", key="k"),
+        lambda: canned(200, NDJSON, b"%b\n" % place * 2).publish_many(TWO),
+        lambda: canned(
+            504, PROBLEM, problem(504, type=PARTLY, results=[PLACE | member, {"status": 504}])
+        ).publish_many(TWO),
+    ]
+    for publish in publishing:
+        with pytest.raises(UnexpectedAnswer) as caught:
+            await publish()
+        assert caught.value.possibly_published is True

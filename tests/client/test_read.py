@@ -7,10 +7,12 @@ import json
 import pytest
 import pytest_twisted
 import treq.testing
+from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 
 from sampleapp.client import (
+    AnswerLost,
     Client,
     Forbidden,
     Page,
@@ -30,7 +32,9 @@ from tests.support.client_servers import (
     SilentResource,
     canned,
     in_memory,
+    listening,
     problem,
+    talker,
 )
 
 PLACE = {"topic": "t", "partition": 3, "offset": 42, "timestamp": 1795363727918}
@@ -174,3 +178,20 @@ def test_the_deadline_leaves_the_service_the_time_that_it_was_asked_to_wait():
     (failure,) = failures
     assert failure.check(RequestTimedOut)
     assert str(failure.value) == "https://service.example/topics/t/records did not answer within 90 seconds."
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2])
+@pytest_twisted.ensureDeferred
+async def test_a_page_that_ends_only_with_its_connection_is_lost_since_lines_may_be_missing(sent):
+    head = b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in HEADERS)
+    body = lines(*[{"content": "c"}] * sent)
+    port, url = await listening(
+        talker(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%b\r\n%b" % (NDJSON.encode(), head, body))
+    )
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        with pytest.raises(AnswerLost):
+            await client.read(topic="t")
+        await client.close()
+    finally:
+        await port.stopListening()

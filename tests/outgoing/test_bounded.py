@@ -166,6 +166,38 @@ async def test_each_answer_of_a_connection_that_is_kept_has_limits_of_its_own():
     assert 10 * len(head) > MAX_HEAD
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(b"HTTP/1.1 204 No Content\r\nPosition: a~1\r\n\r\n", id="no body"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nPosition: a~1\r\nContent-Type: application/x-ndjson\r\n"
+            b"Content-Length: 4096\r\n\r\n" + b"\n" * 4096,
+            id="a body of one slice",
+        ),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_bytes_that_come_before_a_request_are_not_taken_as_its_answer(page):
+    place = b'{"topic":"t","partition":0,"offset":%d}'
+    answer = OK + b"Content-Length: %d\r\n\r\n%b"
+    early, right = (answer % (len(body), body) for body in (place % 77, place % 42))
+
+    class Confused(Protocol):
+        def dataReceived(self, data):
+            self.transport.write(page + early if data.startswith(b"GET") else right)
+
+    port, url = await listening(Factory.forProtocol(Confused))
+    client = Client(base_url=url, reactor=reactor)
+    try:
+        await client.read(topic="t")
+        published = await client.publish(topic="t", content="c")
+        await client.close()
+    finally:
+        await port.stopListening()
+    assert published.offset == 42
+
+
 class Recorder(Protocol):
     """Records what it gets, and pauses its transport as a test says."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from sampleapp.client._errors import (
 )
 from sampleapp.client._exchange import Answer
 from sampleapp.client._records import Page, decode_records
-from sampleapp.client._wire import Gone, Place
+from sampleapp.client._wire import Gone, Number, Place
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
@@ -57,17 +58,25 @@ class AnswerReader:
         """:param token: the token that was sent; no error shows it."""
         self._token = token
 
-    def metadata(self, answer: Answer) -> RecordMetadata:
+    def metadata(self, answer: Answer, *, topic: str) -> RecordMetadata:
         """Return the place of the one record; raises the error of `refusal` for another answer."""
         if answer.status != OK:
             raise self.refusal(answer)
-        return decode(answer, Place).metadata(is_replayed=_is_replayed(answer))
+        return _metadata(answer, [decode(answer, Place)], topics=[topic])[0]
 
-    def metadata_of_many(self, answer: Answer, *, count: int) -> list[RecordMetadata]:
-        """Return the places of ``count`` records; raises the error of `refusal` for another answer."""
+    def metadata_of_many(self, answer: Answer, *, topics: list[str]) -> list[RecordMetadata]:
+        """
+        Return the places of records; raises the error of `refusal` for another answer.
+
+        :param topics: that of each record.
+        """
         if answer.status != OK:
-            raise self.refusal(answer, count=count)
-        return _decode_lines(answer, count=count)
+            raise self.refusal(answer, topics=topics)
+        try:
+            places = _places.decode_lines(answer.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _misunderstood(answer, error) from error
+        return _metadata(answer, places, topics=topics)
 
     def page(self, answer: Answer) -> Page:
         """Return the records of a page; raises the error of `refusal` for another answer."""
@@ -87,11 +96,11 @@ class AnswerReader:
             up_to_date=up_to_date[-1].strip().lower() == b"true",
         )
 
-    def refusal(self, answer: Answer, *, count: int | None = None) -> ProblemError | UnexpectedAnswer:
+    def refusal(self, answer: Answer, *, topics: list[str] | None = None) -> ProblemError | UnexpectedAnswer:
         """
         Convert an answer that is not a success into an error.
 
-        :param count: the number of messages in a batch; ``None`` for a request that is not a batch.
+        :param topics: those of the messages in a batch; ``None`` for a request that is not a batch.
         """
         if answer.media_type == PROBLEM_MEDIA_TYPE:
             try:
@@ -100,7 +109,7 @@ class AnswerReader:
                 )
             except UnexpectedAnswer as error:
                 # Whatever the status: it may be the status of a part of the batch.
-                error.possibly_published |= count is not None
+                error.possibly_published |= topics is not None
                 return error
             if problem.status == answer.status:
                 retry_after_s = _retry_after_s(answer.headers)
@@ -108,9 +117,9 @@ class AnswerReader:
                 if position_error is not None:
                     gone = [each.records() for each in problem.gone]
                     return position_error(problem.problem(), gone=gone, resume=problem.resume)
-                if count is None or not problem.is_partly_published:
+                if topics is None or not problem.is_partly_published:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
-                return self._partly_published(answer, problem, count=count, retry_after_s=retry_after_s)
+                return self._partly_published(answer, problem, topics=topics, retry_after_s=retry_after_s)
         locations = answer.headers.getRawHeaders(b"location") or []
         place = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
         elsewhere = f" and refers to {place}" if locations else ""
@@ -121,7 +130,7 @@ class AnswerReader:
         )
 
     def _partly_published(
-        self, answer: Answer, problem: _AnyProblem, *, count: int, retry_after_s: int | None
+        self, answer: Answer, problem: _AnyProblem, *, topics: list[str], retry_after_s: int | None
     ) -> PartlyPublished | UnexpectedAnswer:
         try:
             results = [
@@ -130,8 +139,9 @@ class AnswerReader:
             ]
         except msgspec.ValidationError as error:
             return _without_the_results(answer, str(error))
-        if len(results) != count:
-            return _without_the_results(answer, f"it has {len(results)} results for {count} messages")
+        why = _mismatch(results, topics)
+        if why is not None:
+            return _without_the_results(answer, f"it has {why}")
         return PartlyPublished(problem.problem(), results=results, retry_after_s=retry_after_s)
 
     def _problem_error(self, problem: Problem, *, retry_after_s: int | None = None) -> ProblemError:
@@ -152,8 +162,8 @@ class _Result(Struct, frozen=True):
     """The result for one message of a batch: the members of a record's metadata, or those of a problem."""
 
     topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
+    partition: Number | None = None
+    offset: Number | None = None
     status: int | None = None
     type: str = "about:blank"
     title: str | None = None
@@ -209,19 +219,29 @@ _STATUSES = frozenset(HTTPStatus)
 _places = msgspec.json.Decoder(Place)
 
 
-def _decode_lines(answer: Answer, *, count: int) -> list[RecordMetadata]:
-    """Return the places of the records."""
-    try:
-        lines = _places.decode_lines(answer.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _misunderstood(answer, error) from error
-    if len(lines) != count:
-        raise UnexpectedAnswer(
-            f"{answer.url} answered {answer.status} with {len(lines)} lines for {count} messages.",
-            status=answer.status,
-        )
+def _metadata(answer: Answer, places: list[Place], *, topics: list[str]) -> list[RecordMetadata]:
+    """
+    Return the places of the records.
+
+    :raise UnexpectedAnswer: the answer is that to another request.
+    """
+    why = _mismatch(places, topics)
+    if why is not None:
+        raise UnexpectedAnswer(f"{answer.url} answered {answer.status} with {why}.", status=answer.status)
     is_replayed = _is_replayed(answer)
-    return [line.metadata(is_replayed=is_replayed) for line in lines]
+    return [place.metadata(is_replayed=is_replayed) for place in places]
+
+
+def _mismatch(results: Sequence[Place | RecordMetadata | ProblemError], topics: list[str]) -> str | None:
+    """Return why results cannot be those of messages for these topics, as the end of a sentence."""
+    if len(results) != len(topics):
+        return f"{len(results)} results for {len(topics)} messages"
+    if any(
+        not isinstance(result, ProblemError) and result.topic != topic
+        for result, topic in zip(results, topics, strict=True)
+    ):
+        return "a record in another topic than that of its message"
+    return None
 
 
 def _is_replayed(answer: Answer) -> bool:

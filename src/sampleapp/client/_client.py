@@ -360,25 +360,28 @@ class Client:
     async def _publish(self, message: Message, headers: Headers) -> RecordMetadata:
         headers.setRawHeaders(b"Content-Type", [b"application/json"])
         body = encode_message(message)
-        return await self._send("POST", "messages", headers, body, self._answers.metadata)
+        read_answer = partial(self._answers.metadata, topic=message.topic)
+        return await self._send("POST", "messages", headers, body, read_answer)
 
     async def _publish_many(self, messages: list[Message], headers: Headers) -> list[RecordMetadata]:
         if not messages:
             return []
         headers.setRawHeaders(b"Content-Type", [b"application/x-ndjson"])
-        body, count = encode_messages(messages), len(messages)
-        read_answer = partial(self._answers.metadata_of_many, count=count)
+        body, topics = encode_messages(messages), [message.topic for message in messages]
+        read_answer = partial(self._answers.metadata_of_many, topics=topics)
         return await self._send("POST", "messages", headers, body, read_answer)
 
     async def _publish_raw(
         self, *, topic: str, body: bytes, key: str | bytes | None, headers: Headers
     ) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        return await self._send("POST", path, headers, body, self._answers.metadata, query=query)
+        read_answer = partial(self._answers.metadata, topic=topic)
+        return await self._send("POST", path, headers, body, read_answer, query=query)
 
     async def _delete(self, *, topic: str, key: str | bytes, headers: Headers) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        return await self._send("DELETE", path, headers, b"", self._answers.metadata, query=query)
+        read_answer = partial(self._answers.metadata, topic=topic)
+        return await self._send("DELETE", path, headers, b"", read_answer, query=query)
 
     async def _send(
         self,
@@ -424,6 +427,8 @@ class Client:
             query=query,
             headers=Headers({b"Accept": [RECORDS_MEDIA_TYPE.encode("ascii")]}),
             extra_s=wait_s,
+            # A page that is cut off between two lines would look whole, and its position would skip the rest.
+            until_closed=False,
         )
         return self._answers.page(answer)
 

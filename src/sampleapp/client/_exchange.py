@@ -16,6 +16,7 @@ from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupErro
 from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.client import RequestTransmissionFailed, ResponseFailed
+from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
@@ -94,6 +95,7 @@ class Exchanger:
         query: str = "",
         body: bytes | None = None,
         extra_s: float = 0.0,
+        until_closed: bool = True,
     ) -> Deferred[Answer]:
         """
         Send a request; cancelling it closes its connection.
@@ -102,11 +104,19 @@ class Exchanger:
         :param body: may be empty. If it is ``None`` and the connection turns out to be closed, Twisted may
             send the request a second time, unless it is a ``POST``.
         :param extra_s: seconds for which the service was asked to wait, in addition to the deadline.
+        :param until_closed: false if an answer that only the end of the connection ends is a lost one, since
+            its body would not show that a part of it is missing.
         :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
             `RequestTimedOut`, `AnswerLost`, or, for an answer that is not HTTP, `UnexpectedAnswer`.
         """
         exchange = self._exchange(
-            method=method, url=url, query=query, headers=headers, body=body, is_open=lambda _: False
+            method=method,
+            url=url,
+            query=query,
+            headers=headers,
+            body=body,
+            is_open=lambda _: False,
+            until_closed=until_closed,
         )
         return cast("Deferred[Answer]", self._within(self._timeout_s + extra_s, url, exchange))
 
@@ -165,6 +175,7 @@ class Exchanger:
         headers: Headers,
         body: bytes | None,
         is_open: Callable[[IResponse], bool],
+        until_closed: bool = True,
     ) -> OpenAnswer | Answer:
         if self._authorization is not None:
             headers.setRawHeaders(b"Authorization", [self._authorization])
@@ -185,7 +196,7 @@ class Exchanger:
                 self._has_answered = True
                 return OpenAnswer(url=url, response=response)
             # A body without a length is whole if its JSON is: arrays and objects need their last byte.
-            content = await read_body(response, max_bytes=MAX_BODY_BYTES)
+            content = await read_body(response, max_bytes=MAX_BODY_BYTES, until_closed=until_closed)
         except (ConnectError, DNSLookupError) as error:
             raise ServiceUnreachable(f"Nothing answers at {url}: {_sentence(error)}") from error
         except (ResponseFailed, RequestTransmissionFailed) as error:
@@ -198,7 +209,7 @@ class Exchanger:
         except BodyTooLong as error:
             message = f"{url} answered with more than {MAX_BODY_BYTES} bytes."
             raise UnexpectedAnswer(message, status=response.code) from error
-        except ConnectionClosed as error:
+        except (ConnectionClosed, PotentialDataLoss) as error:
             raise AnswerLost(f"{url} closed the connection before it had answered.") from error
         self._has_answered = True
         return Answer(url=url, status=response.code, headers=response.headers, body=content)

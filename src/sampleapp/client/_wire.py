@@ -7,19 +7,24 @@ answers of every service.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
 
 from sampleapp.model import GoneRecords, Reading, RecordMetadata, ReplayedRecord
 
-__all__ = ["Entry", "Gone", "Place"]
+__all__ = ["Entry", "Gone", "Number", "Place"]
+
+Number: TypeAlias = Annotated[int, Meta(ge=0)]
+"""The number of a partition, or an offset."""
 
 
 class Place(Struct, frozen=True):
     """The position of an acknowledged record."""
 
     topic: str
-    partition: int
-    offset: int
+    partition: Number
+    offset: Number
 
     def metadata(self, *, is_replayed: bool = False) -> RecordMetadata:
         """:param is_replayed: True if an earlier request had published the record."""

@@ -20,16 +20,18 @@ class BodyTooLong(Exception):
     """A body is longer than the limit. It is dropped, and its connection closed."""
 
 
-def read_body(response: IResponse, *, max_bytes: int) -> Deferred[bytes]:
+def read_body(response: IResponse, *, max_bytes: int, until_closed: bool = True) -> Deferred[bytes]:
     """
     Read the body of an answer.
 
     :param max_bytes: the maximum length after decoding.
-    :return: fires with the body. A body without an announced length may be cut off; the caller must check.
-        Fails with `BodyTooLong`, or with the error that ended the connection. Cancelling it closes the
-        connection, which neither treq's collector nor `twisted.web.client.readBody` does.
+    :param until_closed: True to accept a body that only the end of the connection ends (RFC 9112, section
+        6.3). It may be cut off; the caller must check.
+    :return: fires with the body. Fails with `BodyTooLong`, or with the error that ended the connection:
+        `twisted.web.http.PotentialDataLoss` without ``until_closed``. Cancelling it closes the connection,
+        which neither treq's collector nor `twisted.web.client.readBody` does.
     """
-    body = _Body(max_bytes)
+    body = _Body(max_bytes, (ResponseDone, PotentialDataLoss) if until_closed else (ResponseDone,))
     response.deliverBody(body)
     return body.done
 
@@ -37,9 +39,10 @@ def read_body(response: IResponse, *, max_bytes: int) -> Deferred[bytes]:
 class _Body(Protocol):
     """Collects a body."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, ends: tuple[type[Exception], ...]) -> None:
         self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
         self._max_bytes = max_bytes
+        self._ends = ends
         # Not a list: chunks may have one byte each.
         self._content = BytesIO()
         self._size = 0
@@ -58,8 +61,7 @@ class _Body(Protocol):
         """Finish: the body, not necessarily the connection, has ended."""
         if self.done.called:
             return
-        # PotentialDataLoss ends a body without an announced length.
-        if isinstance(reason.value, (ResponseDone, PotentialDataLoss)):
+        if isinstance(reason.value, self._ends):
             self.done.callback(self._content.getvalue())
         else:
             self.done.errback(reason)

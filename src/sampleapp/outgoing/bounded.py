@@ -61,6 +61,13 @@ class BoundedPool(HTTPConnectionPool):
         """See `HTTPConnectionPool.getConnection`."""
         return super().getConnection(key, _BoundedEndpoint(endpoint, clock=self._clock))
 
+    def _putConnection(self, key: Hashable, connection: Any) -> None:
+        """Keep a connection for another request, unless bytes are left that would seem to be its answer."""
+        if connection.transport.has_unread:
+            connection.transport.loseConnection()
+        else:
+            super()._putConnection(key, connection)  # type: ignore[no-untyped-call]  # Twisted's
+
 
 @implementer(IStreamClientEndpoint)
 class _BoundedEndpoint:
@@ -105,6 +112,11 @@ class _Connection(ProtocolWrapper):
         self._lost: Failure | None = None
         self._fault: Failure | None = None
         self._expect_head()
+
+    @property
+    def has_unread(self) -> bool:
+        """True if bytes have come that are not passed on yet."""
+        return bool(self._data)
 
     def _expect_head(self) -> None:
         self._is_head = True
