@@ -96,6 +96,8 @@ REQUIRED = b'"specversion":"1.0","id":"1","source":"s","type":"t"'
         (rb',"partitionkey":"\u00e4"', "ä".encode()),
         (b',"data":{"partitionkey":"no","id":""},"partitionkey":"k"', b"k"),
         (b',"data_base64":"////","datacontenttype":"a/b","extension":1', None),
+        (b',"data_base64":"////","data":null', None),
+        (rb',"data":"\ud800"', None),
     ],
 )
 def test_an_event_in_structured_mode_gives_its_key(rest, key):
@@ -119,6 +121,8 @@ def test_a_structured_event_that_is_not_json_is_malformed(body):
         (b"{" + REQUIRED + b',"partitionkey":7}', ["/partitionkey"]),
         (b'{"id":1,' + REQUIRED + b"}", [""]),
         (b"{" + REQUIRED + rb',"partitionkey":"\ud800"}', [""]),
+        (b"{" + REQUIRED + b',"data":1,"data_base64":"////"}', ["/data_base64"]),
+        (b'{"data":{},"data_base64":1}', ["/data_base64", "/specversion", "/id", "/source", "/type"]),
     ],
 )
 def test_all_that_is_wrong_with_a_structured_event_is_named(body, pointers):

@@ -283,10 +283,30 @@ def test_faults_of_base64_are_named_in_a_long_body_too():
     assert len(refused.value.faults) == 100
 
 
-def test_a_repeated_member_counts_with_its_last_value():
-    assert contents_of(b'{"records":[{"value":1}],"records":[{"value":2,"key":3,"value":4}]}') == [
-        (b"3", b"4", None)
-    ]
+@pytest.mark.parametrize("embedded", EmbeddedFormat)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"records":[{"value":null}],"records":[{"value":null}]}',
+        b'{"records":[{"value":"Zg==","value":"Zg=="}]}',
+        b'{"records":[{"key":null,"key":"Zg=="}]}',
+        b'{"records":[{"partition":null,"partition":1}]}',
+        b'{"records":[{"partition":1.0, "partition" : null}]}',
+        rb'{"records":[{"value":"Zg==","v\u0061lue":null}]}',
+        b'{"key_schema":{"a":1},"key_schema":null,"records":[{"value":null}]}',
+    ],
+)
+def test_a_repeated_member_is_refused_since_one_of_the_two_would_be_lost(body, embedded):
+    for text in (body, body.replace(b"null}", b"null}" + b',{"key":null,"value":"Zg=="}' * 5000)):
+        with pytest.raises(InvalidMessage, match="more than once"):
+            records_of(text, embedded)
+
+
+def test_colons_in_keys_values_and_schemas_are_no_repeated_members():
+    record = {"key": {":": "::"}, "value": ["a:b", {"c": {"d:": None}}], "partition": 0}
+    assert records_of(body_of([record, {}, {"key": None}], key_schema='{"a":1}', value_schema_id={":": 1}))
+    # A repeated name inside a value is the caller's own.
+    assert contents_of(b'{"records":[{"value":{"a":1,"a":2}}]}') == [(None, b'{"a":1,"a":2}', None)]
 
 
 def test_a_wrong_member_that_a_valid_one_follows_is_a_fault():

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Annotated, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.model import Record
@@ -71,7 +71,7 @@ class _TooManyRecords(Exception):
 class _Record(Struct, forbid_unknown_fields=True, gc=False):
     key: Raw = _ABSENT
     value: Raw = _ABSENT
-    partition: _Partition = None
+    partition: _Partition | UnsetType = UNSET
 
 
 class _CountedRecord(_Record, gc=False):
@@ -132,7 +132,11 @@ def read_records(
         body of more than 64 KiB, the first only.
     :raise Unserializable: only keys and values are wrong. Names up to a hundred faults.
     """
-    found = yield from _read_request(body, embedded)
+    request = yield from _read_request(body, embedded)
+    found = request.records
+    schemas = request.key_schema, request.key_schema_id, request.value_schema, request.value_schema_id
+    # Of a repeated member, the decoder keeps the last. But each has a colon after its name.
+    colons = 1 + sum([1 + bytes(each).count(b":") for each in schemas if each is not _ABSENT])
     faults: list[Fault] = []
     for start in range(0, len(found), _RECORDS_AT_ONCE):
         some = found[start : start + _RECORDS_AT_ONCE]
@@ -145,6 +149,11 @@ def read_records(
             ]
         if len(faults) >= _MOST_FAULTS:
             break
+        colons += 3 * len(some) - sum([each.key is _ABSENT for each in some])
+        colons -= sum([each.value is _ABSENT for each in some])
+        colons -= sum([each.partition is UNSET for each in some])
+        if embedded is EmbeddedFormat.JSON:
+            colons += b"".join([text for content in contents for text in content if text]).count(b":")
         yield [
             Record(
                 topic=topic,
@@ -152,15 +161,19 @@ def read_records(
                 value=value,
                 timestamp_ms=timestamp_ms,
                 headers=headers,
-                partition=partition if each.partition is None else int(each.partition),
+                partition=partition
+                if each.partition is UNSET or each.partition is None
+                else int(each.partition),
             )
             for each, (key, value) in zip(some, contents, strict=True)
         ]
     if faults:
         raise Unserializable(faults[:_MOST_FAULTS])
+    if colons != body.count(b":"):
+        raise InvalidMessage([Fault("", "A member of the request, or of a record, is there more than once.")])
 
 
-def _read_request(body: bytes, embedded: EmbeddedFormat) -> Generator[list[Record], None, list[_Record]]:
+def _read_request(body: bytes, embedded: EmbeddedFormat) -> Generator[list[Record], None, _Request[_Record]]:
     """
     Decode a request, with an empty slice where another step ends.
 
@@ -178,7 +191,7 @@ def _read_request(body: bytes, embedded: EmbeddedFormat) -> Generator[list[Recor
         if not is_small:
             yield []
         try:
-            found = _decode_records(body)
+            request = _decode_request(body)
         except (msgspec.ValidationError, _TooManyRecords) as error:
             if not is_small:
                 yield []
@@ -189,12 +202,12 @@ def _read_request(body: bytes, embedded: EmbeddedFormat) -> Generator[list[Recor
             raise InvalidMessage(faults or [_first_fault(error)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_json(body, error) from error
-    if not found:
+    if not request.records:
         raise InvalidMessage([Fault("/records", '"records" is empty; a request has at least one record.')])
-    return found
+    return request
 
 
-def _decode_records(body: bytes) -> list[_Record]:
+def _decode_request(body: bytes) -> _Request[_Record]:
     """
     Decode a request.
 
@@ -203,9 +216,9 @@ def _decode_records(body: bytes) -> list[_Record]:
     :raise msgspec.DecodeError: the body is not JSON.
     """
     if body.count(b"{") <= MOST_RECORDS:
-        return _decode(body).records
+        return _decode(body)
     _Count.left = MOST_RECORDS
-    return cast("list[_Record]", _decode_and_count(body).records)
+    return cast("_Request[_Record]", _decode_and_count(body))
 
 
 def _text(content: Raw) -> bytes | None:
