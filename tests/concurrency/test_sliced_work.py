@@ -164,6 +164,13 @@ class RoundsMachine(RuleBasedStateMachine):
         if members:
             self.rounds.discard(members[place % len(members)])
 
+    @rule(number=st.integers(0, 50))
+    def begin(self, number):
+        """Begin a round, and visit a member again, also if there is none."""
+        self.rounds.begin()
+        self.rounds.visit_again(number)
+        self.clock.advance(0)
+
     @rule(steps=st.lists(st.sampled_from([0.0, 0.001, 0.3, 1.0]), min_size=1, max_size=10))
     def wait(self, steps):
         self.clock.pump(steps)

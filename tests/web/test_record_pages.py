@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import CancelledError, fail
 from twisted.internet.task import Clock, deferLater
 from twisted.web.server import Site
 
@@ -790,6 +791,16 @@ def test_a_client_of_a_site_of_twisted_web_that_has_gone_ends_its_wait(service):
     connection.lose()
     service.run(0.1)
     assert numbers_of_waits(service).open == 0
+
+
+@pytest.mark.parametrize("accept", [b"*/*", b"text/event-stream"])
+def test_a_read_that_the_broker_cancels_is_not_a_page_without_records(
+    service, topic, accept, no_failure_is_lost
+):
+    topic.read = lambda _: fail(CancelledError())
+    page = service.page("", headers=[(b"Accept", accept)])
+    assert page.status == 500
+    assert no_failure_is_lost.pop().check(CancelledError)
 
 
 def test_the_memory_broker_is_read_and_waited_for():

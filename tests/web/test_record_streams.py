@@ -290,6 +290,22 @@ def test_nothing_is_left_when_all_clients_have_gone(service, topic):
     assert service.places.numbers[StreamKind.RECORDS].open == 0
 
 
+def test_a_stream_whose_read_is_cancelled_by_the_broker_is_cut_and_reported(
+    service, topic, no_failure_is_lost
+):
+    for _ in range(2000):
+        topic.publish(0)
+    client = service.client("from=earliest", settle_s=0.001)
+    topic.read = lambda _: fail(CancelledError())
+    service.run(1)
+    assert not client.read().is_connected
+    assert no_failure_is_lost.pop().check(CancelledError)
+    del topic.read
+    client.connect()
+    service.run(1)
+    client.read().require_everything()
+
+
 def test_who_gives_up_before_the_answer_leaves_nothing(service):
     asking, failures = service.ask(), []
     asking.addErrback(failures.append)

@@ -188,7 +188,9 @@ class Rounds(Generic[T]):
                 self._visit_safely(member)
             if not left:
                 break
-        return 0.0 if left or self._is_due else self._every_s
+        if left or self._is_due:
+            return 0.0
+        return self._every_s if self._members else None
 
     def _visit_safely(self, member: T) -> None:
         try:

@@ -244,20 +244,25 @@ class Feed:
         room = _BYTES_IN_A_STEP
         most = max(1, _TAKEN_IN_A_STEP // max(1, self._audience.selections))
         while self._queue and room > 0 and most > 0:
-            step = self._queue.popleft()
+            # It stays in the queue until it is done, for `_failed`.
+            step = self._queue[0]
             if not isinstance(step, tuple):
                 step()
+                self._queue.popleft()
                 continue
             size, records = step
-            if len(records) > most:
-                records, rest = records[:most], records[most:]
-                size_of_rest = sum(map(_size, rest))
-                self._queue.appendleft((size_of_rest, rest))
+            rest = records[most:]
+            if rest:
+                records, size_of_rest = records[:most], sum(map(_size, rest))
                 size -= size_of_rest
+                self._take_records(records)
+                self._queue[0] = size_of_rest, rest
+            else:
+                self._take_records(records)
+                self._queue.popleft()
             self._queued_bytes -= size
             room -= size
             most -= len(records)
-            self._take_records(records)
 
     def _take_records(self, records: Sequence[ConsumerRecord]) -> None:
         partition = records[0].partition
@@ -287,17 +292,7 @@ class Feed:
 
     def _overrun(self) -> None:
         self.overruns += 1
-        self._audience.retire_all(is_reset=False)
-        while self._queue:
-            step = self._queue.popleft()
-            if isinstance(step, tuple):
-                last = step[1][-1]
-                self._vector[last.partition] = max(last.offset + 1, self._vector.get(last.partition, 0))
-                self._recent.begin_at(last.partition, self._vector[last.partition])
-            else:
-                step()
-        self._queued_bytes = 0
-        self._waits.find_all()
+        self._failed()
 
     def _cancelled(self, wait: Wait) -> None:
         self._waits.remove(wait)
@@ -312,8 +307,16 @@ class Feed:
             self._unused(self)
 
     def _failed(self) -> None:
-        # All listeners read by themselves, and join again.
+        # All listeners read by themselves, and join again after what was queued.
         self._audience.retire_all(is_reset=False)
+        for step in self._queue:
+            if isinstance(step, tuple):
+                last = step[1][-1]
+                self._vector[last.partition] = max(last.offset + 1, self._vector.get(last.partition, 0))
+            else:
+                step()
+        self._queue.clear()
+        self._queued_bytes = 0
         self._recent = Recent(self._vector)
         self._waits.find_all()
 

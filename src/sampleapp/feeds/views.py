@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -105,7 +106,7 @@ class Group:
         self._pieces: list[tuple[bytes, bytes]] = []
         self._chunks: deque[_Chunk] = deque()
         self._next_number = 0
-        self._passing: tuple[_Chunk | None, Iterator[Listener]] | None = None
+        self._passing: tuple[_Chunk, Iterator[Listener]] | None = None
         self._retiring: bool | None = None
 
     def __bool__(self) -> bool:
@@ -116,43 +117,36 @@ class Group:
 
     @property
     def has_unsent(self) -> bool:
-        """True if its members do not have all events yet."""
-        return bool(self._pieces or self._chunks) or self._passing is not None
+        """True if its members do not have all events yet, or are not detached yet."""
+        is_changing = self._passing is not None or self._retiring is not None
+        return is_changing or bool(self._pieces or self._chunks)
 
     def add(self, listener: Listener, make_event: Callable[[bytes], Any]) -> None:
         """Add a listener, which gets the events that are added from now on."""
         self._seal(make_event)
-        self._members[listener] = None
-        listener.group = self
         listener.joined = self._next_number
         listener.position = self.view.position
+        listener.group = self
+        self._members[listener] = None
 
     def remove(self, listener: Listener) -> None:
         """Remove a listener, at any time."""
         self._members.pop(listener, None)
         listener.group = None
 
-    def append(self, piece: tuple[bytes, bytes]) -> bool:
-        """
-        Add an event: its id, or nothing, and its data.
-
-        :return: whether it is the first one since the last call of `pass_on` returned false.
-        """
-        is_first = not self.has_unsent
+    def append(self, piece: tuple[bytes, bytes]) -> None:
+        """Add an event: its id, or nothing, and its data."""
         self._pieces.append(piece)
-        return is_first
 
-    def retire(self, *, is_reset: bool) -> bool:
-        """Drop all unsent events, and detach all listeners gradually. Return as `append` does."""
-        is_first = not self.has_unsent
-        if is_first:
+    def retire(self, *, is_reset: bool) -> None:
+        """Drop all unsent events, and detach all listeners in the next calls of `pass_on`."""
+        if not self.has_unsent:
             for listener in self._members:
                 listener.position = self.view.position
+        self._retiring = is_reset
         self._pieces.clear()
         self._chunks.clear()
-        self._retiring = is_reset
-        self._passing = None, iter(list(self._members))
-        return is_first
+        self._passing = None
 
     def pass_on(self, count: int, make_event: Callable[[bytes], Any]) -> bool:
         """
@@ -161,15 +155,21 @@ class Group:
         :param count: the most listeners to handle now.
         :return: whether there is more to do.
         """
+        if self._retiring is not None:
+            for member in list(islice(reversed(self._members), count)):
+                # It may have left because of another one.
+                if member.group is self:
+                    self._hand_over(member, None)
+            return bool(self._members)
         if self._passing is None:
             if not self._chunks:
                 self._seal(make_event)
             if not self._chunks:
                 return False
-            self._passing = self._chunks.popleft(), iter(list(self._members))
+            self._passing = self._chunks[0], iter(list(self._members))
+            self._chunks.popleft()
         chunk, listeners = self._passing
-        is_small = chunk is None or len(chunk.event) <= _LARGE
-        hand_over = self._hand_over if is_small else self._hand_over_if_room
+        hand_over = self._hand_over if len(chunk.event) <= _LARGE else self._hand_over_if_room
         for _ in range(count):
             listener = next(listeners, None)
             if listener is None:
@@ -179,8 +179,8 @@ class Group:
                 hand_over(listener, chunk)
         return True
 
-    def _hand_over_if_room(self, listener: Listener, chunk: _Chunk | None) -> None:
-        if chunk is None or listener.joined > chunk.number or listener.has_room(chunk.event):
+    def _hand_over_if_room(self, listener: Listener, chunk: _Chunk) -> None:
+        if listener.joined > chunk.number or listener.has_room(chunk.event):
             self._hand_over(listener, chunk)
         else:
             self._hand_over(listener, None)
@@ -203,13 +203,13 @@ class Group:
         """Make one chunk of the events that have no chunk yet."""
         if not self._pieces:
             return
-        pieces, self._pieces = self._pieces, []
-        position = self.view.position
+        pieces, position = self._pieces, self.view.position
         data = b"".join([part for piece in pieces[:-1] for part in piece])
         # The last one always has an id, which is after what other groups have got as well.
         data += id_line(position) + pieces[-1][1]
         self._chunks.append(_Chunk(self._next_number, make_event(data), len(pieces), position))
         self._next_number += 1
+        pieces.clear()
 
 
 class View:
@@ -299,7 +299,7 @@ class Audience:
         """:param make_event: see `Feeds`."""
         self._make_event: Final = make_event
         self._views: dict[Selection, View] = {}
-        self._busy: deque[Group] = deque()
+        self._busy: OrderedDict[Group, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._views) or bool(self._busy)
@@ -345,16 +345,22 @@ class Audience:
             # Before the view moves: after a fault, the listeners read on by themselves from its position.
             if events is None and (everything is not None or any(record.key in by_key for record in records)):
                 events = record_events(records)
-            for index, record in enumerate(records):
-                view.move(partition, record.offset + 1)
-                of_key = by_key.get(record.key) if by_key and record.key is not None else None
-                if events is None or (everything is None and of_key is None):
-                    continue
-                name = id_line(view.position) if view.has_frequent_ids else b""
-                piece = name, events[index]
-                for group in (everything, of_key):
-                    if group is not None and group.append(piece):
-                        self._busy.append(group)
+            try:
+                for index, record in enumerate(records):
+                    view.move(partition, record.offset + 1)
+                    of_key = by_key.get(record.key) if by_key and record.key is not None else None
+                    if events is None or (everything is None and of_key is None):
+                        continue
+                    name = id_line(view.position) if view.has_frequent_ids else b""
+                    piece = name, events[index]
+                    for group in (everything, of_key):
+                        if group is not None:
+                            self._busy[group] = None
+                            group.append(piece)
+            except BaseException:
+                # Groups that have nothing of the records are before them still.
+                view.move(partition, records[0].offset)
+                raise
 
     def begin_at(self, partition: int, offset: int, *, is_new: bool) -> None:
         """Note that the records of a partition before an offset do not come."""
@@ -379,9 +385,9 @@ class Audience:
 
     def pass_on(self, count: int) -> None:
         """Hand events to up to ``count`` listeners."""
-        group = self._busy[0]
+        group = next(iter(self._busy))
         if not group.pass_on(count, self._make_event):
-            self._busy.popleft()
+            del self._busy[group]
             if not group:
                 self._drop(group)
 
@@ -392,10 +398,10 @@ class Audience:
         return view.heartbeat
 
     def _retire(self, view: View, *, is_reset: bool) -> None:
-        del self._views[view.selection]
         for group in view.groups:
-            if group.retire(is_reset=is_reset):
-                self._busy.append(group)
+            self._busy[group] = None
+            group.retire(is_reset=is_reset)
+        del self._views[view.selection]
 
     def _drop(self, group: Group) -> None:
         view = group.view

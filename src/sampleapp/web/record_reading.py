@@ -62,12 +62,15 @@ def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
     """Return a handler whose Deferred can be cancelled: then it fires with an answer for metrics and logs."""
 
     def answer(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
-        return open_answer(request, topic).addErrback(_gone)
+        return open_answer(request, topic).addErrback(_gone, request)
 
     return answer
 
 
-def _gone(failure: Failure) -> Answer:
+def _gone(failure: Failure, request: Request) -> Answer:
+    if not request.client_has_finished:
+        # Also a broker that has failed so: 204 would tell the client that there is no record.
+        failure.raiseException()
     failure.trap(CancelledError)
     forget_frames_of(failure)
     return _GONE

@@ -485,7 +485,7 @@ class RecordStream(EventStream):
             self._waiting = None
 
     def _failed(self, failure: Failure) -> None:
-        if failure.check(CancelledError) is not None:
+        if failure.check(CancelledError) is not None and not self.is_open:
             # Its traceback refers to frames that refer to it.
             forget_frames_of(failure)
         else:

@@ -170,19 +170,21 @@ class _Working:
     """The work of a handler, which is cancelled if it is useless without the client."""
 
     def __init__(self) -> None:
-        self._useless: Deferred[Answer] | None = None
+        self._useless: tuple[Deferred[Answer], Request] | None = None
 
     def add(self, work: Deferred[Answer], request: Request) -> Deferred[Answer]:
         """Add the work for a request, and return it."""
         if request.ends_with_client:
-            self._useless = work
+            self._useless = work, request
         return work
 
     def cancel(self, rendered: Deferred[bytes]) -> None:
         """Forget the client, which has disconnected."""
         rendered.errback(CancelledError())
         if self._useless is not None:
-            self._useless.cancel()
+            work, request = self._useless
+            request.client_has_finished = True
+            work.cancel()
 
 
 def _handle(request: Any, handler: Handler, own: Request) -> Answer | Deferred[Answer]:

@@ -228,7 +228,8 @@ class HTTPConnection(TwistedProtocol):
         finally:
             self._deadlines.stream = None
             self._server.remove_connection(self)
-            if self._cancel is not None:
+            if self._cancel is not None and self._waiting_request is not None:
+                self._waiting_request.client_has_finished = True
                 self._cancel()
 
     # Reading.

@@ -1,0 +1,120 @@
+"""A fault at any line of the feeds loses no record for any stream, and sends none twice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sampleapp.feeds.feed import Feed
+from tests.support.stream_clients import StreamService
+
+FILES = ("feed.py", "views.py", "recent.py", "events.py", "waits.py", "record_streams.py")
+STEPS = ("_step", "join")
+"""The methods of a feed that everything else runs in."""
+
+
+class Fault:
+    """Raises an error, as when there is no memory, at one of the lines that a feed runs."""
+
+    def __init__(self, number=None):
+        self.number = number
+        self.lines = []
+
+    def watch(self, step):
+        def watched(*arguments):
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                return step(*arguments)
+            finally:
+                sys.settrace(before)
+
+        return watched
+
+    def _trace(self, frame, event, _argument):
+        name = Path(frame.f_code.co_filename).name
+        if name not in FILES:
+            return None
+        if event == "line":
+            self.lines.append((name, frame.f_lineno))
+            if len(self.lines) == self.number:
+                raise MemoryError
+        return self._trace
+
+
+def run_with(fault, monkeypatch):
+    """Let streams of several kinds read, join, and get records; check what each has got in the end."""
+    for name in STEPS:
+        monkeypatch.setattr(Feed, name, fault.watch(getattr(Feed, name)))
+    service = StreamService(partitions=2)
+    topic, clients = service.topic, []
+
+    def come(query="", **of):
+        clients.append(service.client(query, settle_s=0.05, **of))
+
+    topic.deliver_at_once = 4
+    topic.publish(0, b"before all", b"a")
+    come()
+    come()
+    come("key=a", key=b"a")
+    come("partition=0", partitions={0})
+    for number in range(6):
+        topic.publish(number % 2, b"%d" % number, (None, b"a", b"b")[number % 3])
+    service.run(0.05)
+    topic.end_transaction(1)
+    topic.publish(0, b"large" * 2000, b"b")
+    topic.add_partition()
+    topic.publish(2, b"of a new partition", b"a")
+    service.run(0.05)
+    topic.publish(1)
+    come()
+    topic.publish(1, key=b"a")
+    for records in (1, 1, 0):
+        service.run(3, step=0.2)
+        for client in clients:
+            if not client.read().is_connected:
+                client.connect()
+        for partition in range(3 * records):
+            topic.publish(partition, b"after the fault", b"a")
+    service.run(3, step=0.2)
+    for client in clients:
+        client.read().require_everything()
+        client.cut()
+    for numbers in service.places.numbers.values():
+        assert (numbers.open, numbers.behind) == (0, 0)
+    service.run(100, step=1)
+    assert len(service.feeds) == 0
+    assert service.clock.getDelayedCalls() == []
+
+
+def require_nothing_lost(choose, failures):
+    whole = Fault()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_with(whole, monkeypatch)
+    numbers = choose(whole.lines)
+    for number in numbers:
+        fault = Fault(number)
+        try:
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                run_with(fault, monkeypatch)
+        except AssertionError as error:
+            raise AssertionError(f"after a fault at {fault.lines[number - 1]}, {number}") from error
+        assert {failure.type for failure in failures} == {MemoryError}
+        failures.clear()
+    return len(numbers)
+
+
+def first_times(lines):
+    """The first time that each line is run."""
+    return {line: number for number, line in reversed([*enumerate(lines, 1)])}.values()
+
+
+def test_a_fault_at_any_line_loses_no_record_and_sends_none_twice(no_failure_is_lost):
+    assert require_nothing_lost(first_times, no_failure_is_lost) > 200
+
+
+@pytest.mark.slow
+def test_a_fault_at_many_times_loses_no_record_and_sends_none_twice(no_failure_is_lost):
+    assert require_nothing_lost(lambda lines: range(1, len(lines) + 1, 13), no_failure_is_lost) > 200
