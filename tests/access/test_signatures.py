@@ -152,6 +152,29 @@ def test_what_the_sender_s_own_program_signs_is_right(vector):
     assert verdict(scheme, [secret], fields_of(headers), body, now_s=now_s + 0.5) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "separator"),
+    [
+        ("github, documented", "X-Hub-Signature-256", ","),
+        ("stripe", "Stripe-Signature", ","),
+        ("standard", "webhook-signature", " "),
+    ],
+)
+def test_a_header_with_a_hundred_signatures_of_unknown_kinds_is_malformed(name, field, separator):
+    scheme, secret, headers, body, now_s = VECTORS[name]
+    verdicts = [
+        verdict(
+            FIXED_SCHEMES[scheme],
+            [secret],
+            fields_of({**headers, field: headers[field] + count * f"{separator}x"}),
+            body,
+            now_s=now_s,
+        )
+        for count in (50, 100)
+    ]
+    assert verdicts == ["", "malformed"]
+
+
 def test_any_one_of_several_secrets_is_enough_and_without_it_none(vector):
     scheme, secret, headers, body, now_s = vector
     fields = fields_of(headers)

@@ -26,7 +26,8 @@ def test_the_coroutine_that_has_waited_longest_gets_the_next_slice():
         clock.take()
         counts.append(len(taken))
     assert taken == ["a", "a", "b", "c", "a", "b"]
-    assert counts == [2, 3, 4, 5, 6]
+    # The first call of the reactor is in the turn in which the first slice was taken.
+    assert counts == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_cancelled_wait_gets_no_slice():
@@ -36,6 +37,7 @@ def test_a_cancelled_wait_gets_no_slice():
     gone, next_one = slices.next(), slices.next()
     gone.addErrback(lambda failure: failure.trap(CancelledError))
     gone.cancel()
+    clock.take()
     clock.take()
     assert next_one.called
 
@@ -67,6 +69,7 @@ def test_whoever_frees_values_that_take_long_goes_on_once_all_are_freed():
     slices.next()
     many = [Slow(clock) for _ in range(500)]
     freed = Deferred.fromCoroutine(slices.free_gradually(many))
+    clock.take()
     lengths = [len(many)]
     while not freed.called:
         assert many

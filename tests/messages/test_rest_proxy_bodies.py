@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
-from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat, Unserializable
+from sampleapp.messages.rest_proxy_bodies import MOST_COMMAS, MOST_RECORDS, EmbeddedFormat, Unserializable
 from sampleapp.model import Record
 from tests.messages.reading import body_of, contents_of, records_of, slices_of
 
@@ -260,6 +260,17 @@ def test_a_request_has_a_bounded_number_of_records(embedded):
     # Objects inside of values do not count.
     many = b",".join([b"{}"] * (MOST_RECORDS + 1))
     assert contents_of(b'{"records":[{"value":[%b]}]}' % many) == [(None, b"[%b]" % many, None)]
+
+
+@pytest.mark.parametrize("unit", [b"1, ", b'"",', b"[],"])
+def test_a_request_has_a_bounded_number_of_commas(unit):
+    most = b'{"records":[{"value":[%b1]}]}' % (unit * MOST_COMMAS)
+    assert len(records_of(most, EmbeddedFormat.JSON)) == 1
+    many = b'{"records":[{"value":[%b1]}]}' % (unit * (MOST_COMMAS + 1))
+    with pytest.raises(InvalidMessage, match=f"more than {MOST_COMMAS} commas"):
+        records_of(many, EmbeddedFormat.JSON)
+    with pytest.raises(MalformedMessage):
+        records_of(many[:-1], EmbeddedFormat.JSON)
 
 
 @pytest.mark.parametrize("embedded", EmbeddedFormat)

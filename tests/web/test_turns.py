@@ -185,11 +185,12 @@ def most_calls_of_a_turn(data: bytes) -> int:
     most = 0
     while pieces or clock.is_due:
         with Work(clock) as work:
-            clock.turn()
+            # A reactor reads from sockets first, and then makes the calls that are due.
             if pieces and connection.transport.producerState == "producing":
                 piece = pieces.popleft()
                 if not connection.is_lost:
                     connection.channel.dataReceived(piece)
+            clock.turn()
         connection.settle()
         most = max(most, work.calls)
         if not clock.is_due and connection.transport.producerState != "producing":

@@ -61,6 +61,8 @@ _BRANDS: Final = (
 _PUBLIC_KEY_BYTES: Final = 32
 _MOST_SIGNATURES: Final = 8
 """A sender that changes its secret signs with the old one and the new one."""
+_MOST_LISTED: Final = 100
+"""Members of a header, with those of other versions. A header has room for 16,000 empty ones."""
 _MOST_ED25519: Final = 3
 """Each is another pass over the body for each key, 1.5 ms for 1 MiB, and any client can send them."""
 
@@ -182,7 +184,7 @@ class HMACScheme(_RawSecret, Struct, frozen=True):
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:  # noqa: ARG002 -- see Scheme
         """See `Scheme.claim`."""
-        each_one = [each.strip(b" \t") for each in _only(fields, self.field).split(b",")]
+        each_one = [each.strip(b" \t") for each in _listed(_only(fields, self.field), b",")]
         signatures = [each[len(self.prefix) :] for each in each_one if each.startswith(self.prefix)]
         return Claim(b"", _decoded(signatures, _HEX if self.encoding == "hex" else _BASE64))
 
@@ -202,7 +204,7 @@ class Stripe(_RawSecret):
 
     def claim(self, fields: SignedFields, *, now_s: float, tolerance_s: float) -> Claim:
         """See `Scheme.claim`."""
-        pairs = [each.partition(b"=") for each in _only(fields, "stripe-signature").split(b",")]
+        pairs = [each.partition(b"=") for each in _listed(_only(fields, "stripe-signature"), b",")]
         times = [value for name, _, value in pairs if name == b"t"]
         if len(times) != 1:
             raise SignatureRefused("malformed")
@@ -248,7 +250,7 @@ class StandardWebhooks:
         if not _ID.fullmatch(id_):
             raise SignatureRefused("malformed")
         _check_time(time, now_s, tolerance_s)
-        pairs = [each.partition(b",") for each in values.split(b" ")]
+        pairs = [each.partition(b",") for each in _listed(values, b" ")]
         macs, ed25519 = (
             [value for version, _, value in pairs if version == wanted] for wanted in (b"v1", b"v1a")
         )
@@ -299,6 +301,12 @@ def _only(fields: SignedFields, name: str) -> bytes:
     if len(values) > 1:
         raise SignatureRefused("malformed")
     return values[0]
+
+
+def _listed(value: bytes, separator: bytes) -> list[bytes]:
+    if value.count(separator) >= _MOST_LISTED:
+        raise SignatureRefused("malformed")
+    return value.split(separator)
 
 
 def _check_time(text: bytes, now_s: float, tolerance_s: float) -> None:

@@ -36,7 +36,9 @@ class TimeSlices:
             reactor. Cancelling it stops the waiting only.
         """
         if not self._is_taken:
-            self._take()
+            self._is_taken = True
+            # A call that is scheduled while sockets are read comes in the same turn.
+            self._clock.callLater(0, self._take)
             return succeed(None)
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)

@@ -57,8 +57,7 @@ def parse_message(body: bytes, *, source: str = "body") -> Message:
                 inside = body.count(b":") - (2 if key is UNSET else 3)
                 # As may_repeat_a_member does it, without the calls. A member with base64 is one colon more.
                 if not inside or (
-                    inside == (content + (key or "")).count(":")
-                    and (b"\\" not in body or not has_escaped_colon(body))
+                    inside == (content + (key or "")).count(":") and not has_escaped_colon(body)
                 ):
                     return message
             if has_one_content(message) and not may_repeat_a_member(body, (message,)):
@@ -93,7 +92,8 @@ def may_repeat_a_member(text: bytes, messages: Sequence[Message]) -> bool:
 
 def has_escaped_colon(text: bytes) -> bool:
     """Check whether a JSON text may have a colon that is written as an escape."""
-    return b"\\u003a" in text or b"\\u003A" in text
+    # Most texts have no backslash, which is found much faster.
+    return b"\\" in text and (b"\\u003a" in text or b"\\u003A" in text)
 
 
 def _count_members(message: Message) -> int:

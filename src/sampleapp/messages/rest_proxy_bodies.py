@@ -20,10 +20,17 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage
 from sampleapp.model import Record
 
-__all__ = ["MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]
+__all__ = ["MOST_COMMAS", "MOST_RECORDS", "EmbeddedFormat", "Unserializable", "read_records"]
 
 MOST_RECORDS: Final = 20_000
 """The most records of one request: the decoder reads these in 5 ms, and a million tiny ones in 60."""
+
+MOST_COMMAS: Final = 250_000
+"""
+The most commas of one request, and so of its values and members.
+
+The decoder reads these in 8 ms, and the two million that have room in 4 MiB in up to 17.
+"""
 
 _SMALL: Final = 64 * 1024
 """A body of up to this many bytes is read in one step, and all its faults are named."""
@@ -36,6 +43,9 @@ _HIGHEST_PARTITION: Final = 2**31 - 1
 _SCHEMA_MEMBERS: Final = ("key_schema", "key_schema_id", "value_schema", "value_schema_id")
 _CUT_OFF: Final = "truncated"
 """A word in the decoder's message about a body that ends too early."""
+_TOO_MANY_COMMAS: Final = (
+    f"The body has more than {MOST_COMMAS} commas, which is the most for one request; send several requests."
+)
 _MEMBERS_OF_RECORD: Final = 'a record has "value", "key" and "partition" only'
 _WRONG_PARTITION: Final = f'has a "partition" that is not an integer from 0 to {_HIGHEST_PARTITION}, or null'
 _WHITE_SPACE: Final = (b" ", b"\n", b"\t", b"\r")
@@ -184,6 +194,10 @@ def _read_request(body: bytes, embedded: EmbeddedFormat) -> Generator[list[Recor
     try:
         # The decoder does not look at the bytes of keys and values.
         body.decode()
+        if body.count(b",") > MOST_COMMAS:
+            yield []
+            _require_json(body)
+            raise InvalidMessage([Fault("", _TOO_MANY_COMMAS)])
         if embedded is EmbeddedFormat.JSON and any(each in body for each in _WHITE_SPACE):
             if not is_small:
                 yield []

@@ -26,6 +26,7 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.web import HTTPServer, Limits, answer_to_failure
 from sampleapp.web.answers import Answer, Event
 from sampleapp.web.problems import problem_answer
+from tests.support.clocks import ClockInTurns
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.streams import Source
 from tests.support.waiting import wait_until
@@ -170,6 +171,19 @@ def test_pipelined_requests_have_the_same_share_of_a_turn_however_they_are_answe
     assert len(handlers.depths) == MANY
     shares = [after - before for before, after in pairwise([*at_end_of_turn, MANY])]
     assert max(shares) == AT_ONCE
+
+
+def test_requests_that_were_left_for_the_next_turn_are_not_answered_at_the_end_of_the_present_one():
+    handlers = Handlers(reactor=ClockInTurns())
+    clock = handlers.server._reactor  # noqa: SLF001 -- the turns of the server's own clock
+    connection = Connection(handlers.server)
+    connection.send(get("plain") * MANY)
+    assert len(handlers.depths) == AT_ONCE
+    # The reactor has read from the socket, and now makes the calls that are due, in the same turn.
+    clock.take()
+    assert len(handlers.depths) == AT_ONCE
+    clock.take()
+    assert len(handlers.depths) == 2 * AT_ONCE
 
 
 def test_a_turn_with_pipelined_requests_ends_after_some_milliseconds():

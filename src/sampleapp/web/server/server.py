@@ -256,7 +256,8 @@ class HTTPServer(Factory):
         """Call a function in the next turn of the reactor that has no other one to call."""
         self._for_next_turns.append(function)
         if len(self._for_next_turns) == 1:
-            self._reactor.callLater(0, self._call_one)
+            # A call that is scheduled while sockets are read comes in the same turn.
+            self._reactor.callLater(0, self._reactor.callLater, 0, self._call_one)
 
     def _call_one(self) -> None:
         function = self._for_next_turns.popleft()
