@@ -106,6 +106,61 @@ def test_large_records_that_come_while_the_memory_is_full_are_sent_when_there_is
         assert service.site.body_memory.reserved < 3 * MIB
     read_everything(service, slow)
     assert [len(values_of(link)) for link in slow] == [12] * 4
+    assert service.site.body_memory.reserved == 0
+
+
+def test_a_stream_that_joins_the_feed_after_a_wait_for_memory_keeps_none():
+    service = PageService(max_body_memory=4 * MIB)
+    memory, link = service.site.body_memory, opened(service, room=1000)
+    memory.add("", 2 * MIB)
+    for number in range(3):
+        service.topic.publish(0, b"%d" % number * 20_000)
+        pass_time(service, 0.5)
+    link.socket.room = float("inf")
+    link.read_all()
+    pass_time(service, 1)
+    memory.add("", -2 * MIB)
+    pass_time(service, 1)
+    assert len(values_of(link)) == 3
+    assert memory.reserved == 0
+
+
+def test_streams_that_wait_for_memory_go_on_soon_after_there_is_room():
+    service = PageService(max_body_memory=4 * MIB)
+    memory, taken = service.site.body_memory, 2 * MIB
+    memory.add("", taken)
+    for number in range(3):
+        service.topic.publish(0, b"%d" % number * (MIB // 16))
+    links = [opened(service, f"?from=offset:{number % 3}") for number in range(100)]
+    pass_time(service, 60)
+    reads = service.topic.reads
+    pass_time(service, 60)
+    # They read nothing in vain.
+    assert service.topic.reads == reads
+    assert [values_of(link) for link in links] == [[]] * 100
+    memory.add("", -taken)
+    pass_time(service, 2)
+    assert [len(values_of(link)) for link in links] == [3 - number % 3 for number in range(100)]
+    assert memory.reserved == 0
+
+
+def test_streams_that_wait_for_memory_get_it_one_after_the_other():
+    service = PageService(max_body_memory=4 * MIB)
+    memory, taken = service.site.body_memory, 2 * MIB
+    memory.add("", taken)
+    for _ in range(60):
+        service.topic.publish(0, b"x" * 20_000)
+    links = [opened(service, f"?from=offset:{number}", room=1000) for number in range(50)]
+    pass_time(service, 20)
+    reads = service.topic.reads
+    # Room for a few pages, whose clients do not read.
+    memory.add("", -MIB // 4)
+    pass_time(service, 20)
+    assert 0 < service.topic.reads - reads <= 8
+    memory.add("", MIB // 4 - taken)
+    read_everything(service, links)
+    assert [len(values_of(link)) for link in links] == [60 - number for number in range(50)]
+    assert memory.reserved == 0
 
 
 def test_the_memory_is_free_again_as_soon_as_the_clients_have_gone():

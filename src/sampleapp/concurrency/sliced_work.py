@@ -108,7 +108,7 @@ class SlicedWork:
 
 class Rounds(Generic[T]):
     """
-    A set whose members are visited in rounds.
+    A set whose members are visited in rounds, in the order in which they came.
 
     Members may come and go at any time, also in a visit. One that comes during a round is visited in the next
     one. A visit that fails is logged, and the others follow all the same.
@@ -181,7 +181,7 @@ class Rounds(Generic[T]):
         if not left and (self._is_due or self._every_s is not None):
             self._is_due = False
             self._on_begin()
-            left += self._members
+            left += reversed(self._members)
         for _ in range(min(_VISITS, len(left))):
             member = left.pop()
             if member in self._members:

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.failures import forget_frames_of
+from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
@@ -55,8 +56,8 @@ How often the broker may refuse to read for good, as when the topic was deleted,
 It takes some seconds, in which a topic that is deleted and created again is there again.
 """
 _LITTLE_PAUSES: Final = Backoff(first_s=0.01, max_s=0.5)
-_WITHOUT_ROOM: Final = Backoff(first_s=0.1, max_s=10.0)
-"""Between looks for room in the memory budget."""
+_LOOKS_FOR_ROOM_S: Final = 0.25
+"""The time between looks for room in the memory budget, for all streams that wait for it."""
 _LOOKS_AHEAD: Final = 7
 """How often a stream that is ahead of the feed waits for it, about a second, before it reads by itself."""
 
@@ -110,6 +111,14 @@ class RecordStreams:
         self.slices: Final = TimeSlices(clock)
         self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
         """What streams that read by themselves are sending, by the place where it begins."""
+        self.without_room: Final[Rounds[RecordStream]] = Rounds(
+            clock,
+            RecordStream.look_for_room,
+            fault="A fault in a stream of records; its connection was cut",
+            on_fault=RecordStream.failed,
+            every_s=_LOOKS_FOR_ROOM_S,
+        )
+        """The streams that wait for room in the memory budget; first come, first served."""
 
     def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
         """
@@ -155,6 +164,7 @@ class RecordStream(EventStream):
         "_owner",
         "_page_bytes",
         "_partitions",
+        "_room",
         "_topic",
         "_turn",
         "_waiting",
@@ -193,6 +203,8 @@ class RecordStream(EventStream):
         self._budget: Final[Budget | None] = request.share
         self._needed_bytes = 0
         """The memory for the next page, if it was read already and there was no room for its events."""
+        self._room: Budget | None = None
+        """Memory that is reserved for the next page, after a wait for it."""
         self.group: Group | None = None
         self.joined = 0
         self.position = b""
@@ -302,7 +314,7 @@ class RecordStream(EventStream):
 
     async def _read_until_joined(self) -> None:
         try:
-            failures = looks = empty = waits = 0
+            failures = looks = empty = 0
             while self.can_write and self._at is not None:
                 place = self._at
                 found = self._join(place)
@@ -315,6 +327,7 @@ class RecordStream(EventStream):
                 try:
                     is_read = await self._send_page(place)
                 except SampleAppError as error:
+                    self._release_room()
                     failures += 1
                     if failures > _MOST_REFUSALS and not is_temporary(error):
                         # The client comes back, and gets the status and the problem of the error.
@@ -323,11 +336,10 @@ class RecordStream(EventStream):
                     await self._pause(_RETRY.delay_s(failures))
                     continue
                 failures = looks = 0
+                self._release_room()
                 if not is_read:
-                    waits += 1
-                    await self._pause(_WITHOUT_ROOM.delay_s(waits))
+                    await self._wait_for_room()
                     continue
-                waits = 0
                 await self._wait_for_client()
                 empty = 0 if place is not self._at else empty + 1
                 if empty:
@@ -336,6 +348,7 @@ class RecordStream(EventStream):
                     await self._pause(_LITTLE_PAUSES.delay_s(empty))
         finally:
             self._is_reading = False
+            self._release_room()
 
     def _join(self, place: Place) -> Joining:
         """Join the feed if it has all records from here on. Then the feed knows the place."""
@@ -357,7 +370,32 @@ class RecordStream(EventStream):
         return found
 
     def _has_room(self) -> bool:
-        return self._budget is None or self._budget.has_room(max(self._page_bytes, self._needed_bytes))
+        budget = self._budget
+        return budget is None or self._room is not None or budget.has_room(self._memory_of_page)
+
+    @property
+    def _memory_of_page(self) -> int:
+        return max(self._page_bytes, self._needed_bytes)
+
+    async def _wait_for_room(self) -> None:
+        streams = self._owner.without_room
+        streams.add(self)
+        try:
+            await self._wait(Deferred())
+        finally:
+            streams.discard(self)
+
+    def look_for_room(self) -> None:
+        """Reserve the memory for the next page, and read on, if the budget has room for it now."""
+        budget, waiting = self._budget, self._waiting
+        if budget is not None and waiting is not None and self._has_room():
+            self._room = budget.hold(self._memory_of_page)
+            waiting.callback(None)
+
+    def _release_room(self) -> None:
+        if self._room is not None:
+            self._room.release()
+            self._room = None
 
     async def _send_page(self, place: Place) -> bool:
         """
@@ -395,6 +433,7 @@ class RecordStream(EventStream):
                 self._at = after
             return True
         page = _Page(events, count, msgspec.structs.replace(result, records=()))
+        self._release_room()
         if self._budget is not None and not self._budget.has_room(len(page)):
             self._needed_bytes = len(page)
             return False
