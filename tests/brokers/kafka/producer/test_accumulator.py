@@ -250,3 +250,60 @@ def test_the_producer_looks_at_deadlines_ten_times_a_second_however_much_fails()
         world.advance(0.3)
         ticks = [call for call in world.clock.getDelayedCalls() if "_tick" in str(call.func)]
         assert len(ticks) == 1
+
+
+def test_what_is_reserved_for_many_records_counts_for_the_share_that_single_ones_have():
+    world = warm(partitions=2, buffer_bytes=1_000_000)
+    one, other = keys_of(2)
+    world.cluster.silent.add(1)
+    world.publish_many([b"%05d" % n * 50 for n in range(1600)], keys=[one])
+    world.advance(0.005, step_s=0.001)
+    for _ in range(30):
+        world.publish(b"x" * 10_000, key=one)
+    assert 450_000 < world.producer.buffered_bytes < 520_000
+    assert world.publish(b"x" * 10_000, key=other) == []
+
+
+def test_records_for_any_partition_do_not_go_beyond_the_buffer_that_other_topics_fill():
+    world = warm(partitions=10, buffer_bytes=100_000)
+    world.cluster.add_partitions(20, topic="other")
+    publish_now(world, b"first", topic="other")
+    world.decide(lambda: Fate.NOT_LEADER)
+    for key in keys_of(20) * 5:
+        world.publish(b"x" * 1000, key=key, topic="other")
+    left = 100_000 - world.producer.buffered_bytes
+    assert 0 < left < 10_000
+    small = record_size(record("t", b"", key=None))
+    [small_one, large_one] = world.publish_many([b"", b"x" * (left - 2 * small + 100)], keys=[None])
+    assert {type(outcome[0].value) for outcome in (small_one, large_one)} == {BufferFull}
+    assert world.producer.buffered_bytes == 100_000 - left
+
+
+def test_records_for_any_partition_may_take_the_shares_of_all_of_them_together():
+    world = warm(partitions=4, buffer_bytes=100_000)
+    outcomes = world.publish_many([b"x" * 1000] * 70, keys=[None])
+    world.advance(1)
+    assert all(isinstance(outcome[0], RecordMetadata) for outcome in outcomes)
+
+
+def test_records_that_wait_for_a_topic_to_be_made_again_count_for_its_share():
+    world = warm(partitions=1, buffer_bytes=100_000, auto_create=True, delivery_timeout_s=20.0)
+    for _ in range(20):
+        world.publish(b"x" * 2000)
+    world.cluster.creates_topics = False
+    world.cluster.delete()
+    world.producer.cluster_reached()
+    world.advance(1.5)
+    for _ in range(50):
+        world.publish(b"x" * 2000)
+    assert 40_000 < world.producer.buffered_bytes < 60_000
+
+
+def test_records_that_gave_up_waiting_for_their_topic_give_back_their_room():
+    world = World(buffer_bytes=100_000)
+    world.cluster.cut_off(reason())
+    for _ in range(40):
+        world.publish(b"x" * 5000)
+        world.advance(0.5)
+    world.advance(TIMEOUT_S + 0.2)
+    assert {type(answer) for answer in world.settled()} == {BrokerUnavailable}

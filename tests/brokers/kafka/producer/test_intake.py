@@ -568,3 +568,24 @@ def test_a_producer_that_stops_while_records_wait_for_room_tells_of_each(ends_af
     world.producer.give_up()
     assert all(len(outcome) == 1 for outcome in many)
     stop_and_assert_nothing_is_left(world)
+
+
+def test_a_topic_that_is_made_again_gets_what_was_waiting_for_room_in_its_queue():
+    world = warm(partitions=2, delivery_timeout_s=20.0)
+    _, other = keys_of(2)
+    publish_now(world, b"first of the other", key=other)
+    world.cluster.silent.add(1)
+    outcomes = world.publish_many([b"%05d" % n * 20 for n in range(MANY)], keys=[other])
+    world.advance(0.1, step_s=0.001)
+    [queue] = world.producer._accumulator.active  # noqa: SLF001 -- it shows nowhere else
+    assert queue.records < MANY
+    world.cluster.make_again(partitions=1)
+    world.producer.cluster_reached()
+    world.advance(1.1)
+    world.producer.cluster_reached()
+    world.advance(0.1)
+    world.cluster.silent.clear()
+    world.advance(8)
+    kinds = [type(getattr(outcome[0], "value", outcome[0])) for outcome in outcomes]
+    assert set(kinds) == {OutcomeUnknown, RecordMetadata}
+    assert kinds.count(RecordMetadata) > MANY // 2

@@ -506,3 +506,16 @@ def test_a_record_with_an_identity_that_is_given_up_fences_nothing(give_up):
         queue.answered_late()
     queue.append(Pending(record("t"), 40, 1.0, Deferred()))
     assert struct.unpack_from(">qhi", queue.begin_attempt(Codec.NONE).data, 43) == (7, 3, 0)
+
+
+def test_records_that_are_neither_refused_nor_late_stay_when_others_of_their_batch_are():
+    queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
+    for number in range(4):
+        queue.append(Pending(record("t", b"%d" % number), 40, 1.0 + number, Deferred()))
+    queue.begin_attempt(Codec.NONE)
+    assert [each.record.value for each in queue.expire(2.5).unanswered] == [b"0", b"1"]
+    refused, left = queue.refuse({1, 2})
+    assert [each.record.value for each in refused] == [b"1", b"2"]
+    assert [each.record.value for each in left] == [b"0"]
+    assert [each.record.value for each in queue.give_up_unsent()] == [b"3"]
+    assert queue.held == 0

@@ -223,3 +223,18 @@ def test_a_record_is_not_refused_for_another_one_whose_time_was_over():
     world.cluster.latency_s = 0.01
     world.advance(TIMEOUT_S)
     assert isinstance(small[0], RecordMetadata)
+
+
+def test_a_batch_that_was_split_makes_later_ones_small_until_the_next_refresh_only():
+    world = warm(partitions=1)
+    world.cluster.batch_limit = 1500
+    world.publish_many([b"x" * 500] * 8)
+    world.advance(1)
+    world.cluster.batch_limit = 2**31
+    world.producer.cluster_reached()
+    world.advance(0.5)
+    requests = world.producer.requests
+    world.publish_many([b"x" * 500] * 8)
+    world.advance(0.5)
+    assert world.producer.requests == requests + 1
+    assert all(isinstance(answer, RecordMetadata) for answer in world.settled())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from sampleapp.errors import BrokerStopped
+from sampleapp.errors import BrokerStopped, BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from tests.brokers.kafka.producer.world import (
+    TIMEOUT_S,
     assert_true,
     keys_of,
+    publish_now,
     publish_one_by_one,
     warm,
 )
+from tests.support.kafka_simulator import Fate, reason
 
 LARGE = 60_000
 
@@ -177,3 +180,43 @@ def test_nothing_is_sent_when_a_caller_comes_after_the_end():
     world.producer.stop()
     assert isinstance(world.publish(b"late")[0].value, BrokerStopped)
     assert world.producer.requests == requests
+
+
+def test_batches_that_are_sent_again_together_are_no_larger_request_than_at_first():
+    world = warm(partitions=20)
+    fates = iter([Fate.ANSWER_LOST] * 5)
+    world.decide(lambda: next(fates, Fate.ANSWERED))
+    world.publish_many(values(20), keys=keys_of(20))
+    world.advance(1)
+    assert next(fates, None) is None
+    assert all(size_of(request) <= 256 * 1024 for request in world.cluster.produces)
+    assert all(isinstance(answer, RecordMetadata) for answer in world.settled())
+
+
+def test_a_broker_is_connected_to_again_also_if_a_request_was_under_way_when_that_failed():
+    world = warm(partitions=2)
+    one, other = keys_of(2)
+    world.cluster.latency_s = 1.0
+    world.publish(b"under way", key=one)
+    world.advance(0.02)
+    world.cluster.latency_s = 0.01
+    world.cluster.cut_off(reason())
+    waiting = world.publish(b"waits", key=other)
+    world.advance(0.1)
+    world.cluster.mend()
+    world.advance(0.6)
+    assert isinstance(waiting[0], RecordMetadata)
+
+
+def test_a_connection_that_fails_when_all_records_for_it_were_given_up_is_no_fault():
+    world = warm(partitions=1)
+    world.cluster.cut_off(reason())
+    world.cluster.latency_s = TIMEOUT_S + 1
+    given_up = world.publish(b"given up")
+    world.advance(TIMEOUT_S + 0.2)
+    assert type(given_up[0].value) is BrokerUnavailable
+    world.advance(1)
+    world.cluster.latency_s = 0.01
+    world.cluster.mend()
+    world.advance(TIMEOUT_S)
+    publish_now(world, b"works")

@@ -195,3 +195,16 @@ def test_records_that_are_there_before_their_topic_is_known_do_not_keep_it_from_
     world.advance(0.5)
     assert results == [{}]
     assert isinstance(outcome[0], RecordMetadata)
+
+
+def test_a_check_is_answered_at_its_own_deadline_also_if_records_were_waiting_before_it():
+    world = World()
+    world.cluster.cut_off(reason())
+    record = world.publish(b"1", topic="absent")
+    world.advance(1)
+    results = check(world, "absent")
+    world.advance(TIMEOUT_S - 1 + 0.2)
+    assert type(record[0].value) is BrokerUnavailable
+    assert results == []
+    world.advance(1)
+    assert kinds(results) == {"absent": BrokerUnavailable}

@@ -141,3 +141,15 @@ def test_a_frozen_leader_is_given_up_after_five_seconds_however_long_callers_wai
     world.advance(1, step_s=0.05)
     assert isinstance(outcome[0], RecordMetadata)
     assert world.values()[0] == [b"first", b"1"]
+
+
+def test_the_reason_of_an_outage_is_not_told_after_its_end():
+    world = warm()
+    world.producer.cluster_unreachable(reason("gone"))
+    world.producer.cluster_reached()
+    world.cluster.throttle_ms = 60_000
+    publish_now(world, b"1")
+    not_sent = world.publish(b"2")
+    world.advance(2.2)
+    assert type(not_sent[0].value) is BrokerUnavailable
+    assert "could not be sent in time" in str(not_sent[0].value)
