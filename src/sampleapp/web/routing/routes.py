@@ -109,10 +109,12 @@ class BoundRoute(Struct, frozen=True):
         handler, variables = plan.handler, self.variables
         if plan.admit is not None:
             plan.admit(request, **(variables if self.topic is None else {_TOPIC: self.topic, **variables}))
+        if request.method in SAFE and (self.topic is not None or not plan.takes_query):
+            require_meaning(request)
+            if _has_body(request):
+                handler = _refuse_body
         if not plan.takes_query:
             _require_no_query(request)
-            if request.method in SAFE and _has_body(request):
-                handler = _refuse_body
         if self.topic is None or self.topic_use is None:
             return partial(handler, **variables) if variables else handler
         return partial(handler, topic=authorize_topic(request, self.topic, self.topic_use), **variables)
@@ -358,16 +360,9 @@ def require_meaning(request: Request) -> None:
 
 
 def _require_no_query(request: Request) -> None:
-    """
-    Refuse a query, and of a GET or HEAD also another method than that of its first line.
-
-    :raise InvalidParameters: there is a query.
-    :raise MalformedRequest: see `require_meaning`.
-    """
-    is_safe = request.method in SAFE
-    if is_safe:
-        require_meaning(request)
+    """:raise InvalidParameters: there is a query."""
     if request.query:
+        is_safe = request.method in SAFE
         require_no_parameters(request.query, GET_PUBLISHES_NOTHING if is_safe else _ALL_IN_BODY)
 
 
@@ -377,7 +372,9 @@ def _has_body(request: Request) -> bool:
 
 
 def _refuse_body(_request: Request, **_: object) -> NoReturn:
-    raise InvalidParameters([Fault("", f"GET takes no body. {GET_PUBLISHES_NOTHING}.")])
+    raise InvalidParameters(
+        [Fault("", f"GET takes no body; parameters are in the query. {GET_PUBLISHES_NOTHING}.")]
+    )
 
 
 def _admit(bound: BoundRoute, request: Request) -> Handler:
