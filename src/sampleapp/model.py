@@ -308,6 +308,8 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
 
     One record may exceed it, since at least one is returned if there is one.
     """
+    caller: str = ""
+    """The caller, or its address: a broker may let the reads of callers take turns."""
 
 
 class GoneRecords(Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,36 +39,53 @@ def test_a_released_semaphore_can_be_acquired_at_once():
 
 def test_groups_take_turns_and_each_has_its_own_order():
     semaphore, log = Semaphore(1), []
-    semaphore.acquire()
+    semaphore.acquire("d")
     waiting = [waiter(semaphore, log, (group, number), group) for group in "abc" for number in range(3)]
     waiting[3].cancel()
     assert isinstance(_failure(waiting[3]), CancelledError)
-    for _ in range(8):
-        semaphore.release()
+    semaphore.release("d")
+    for number in range(7):
+        semaphore.release(log[number][0])
     assert log == [("a", 0), ("b", 1), ("c", 0), ("a", 1), ("b", 2), ("c", 1), ("a", 2), ("c", 2)]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60), st.integers(1, 4))
-def test_a_waiter_waits_for_at_most_one_of_each_other_group_for_each_of_its_own(asked, count):
-    semaphore, log, waiting = Semaphore(count), [], []
-    for _ in range(count):
-        semaphore.acquire()
+def test_a_group_that_holds_its_part_does_not_delay_others():
+    semaphore, log = Semaphore(4, most_of_group=2), []
+    for number in range(4):
+        waiter(semaphore, log, ("a", number), "a")
+    waiter(semaphore, log, ("b", 0), "b")
+    assert log == [("a", 0), ("a", 1), ("b", 0)]
+    semaphore.release("a")
+    assert log[3:] == [("a", 2)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60),
+    st.integers(1, 6),
+    st.integers(1, 6),
+)
+def test_it_is_never_free_while_a_waiter_of_each_group_may_hold_it(asked, count, most):
+    most = min(most, count)
+    semaphore, log, given_up, held = Semaphore(count, most_of_group=most), [], 0, 0
     for number, (group, is_cancelled) in enumerate(asked):
         each = waiter(semaphore, log, (group, number), group)
-        if is_cancelled:
+        if is_cancelled and not each.called:
             each.addErrback(lambda _: None).cancel()
-        else:
-            waiting.append((group, number))
-    for _ in asked:
-        semaphore.release()
-    assert sorted(log) == sorted(waiting)
+            given_up += 1
+    while held < len(log):
+        own = Counter(group for group, _ in log[held:])
+        waiting = {group for group, _ in asked}
+        assert own.total() <= count
+        assert max(own.values()) <= most
+        is_free = own.total() < count
+        left = len(asked) - given_up - len(log)
+        assert not (is_free and left and all(own[group] < most for group in waiting))
+        semaphore.release(log[held][0])
+        held += 1
+    assert len(log) == len(asked) - given_up
     for group in "abcd":
-        own = [number for name, number in log if name == group]
-        assert own == sorted(own)
-        for other in "abcd":
-            # At each of its turns, the others have had as many turns as it had, and one.
-            for turns, place in enumerate(index for index, each in enumerate(log) if each[0] == group):
-                assert sum(name == other for name, _ in log[:place]) <= turns + 1
+        numbers = [number for name, number in log if name == group]
+        assert numbers == sorted(numbers)
 
 
 def test_a_waiter_that_is_cancelled_is_left_out():

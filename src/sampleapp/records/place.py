@@ -60,7 +60,7 @@ class Place:
         """
         return self._text_at(self.topic_id, self.offsets)
 
-    def request(self, *, limit: int, max_bytes: int) -> ReadRequest:
+    def request(self, *, limit: int, max_bytes: int, caller: str = "") -> ReadRequest:
         """Return the next read; for its arguments see `ReadRequest`."""
         starts: Mapping[int, ReadStart | None] = self.offsets
         if self.partitions is not None:
@@ -68,7 +68,9 @@ class Place:
         elif self.skipped:
             starts = {**self.offsets, **dict.fromkeys(self.skipped)}
         others = self.start if self.partitions is None else None
-        return ReadRequest(topic=self.topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes)
+        return ReadRequest(
+            topic=self.topic, starts=starts, others=others, limit=limit, max_bytes=max_bytes, caller=caller
+        )
 
     def look(self) -> ReadRequest:
         """Return a read that only asks for the topic's id and its number of partitions."""

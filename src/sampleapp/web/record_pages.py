@@ -219,8 +219,7 @@ class RecordPages:
         :param slices: for encoding many records.
         :param streams: limits the number of pages that wait.
         """
-        self._reads = reads
-        self._turns = ReadTurns(clock)
+        self._turns = ReadTurns(reads, clock)
         self._feeds = feeds
         self._clock = clock
         self._slices = slices
@@ -295,12 +294,14 @@ class RecordPages:
 
         :param found_memory: the memory of the records that are there already, in bytes.
         """
+        # After those of others, if it has read before.
+        turn.end()
         await turn.begin()
         if request.share is not None and not found_memory:
             # Reading a page for nothing would keep others waiting.
             request.share.require_part(_PAGE_BYTES)
         # Brokers limit how much is read at one time; from here on it is counted.
-        result = await self._reads.read_on(place, limit=limit, max_bytes=_PAGE_BYTES)
+        result = await turn.read(place, limit=limit, max_bytes=_PAGE_BYTES)
         if request.share is not None:
             request.share.resize(found_memory + _memory_of(result.records))
         place.require_all(result)
@@ -401,8 +402,7 @@ class RecordPages:
             headers = (*headers, _UP_TO_DATE)
         if not found.records:
             return Answer(HTTPStatus.NO_CONTENT, headers)
-        if turn.is_over:
-            await turn.begin()
+        await turn.begin()
         pieces = []
         share = request.share
         for some in _slices(found.records):

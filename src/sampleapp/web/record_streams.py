@@ -103,11 +103,10 @@ class RecordStreams:
         :param feeds: made with `Event` for ``make_event``.
         :param streams: all streams of the service.
         """
-        self.reads: Final = reads
         self.feeds: Final = feeds
         self.streams: Final = streams
         self.clock: Final = clock
-        self.turns: Final = ReadTurns(clock)
+        self.turns: Final = ReadTurns(reads, clock)
         self.slices: Final = TimeSlices(clock)
         self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
         """What streams that read by themselves are sending, by the place where it begins."""
@@ -467,7 +466,7 @@ class RecordStream(EventStream):
         epoch = self._owner.feeds.epoch(self._topic)
         # Not cancelled with the stream: it counts in the limit of reads until it ends, also if the client is
         # gone.
-        result = await self._owner.reads.read_on(place, limit=limit, max_bytes=self._page_bytes)
+        result = await self._turn.read(place, limit=limit, max_bytes=self._page_bytes)
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch
         return result

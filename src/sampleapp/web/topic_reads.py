@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NoReturn, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, fail
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from sampleapp.concurrency.failures import forget_frames_of
@@ -18,9 +18,10 @@ from sampleapp.web.server import Request
 
 __all__ = ["ReadTurn", "ReadTurns", "TopicReads"]
 
-_READS_AT_ONCE: Final = 8
+_READS_AT_ONCE: Final = 16
+_READS_OF_ONE: Final = 8
 _LONG_READ_S: Final = 0.5
-"""A turn is given to others after this time: it probably waits for a broker that is frozen."""
+"""A read that takes longer gives its turn to others: it probably waits for a broker that is frozen."""
 _LONGEST_WAIT_S: Final = 30.0
 
 T = TypeVar("T")
@@ -44,14 +45,14 @@ class TopicReads:
         reading: Deferred[ReadResult] = self._broker.read(request)
         return reading.addCallback(self._count).addBoth(self._end)
 
-    def read_on(self, place: Place, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
+    def read_on(self, place: Place, *, limit: int, max_bytes: int, caller: str) -> Deferred[ReadResult]:
         """
         Read a topic from a place on, which does not move; see `ReadRequest`.
 
         :return: fires with the result. If a position names partitions that the topic does not have, it has no
             records, and is a problem of the place. Fails as `IBroker.read` does.
         """
-        reading = self.read(place.request(limit=limit, max_bytes=max_bytes))
+        reading = self.read(place.request(limit=limit, max_bytes=max_bytes, caller=caller))
         # No coroutine: if its caller goes away, a failure inside another one is a cycle.
         return reading if place.partitions is not None else reading.addErrback(self._look, place)
 
@@ -84,57 +85,66 @@ class ReadTurns:
     """
     Turns to read a topic and to encode its records: a few at one time; the others wait.
 
-    Callers alternate, and without credentials the addresses of clients. So many requests of one of them delay
-    a request of another by a few turns only.
+    Callers alternate, and without credentials the addresses of clients; one has half of the turns. So many
+    requests of one of them hardly delay a request of another.
     """
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(self, reads: TopicReads, clock: IReactorTime) -> None:
+        self._reads = reads
         self._clock = clock
-        self._places = Semaphore(_READS_AT_ONCE)
+        self._places = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE)
 
     def turn(self, request: Request) -> ReadTurn:
         """Return the turns of a request, to be used one after the other."""
         exchange = request.exchange
-        return ReadTurn(self._places, self._clock, exchange.caller or exchange.peer.host)
+        caller = exchange.caller or exchange.peer.host
+        return ReadTurn(self._reads, self._places, self._clock, caller)
 
 
 class ReadTurn:
     """A turn to read; see `ReadTurns`. Its owner must call `end`."""
 
-    def __init__(self, places: Semaphore, clock: IReactorTime, group: str) -> None:
+    def __init__(self, reads: TopicReads, places: Semaphore, clock: IReactorTime, caller: str) -> None:
+        self._reads = reads
         self._places = places
         self._clock = clock
-        self._group = group
-        self._timer: IDelayedCall | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """True if `begin` must be called before more work is done."""
-        return self._timer is None
+        self._caller = caller
+        self._is_over = True
 
     def begin(self) -> Deferred[None]:
         """
-        Wait for the next turn, after ending the present one.
+        Wait for the turn, unless it has begun.
 
         :return: fires with ``None``, or fails with `BrokerUnavailable` after 30 s. Cancelling it ends the
             waiting.
         """
-        self.end()
-        waiting = self._places.acquire(self._group)
+        if not self._is_over:
+            return succeed(None)
+        waiting = self._places.acquire(self._caller)
         if not waiting.called:
             waiting.addTimeout(_LONGEST_WAIT_S, self._clock, onTimeoutCancel=_raise_too_many)
         return waiting.addCallback(self._begun)
 
+    def read(self, place: Place, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
+        """Read a topic as `TopicReads.read_on` does. If that takes long, the turn ends before it."""
+        timer = self._clock.callLater(_LONG_READ_S, self.end)
+
+        def is_read(result: T) -> T:
+            if timer.active():
+                timer.cancel()
+            return result
+
+        reading = self._reads.read_on(place, limit=limit, max_bytes=max_bytes, caller=self._caller)
+        return reading.addBoth(is_read)
+
     def end(self) -> None:
         """Give the turn to others. Does nothing if it is over."""
-        if self._timer is not None:
-            if self._timer.active():
-                self._timer.cancel()
-            self._timer = None
-            self._places.release()
+        if not self._is_over:
+            self._is_over = True
+            self._places.release(self._caller)
 
     def _begun(self, _: None) -> None:
-        self._timer = self._clock.callLater(_LONG_READ_S, self.end)
+        self._is_over = False
 
 
 def _raise_too_many(_: object, timeout_s: float) -> NoReturn:

@@ -15,8 +15,10 @@ from tests.support.brokers import eventually, outcomes, record, settled, turns, 
 from tests.support.sqlite import new_broker, other_connection, running
 
 
-def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000):
-    return broker.read(ReadRequest(topic=topic, others=start, limit=limit, max_bytes=max_bytes))
+def read(broker, start=EARLIEST, *, topic="t", limit=100, max_bytes=1_000_000, caller=""):
+    return broker.read(
+        ReadRequest(topic=topic, others=start, limit=limit, max_bytes=max_bytes, caller=caller)
+    )
 
 
 def offsets(result):
@@ -45,6 +47,18 @@ async def test_deleted_records_are_gone_for_an_exact_position_and_only_for_that(
         assert (await within(read(broker, 9))).gone == [GoneRecords(partition=0, asked=9, earliest=10)]
         empty = await within(read(broker))
         assert (empty.positions, empty.is_up_to_date) == ({0: 10}, True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_reads_of_one_caller_delay_one_of_another_by_a_few(path):
+    async with running(path) as broker:
+        await settled(broker, [record("t", b"%d" % n) for n in range(10)])
+        ended = []
+        many = [read(broker, caller="one").addCallback(lambda _: ended.append("one")) for _ in range(100)]
+        assert offsets(await within(read(broker, caller="two"))) == list(range(10))
+        assert len(ended) <= 5
+        for each in many:
+            await within(each)
 
 
 @pytest_twisted.ensureDeferred

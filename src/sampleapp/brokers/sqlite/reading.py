@@ -27,7 +27,7 @@ __all__ = ["Reader"]
 # A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
 _STEP_RECORDS = 500
 _STEP_BYTES = 512 * 1024
-_READS_AT_ONCE = 4
+_READS_AT_ONCE, _READS_OF_ONE_CALLER = 4, 3
 """The most reads that have records already: what they have read is not counted before all of it is there."""
 _BLOCK_OFFSETS = 2500
 """The offsets of one step of a search for a time."""
@@ -90,7 +90,7 @@ class Reader:
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
         self._latest = _LatestTimes()
-        self._collecting = Semaphore(_READS_AT_ONCE)
+        self._collecting = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE_CALLER)
         self._steps: deque[_Step] = deque()
         self._current: _Step | None = None
         self._is_started = False
@@ -139,14 +139,14 @@ class Reader:
             start = FromOffset(
                 await self._search(topic, section.topic_id, start.timestamp_ms, section.earliest)
             )
-        await self._collecting.acquire().addTimeout(
+        await self._collecting.acquire(request.caller).addTimeout(
             self._answer_timeout_s, self._clock, onTimeoutCancel=self._raise_too_many
         )
         try:
             section = await self._section(topic, start, request.limit, request.max_bytes)
             return await self._collect(request, section)
         finally:
-            self._collecting.release()
+            self._collecting.release(request.caller)
 
     async def _collect(self, request: ReadRequest, section: Section) -> ReadResult:
         """Read on after a first section until the limits or the end are reached."""
