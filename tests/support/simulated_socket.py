@@ -53,6 +53,8 @@ class SimulatedSocket:
         self.is_closed = False
         self.is_reset = False
         self.moved = 0
+        self.on_send = None
+        """Called with each piece that is sent, if it is set."""
 
     def setblocking(self, blocking):
         assert not blocking
@@ -101,6 +103,8 @@ class SimulatedSocket:
     def send(self, data):
         assert not self.is_closed, "something was sent on a closed socket"
         assert not self.is_shut_down, "something was sent after the end"
+        if self.on_send is not None:
+            self.on_send(data)
         if self.is_reset_by_client:
             raise BrokenPipeError(errno.EPIPE, "reset")
         if not data:
