@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from sampleapp.feeds.feed import Feed
+from tests.support.faults import require_for_faults
 from tests.support.stream_clients import StreamService
 
-FILES = ("feed.py", "views.py", "recent.py", "events.py", "waits.py", "record_streams.py")
-STEPS = ("_step", "join")
-"""The methods of a feed that everything else runs in."""
-
-
-class Fault:
-    """Raises an error, as when there is no memory, at one of the lines that a feed runs."""
-
-    def __init__(self, number=None):
-        self.number = number
-        self.lines = []
-
-    def watch(self, step):
-        def watched(*arguments):
-            before = sys.gettrace()
-            sys.settrace(self._trace)
-            try:
-                return step(*arguments)
-            finally:
-                sys.settrace(before)
-
-        return watched
-
-    def _trace(self, frame, event, _argument):
-        name = Path(frame.f_code.co_filename).name
-        if name not in FILES:
-            return None
-        if event == "line":
-            self.lines.append((name, frame.f_lineno))
-            if len(self.lines) == self.number:
-                raise MemoryError
-        return self._trace
+FILES = {"feed.py", "views.py", "recent.py", "events.py", "waits.py", "record_streams.py"}
 
 
 def run_with(fault, monkeypatch):
     """Let streams of several kinds read, join, and get records; check what each has got in the end."""
-    for name in STEPS:
-        monkeypatch.setattr(Feed, name, fault.watch(getattr(Feed, name)))
+    fault.watch(monkeypatch, Feed, "_step", "join")
     service = StreamService(partitions=2)
     topic, clients = service.topic, []
 
@@ -89,32 +55,13 @@ def run_with(fault, monkeypatch):
     assert service.clock.getDelayedCalls() == []
 
 
-def require_nothing_lost(choose, failures):
-    whole = Fault()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        run_with(whole, monkeypatch)
-    numbers = choose(whole.lines)
-    for number in numbers:
-        fault = Fault(number)
-        try:
-            with pytest.MonkeyPatch.context() as monkeypatch:
-                run_with(fault, monkeypatch)
-        except AssertionError as error:
-            raise AssertionError(f"after a fault at {fault.lines[number - 1]}, {number}") from error
-        assert {failure.type for failure in failures} == {MemoryError}
-        failures.clear()
-    return len(numbers)
-
-
-def first_times(lines):
-    """The first time that each line is run."""
-    return {line: number for number, line in reversed([*enumerate(lines, 1)])}.values()
-
-
 def test_a_fault_at_any_line_loses_no_record_and_sends_none_twice(no_failure_is_lost):
-    assert require_nothing_lost(first_times, no_failure_is_lost) > 200
+    assert require_for_faults(FILES, run_with, no_failure_is_lost) > 200
 
 
 @pytest.mark.slow
 def test_a_fault_at_many_times_loses_no_record_and_sends_none_twice(no_failure_is_lost):
-    assert require_nothing_lost(lambda lines: range(1, len(lines) + 1, 13), no_failure_is_lost) > 200
+    count = require_for_faults(
+        FILES, run_with, no_failure_is_lost, lambda lines: range(1, len(lines) + 1, 13)
+    )
+    assert count > 200

@@ -11,10 +11,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.readings import Readings
+from sampleapp.readings.changes import Changes
+from sampleapp.web.changes import ChangeStream
 from sampleapp.web.open_streams import RIGHT_LOST, StreamKind
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
 from tests.support.event_streams import EventReader
+from tests.support.faults import require_for_faults
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.simulated_socket import Link
 from tests.support.streams import body_of, unchunked
@@ -471,3 +474,44 @@ class ChangesMachine(RuleBasedStateMachine):
 
 TestChangesMachine = ChangesMachine.TestCase
 TestChangesMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def change_with(fault, monkeypatch):
+    """Let clients come, and follow changes of several kinds; check what each has in the end."""
+    fault.watch(monkeypatch, Changes, "_step")
+    fault.watch(monkeypatch, ChangeStream, "write_on")
+    service = Service()
+    service.read(b"a", b"1")
+    clients = [Client(service) for _ in range(2)]
+    service.turn(20)
+    service.read(b"a", b"3")
+    service.turn(5)
+    for key, value in [(b"c", b"4"), (b"a", None), (b"a", b"7")]:
+        service.read(key, value)
+    service.turn(40)
+    for number in range(40):
+        service.read(b"r%d" % (number % 20), b"%d" % number)
+    service.turn(60)
+    clients.append(Client(service))
+    for value in (b"8", b"9", None):
+        come_back(service, clients)
+        tag = service.read(b"z", value)
+    for _ in range(2):
+        come_back(service, clients)
+    for client in clients:
+        assert client.events
+        assert (client.tag, list(client.copy.items())) == (tag, service.states[tag])
+
+
+def come_back(service, clients):
+    service.clock.pump([0.1] * 20)
+    for place, client in enumerate(clients):
+        client.link.read_all()
+        if client.link.is_lost:
+            assert client.events is not None
+            clients[place] = Client(service, last=client)
+
+
+@pytest.mark.slow
+def test_a_fault_at_any_line_leaves_each_client_with_the_readings_in_the_end(no_failure_is_lost):
+    assert require_for_faults({"changes.py", "blocks.py"}, change_with, no_failure_is_lost) > 100
