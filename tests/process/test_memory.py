@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
 import select
 import socket
@@ -46,6 +47,15 @@ BATCH = b'{"topic":"t","content":"21.5"}\n' * 1000
 def peak(service):
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+def resident_in_own_blocks(service):
+    """The bytes of the process that are in memory, in mappings without a name: all but the heap and files."""
+    smaps = Path(f"/proc/{service.process.pid}/smaps").read_text()
+    found = re.findall(
+        r"^[0-9a-f]+-\S+ \S+ \S+ \S+ \d+ *\n(?:[A-Z].*\n)*?Rss: +(\d+) kB", smaps, re.MULTILINE
+    )
+    return sum(map(int, found)) * 1024
 
 
 def open_socket(service):
@@ -160,6 +170,21 @@ def test_the_peak_of_memory_is_below_the_sum_to_plan_for_whatever_is_sent(start,
 
 ANNOUNCED = ("announced", "hook-heads", "hooks")
 HELD_S = 10
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Other C libraries have other rules.")
+def test_a_large_body_is_apart_from_the_heap_where_it_would_be_copied_to_grow(start):
+    service = start()
+    for _ in range(3):
+        with open_socket(service) as client:
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY - 1) + b"x" * (BODY - 1))
+            assert status_on(client) == 422
+    before = resident_in_own_blocks(service)
+    with open_socket(service) as client:
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % BODY + b"x" * (12 * MIB))
+        wait_until(
+            lambda: resident_in_own_blocks(service) > before + 11 * MIB, "the body is in blocks of its own"
+        )
 
 
 async def attack(port, names):
