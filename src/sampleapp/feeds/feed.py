@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from sampleapp.concurrency.sliced_work import SlicedWork
-from sampleapp.feeds.recent import Recent
+from sampleapp.feeds.recent import Recent, memory_of
 from sampleapp.feeds.views import Audience, Listener, Selection
 from sampleapp.feeds.waits import Wait, Waits
 from sampleapp.interfaces import IBroker, IFollowing, IPositionObserver
@@ -27,7 +27,6 @@ _BYTES_IN_A_STEP: Final = 64 * 1024
 _TAKEN_IN_A_STEP: Final = 800
 """Records that are taken, times the selections that listeners have: each costs about 2 us."""
 _MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
-_RECORD_OVERHEAD: Final = 200
 _LATE_S: Final = 0.02
 """A wait that is due when it begins is answered after this time, so that no caller asks in a tight loop."""
 
@@ -193,7 +192,7 @@ class Feed:
     def records_received(self, records: Sequence[ConsumerRecord]) -> None:
         """See `IRecordBatchObserver`."""
         for some in _pieces(records):
-            self._queue.append((sum(map(_size, some)), some))
+            self._queue.append((sum(map(memory_of, some)), some))
             self._queued_bytes += self._queue[-1][0]  # type: ignore[index]
         if self._queued_bytes > _MAX_QUEUED_BYTES:
             self._overrun()
@@ -251,9 +250,9 @@ class Feed:
                 self._queue.popleft()
                 continue
             size, records = step
-            rest = records[most:]
-            if rest:
-                records, size_of_rest = records[:most], sum(map(_size, rest))
+            if len(records) > most:
+                records, rest = records[:most], records[most:]
+                size_of_rest = sum(map(memory_of, rest))
                 size -= size_of_rest
                 self._take_records(records)
                 self._queue[0] = size_of_rest, rest
@@ -322,23 +321,16 @@ class Feed:
 
 
 def _pieces(records: Sequence[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
-    if len(records) <= _RECORDS_IN_A_STEP and sum(map(_size, records)) <= _BYTES_IN_A_STEP:
+    if len(records) <= _RECORDS_IN_A_STEP and sum(map(memory_of, records)) <= _BYTES_IN_A_STEP:
         yield records
         return
     some: list[ConsumerRecord] = []
     size = 0
     for record in records:
         some.append(record)
-        size += _size(record)
+        size += memory_of(record)
         if len(some) >= _RECORDS_IN_A_STEP or size >= _BYTES_IN_A_STEP:
             yield some
             some, size = [], 0
     if some:
         yield some
-
-
-def _size(record: ConsumerRecord) -> int:
-    size = _RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
-    if record.headers:
-        size += sum(_RECORD_OVERHEAD + len(value or b"") for _, value in record.headers)
-    return size

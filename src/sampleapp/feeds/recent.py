@@ -8,15 +8,17 @@ from typing import Final
 
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["Recent"]
+__all__ = ["Recent", "memory_of"]
 
 _MAX_RECORDS: Final = 500
 _MAX_BYTES: Final = 256 * 1024
+_OVERHEAD: Final = 200
+"""Bytes of an object for a record, or for one of its headers."""
 
 
 class Recent:
     """
-    The last records of a topic, of all partitions together: up to 500, of about 256 KiB.
+    The last records of a topic, of all partitions together: up to 500, in about 256 KiB of memory.
 
     Without them, a listener could not join a busy topic: while it reads, the feed goes on.
     """
@@ -40,16 +42,17 @@ class Recent:
         """Add the next records of a partition, and drop the oldest ones."""
         self._begins_at.setdefault(records[0].partition, records[0].offset)
         self.records.extend(records)
-        self._bytes += sum(map(_size, records))
+        self._bytes += sum(map(memory_of, records))
         while self.records and (len(self.records) > _MAX_RECORDS or self._bytes > _MAX_BYTES):
             dropped = self.records.popleft()
-            self._bytes -= _size(dropped)
+            self._bytes -= memory_of(dropped)
             if self._begins_at[dropped.partition] <= dropped.offset:
                 self._begins_at[dropped.partition] = dropped.offset + 1
 
 
-def _size(record: ConsumerRecord) -> int:
-    size = len(record.value or b"") + len(record.key or b"")
+def memory_of(record: ConsumerRecord) -> int:
+    """Return about how many bytes of memory a record takes."""
+    size = _OVERHEAD + len(record.value or b"") + len(record.key or b"")
     if record.headers:
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        size += sum(_OVERHEAD + len(value or b"") for _, value in record.headers)
     return size

@@ -163,7 +163,6 @@ class ChangeStream(EventStream):
         # The event with all readings that is being written, and the number of its next piece.
         self._whole: _Whole | None = None
         self._next_piece = 0
-        self._is_behind = False
 
     def started(self) -> None:
         """Begin from the current state, once there is one."""
@@ -172,9 +171,7 @@ class ChangeStream(EventStream):
 
     def caught_up(self) -> None:
         """Write the changes since then."""
-        if self._is_behind:
-            self._is_behind = False
-            self.numbers.behind -= 1
+        self.set_behind(is_behind=False)
         self.write_on()
 
     def present_id(self) -> Event | None:
@@ -187,8 +184,6 @@ class ChangeStream(EventStream):
 
     def ended(self) -> None:
         """Leave the others."""
-        if self._is_behind:
-            self.numbers.behind -= 1
         self._whole = None
         self._resource.remove(self)
 
@@ -212,9 +207,8 @@ class ChangeStream(EventStream):
     def write(self, event: Event, count: int = 1) -> bool:
         """Send an event; see `EventStream.write`."""
         can_write = super().write(event, count)
-        if not can_write and not self.end_reason and not self._is_behind:
-            self._is_behind = True
-            self.numbers.behind += 1
+        if not can_write:
+            self.set_behind(is_behind=True)
         return can_write
 
     def _begin_from_state(self) -> bool:

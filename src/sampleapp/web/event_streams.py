@@ -50,6 +50,7 @@ class EventStream(OpenStream):
     __slots__ = (
         "_ends_s",
         "_has_started",
+        "_is_behind",
         "_quiet_since_s",
         "_sink",
         "_wanted_end",
@@ -68,7 +69,7 @@ class EventStream(OpenStream):
         self._sink: Sink | None = None
         self.can_write = False
         """True if an event may be written: the stream has begun, it has not ended, and its client reads."""
-        self._has_started = False
+        self._has_started = self._is_behind = False
         self._wanted_end = ""
         self.end_reason = ""
         """The reason for the end of the stream, when `ended` is called: of `finish`, or of the server."""
@@ -129,6 +130,13 @@ class EventStream(OpenStream):
         """Bytes that were written, and that the operating system has not taken yet."""
         return 0 if self._sink is None else self._sink.unsent
 
+    def set_behind(self, *, is_behind: bool) -> None:
+        """Count an open stream among those that are behind, or not any more. Its end does the latter."""
+        is_behind = is_behind and self.is_open
+        if is_behind != self._is_behind:
+            self._is_behind = is_behind
+            self.numbers.behind += 1 if is_behind else -1
+
     def finish(self, reason: str) -> None:
         """
         End the stream as soon as an event is complete. `ended` is called before or after this returns.
@@ -176,6 +184,7 @@ class EventStream(OpenStream):
         self.end_reason = reason
         self._sink = None
         self.can_write = False
+        self.set_behind(is_behind=False)
         try:
             self.close(reason)
         finally:

@@ -156,7 +156,6 @@ class RecordStream(EventStream):
         "_budget",
         "_epoch",
         "_feed",
-        "_is_behind",
         "_is_reading",
         "_key",
         "_needed_bytes",
@@ -197,7 +196,6 @@ class RecordStream(EventStream):
         """That of the feed when the place was last read from."""
         self._waiting: Deferred[Any] | None = None
         self._is_reading = False
-        self._is_behind = False
         self._page_bytes = 2 * _LEAST_PAGE_BYTES
         self._budget: Final[Budget | None] = request.share
         self._needed_bytes = 0
@@ -240,7 +238,7 @@ class RecordStream(EventStream):
     def started(self) -> None:
         """Send the first position, and the events that were read for it already."""
         begins_with, self._begins_with = self._begins_with, b""
-        self._set_behind(is_behind=True)
+        self.set_behind(is_behind=True)
         if self.write(Event(begins_with), 1 + self._begins_with_count):
             self._read_on()
 
@@ -262,7 +260,6 @@ class RecordStream(EventStream):
             self._feed.leave(self)
         if self._waiting is not None:
             self._waiting.cancel()
-        self._set_behind(is_behind=False)
 
     # `sampleapp.feeds.Listener`
 
@@ -303,7 +300,7 @@ class RecordStream(EventStream):
             position = EARLIEST
             self.finish("position")
         place = self._at = Place(self._topic, position, self._partitions)
-        self._set_behind(is_behind=True)
+        self.set_behind(is_behind=True)
         return place
 
     def _read_on(self) -> None:
@@ -362,7 +359,7 @@ class RecordStream(EventStream):
         if found is Joining.JOINED:
             view = View(place.offsets, selection)
             self._at = None
-            self._set_behind(is_behind=False)
+            self.set_behind(is_behind=False)
             if missed and not self.write(Event(_events(view, missed, self.position)), len(missed)):
                 self._leave()
                 feed.leave(self)
@@ -501,12 +498,6 @@ class RecordStream(EventStream):
     def _selection(self, place: Place, topic_id: str) -> Selection:
         partitions = None if place.partitions is None else frozenset(place.partitions)
         return Selection(topic_id, partitions, place.skipped, self._key)
-
-    def _set_behind(self, *, is_behind: bool) -> None:
-        is_behind = is_behind and self.is_open
-        if is_behind != self._is_behind:
-            self._is_behind = is_behind
-            self.numbers.behind += 1 if is_behind else -1
 
     async def _pause(self, delay_s: float) -> None:
         timer: IDelayedCall
