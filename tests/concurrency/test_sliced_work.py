@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -231,3 +233,22 @@ def test_one_member_may_be_visited_again():
     rounds.visit_again("a")
     clock.pump([0] * 5)
     assert visited == ["a"]
+
+
+def test_members_that_have_all_gone_during_a_round_are_not_kept():
+    class Member:
+        """Something that can be referred to weakly."""
+
+    clock = ClockInTurns()
+    rounds = Rounds(clock, lambda _: None, fault="A fault.", on_fault=print)
+    members = [Member() for _ in range(500)]
+    for member in members:
+        rounds.add(member)
+    rounds.begin()
+    clock.take()
+    kept = WeakSet(members)
+    while members:
+        rounds.discard(members.pop())
+    del member
+    assert not kept
+    assert clock.getDelayedCalls() == []

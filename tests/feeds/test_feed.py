@@ -7,8 +7,10 @@ from twisted.internet.task import Clock
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.feeds.feed import Feed
 from sampleapp.feeds.views import Audience, Selection
+from sampleapp.model import ConsumerRecord
 from tests.feeds.test_views import Stream
 from tests.support.brokers import record
+from tests.support.clocks import ClockInTurns
 from tests.support.logs import logged_lines
 
 
@@ -87,3 +89,67 @@ def test_after_a_fault_each_listener_is_told_at_once_to_read_by_itself(no_failur
     assert lines == ["Passing on the records of t failed"]
     assert no_failure_is_lost.pop().check(ZeroDivisionError)
     assert [stream.ends for stream in streams] == [[False]] * 3
+
+
+class RoomyStream(Stream):
+    """A listener that takes everything."""
+
+    def has_room(self, _):
+        return True
+
+
+def take_turns(clock):
+    for _ in range(100):
+        clock.advance(1)
+
+
+def feed_of(audience, clock):
+    broker = MemoryBroker(clock=clock)
+    broker.start()
+    broker.publish(record("t", b"first"))
+    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    take_turns(clock)
+    return broker, feed
+
+
+def test_a_heartbeat_is_never_ahead_of_the_events_that_a_listener_has_not_got():
+    clock = ClockInTurns()
+    broker, feed = feed_of(Audience(make_event=bytes), clock)
+    streams = [Stream() for _ in range(1000)]
+    for stream in streams:
+        feed.join(stream, {0: 1}, Selection("id"))
+    broker.publish(record("t", b"second"))
+    clock.take()
+    assert streams[0].events != []
+    assert streams[-1].events == []
+    assert feed.heartbeat(streams[-1]) is None
+    assert streams[-1].position == b"id~1"
+    take_turns(clock)
+    assert feed.heartbeat(streams[-1]) == b"id: id~2\n\n"
+    assert len(streams[-1].events) == 1
+
+
+def large(first, count):
+    return [
+        ConsumerRecord(topic="t", partition=0, offset=offset, timestamp_ms=0, key=None, value=bytes(7000))
+        for offset in range(first, first + count)
+    ]
+
+
+def test_records_from_before_a_reset_do_not_count_as_waiting():
+    _, feed = feed_of(Audience(make_event=bytes), Clock())
+    feed.records_received(large(1, 1100))
+    feed.reset()
+    feed.records_received(large(1, 300))
+    assert feed.overruns == 0
+
+
+def test_records_that_are_taken_few_at_a_time_do_not_let_more_of_them_wait():
+    clock = Clock()
+    _, feed = feed_of(Audience(make_event=bytes), clock)
+    for number in range(200):
+        feed.join(RoomyStream(), {0: 1}, Selection("id", skipped=frozenset([number + 1])))
+    feed.records_received(large(1, 60))
+    take_turns(clock)
+    feed.records_received(large(61, 1180))
+    assert feed.overruns == 1

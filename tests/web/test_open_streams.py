@@ -315,3 +315,13 @@ def require_right_places(streams, requests, changes):
         assert streams.numbers[kind].open == places[kind.value, "one"] + places[kind.value, "two"]
     for _, _, stream in still_open:
         stream.close("client")
+
+
+def test_a_stream_that_takes_its_time_to_end_is_told_once_that_its_right_is_lost():
+    service = service_with(opener := Opener())
+    get(service, "/records/t.1", "one")
+    opener.open[0].close = lambda _: None
+    service.use_callers(caller("one"))
+    for _ in range(5):
+        service.clock.advance(1)
+    assert len(opener.errors) == 1

@@ -826,3 +826,9 @@ def test_the_memory_broker_is_read_and_waited_for():
     service.run(1, until=lambda: asked.is_answered)
     assert [each["content"] for each in asked.page.records] == ["1"]
     assert json.loads(service.page("?from=x~1").body)["status"] == 410
+
+
+def test_a_caller_reads_pages_also_where_its_part_is_smaller_than_a_whole_one():
+    service = PageService(callers=TWO, max_body_memory=1 << 20)
+    service.broker.publish(0, b"v")
+    assert service.page(headers=[by("one")]).status == 200

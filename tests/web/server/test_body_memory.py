@@ -23,6 +23,9 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
+from sampleapp.web.request_errors import BodyMemoryOfCallerFull
+from sampleapp.web.server import BodyMemory
+from sampleapp.web.server.body_memory import Share
 from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked
@@ -226,6 +229,45 @@ def test_a_verified_hook_for_which_its_caller_has_no_room_is_told_so():
     assert_problem(answer, 429)
     assert service.broker.records == []
     assert reserved(service) == LIMIT // 2
+
+
+def test_what_is_kept_for_small_requests_is_not_for_hooks_that_are_not_verified():
+    service = service_with_a_hook()
+    service.site.body_memory.add("", LIMIT * 7 // 8)
+    assert_refused(hook(service, bytes(KIB), KIB - 1, secret=b"wrong"))
+    small = begin(service, 60 * KIB, by("one"))
+    assert small.sent == b""
+
+
+def test_the_streams_of_one_caller_leave_half_of_their_memory_to_those_of_others():
+    memory = BodyMemory(1000)
+    memory.add("one", 200)
+    assert [memory.has_room("one", size) for size in (50, 51)] == [True, False]
+    assert memory.has_room("two", 51)
+    memory.add("two", 250)
+    assert [memory.has_room("three", size) for size in (50, 51)] == [True, False]
+
+
+def test_bytes_of_a_stream_that_are_there_already_count_for_its_caller():
+    memory = BodyMemory(1000)
+    share = Share(memory)
+    share.owner = "one"
+    held = share.hold(480)
+    with pytest.raises(BodyMemoryOfCallerFull):
+        share.resize(21)
+    held.release()
+    share.resize(21)
+    assert memory.reserved == 21
+
+
+def test_callers_without_memory_are_not_remembered():
+    memory = BodyMemory(1000)
+    for number in range(100):
+        share = Share(memory)
+        share.owner = f"caller {number}"
+        share.resize(100)
+        share.release()
+    assert not memory._of_owners  # noqa: SLF001 -- it shows nowhere else
 
 
 def test_a_body_that_does_not_fit_is_refused_before_it_comes_and_before_100_continue():

@@ -533,6 +533,21 @@ def test_a_connection_that_another_one_has_answered_is_read_on():
     assert first.transport.producerState == "producing"
 
 
+def test_a_connection_that_another_one_has_answered_ends_if_its_client_has_finished():
+    service = InMemoryService(broker=AnswersTheFirst())
+    first, second = service.connect(), service.connect()
+    message = request_bytes(
+        "POST", "/messages", [(b"Content-Type", b"application/json")], b'{"topic":"t","content":"c"}'
+    )
+    first.send(message)
+    first.channel.readConnectionLost()
+    second.send(message)
+    service.clock.advance(0)
+    first.settle()
+    assert first.sent.startswith(b"HTTP/1.1 200 ")
+    assert first.is_lost
+
+
 def test_a_client_that_closes_its_side_after_a_slow_upload_is_not_cut():
     service = InMemoryService(broker=ManualBroker())
     connection = service.connect()

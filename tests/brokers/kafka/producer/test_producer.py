@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
+from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.protocol import ProduceRequest
 from sampleapp.errors import (
     BrokerUnavailable,
     OutcomeUnknown,
@@ -21,7 +25,7 @@ from tests.brokers.kafka.producer.world import (
     publish_one_by_one,
     warm,
 )
-from tests.support.kafka_simulator import Fate, reason
+from tests.support.kafka_simulator import Fate, SimulatedClient, reason
 
 # Some in a row, so that there are records whose time is over in each state.
 FATES = st.lists(
@@ -238,3 +242,28 @@ def test_a_batch_that_was_split_makes_later_ones_small_until_the_next_refresh_on
     world.advance(0.5)
     assert world.producer.requests == requests + 1
     assert all(isinstance(answer, RecordMetadata) for answer in world.settled())
+
+
+class SlowToFail(SimulatedClient):
+    """A client whose first Produce requests fail late, without anything sent."""
+
+    left = 0
+
+    def request(self, node_id, request, *, timeout_s):
+        if not isinstance(request, ProduceRequest) or not self.left:
+            return super().request(node_id, request, timeout_s=timeout_s)
+        self.left -= 1
+        failed = RequestFailed(reason(), sent=False)
+        return deferLater(self.cluster.clock, TIMEOUT_S + 0.5, lambda: Failure(failed))
+
+
+def test_records_whose_callers_were_told_at_their_deadline_leave_when_nothing_of_them_was_sent():
+    world = warm(partitions=1, client=SlowToFail)
+    world.client.left = 1
+    late = world.publish(b"late")
+    world.advance(TIMEOUT_S + 0.2)
+    assert type(late[0].value) is PublishTimedOut
+    world.advance(1)
+    assert world.producer.buffered_bytes == 0
+    publish_now(world, b"next")
+    assert world.values() == [[b"first", b"next"]]
