@@ -18,6 +18,7 @@ from sampleapp.web.readings_resource import readings_resource
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.readings import apply_next
 from tests.web.http import JSON, MESSAGE, assert_problem
+from tests.web.server.test_connections import NarrowTransport
 
 AT_ONCE = 4
 COUNT = 40
@@ -316,3 +317,61 @@ def test_json_of_version_2_names_all_of_them_after_many_turns():
     service.turns_until(asked)
     items = json.loads(answer_to(asked).body)
     assert items == [{"id": f"sensor-{n}", "value": 7.0} for n in range(COUNT)]
+
+
+def slow_readers(service, numbers):
+    """Connections that each begin to read a version of its own, with another number in all readings."""
+    connections = []
+    for number in numbers:
+        for n in range(COUNT):
+            service.read(b"sensor-%d" % n + b"x" * 1000, b"%d" % number)
+        connections.append(service.connect(NarrowTransport))
+        connections[-1].send(request_bytes("GET", "/", ACCEPTS[2]))
+    return connections
+
+
+@pytest.fixture
+def large():
+    """A service with 40 KB of readings, in blocks."""
+    service = InMemoryService(max_body_memory=1 << 20)
+    service.readings = Readings(block_readings=2)
+    return service
+
+
+def test_a_version_that_clients_read_slowly_counts_once_it_is_replaced(large):
+    memory = large.site.body_memory
+    connections = slow_readers(large, range(1))
+    assert memory.reserved == 0
+    connections += slow_readers(large, range(1, 5))
+    # The last one is current.
+    assert 4 * COUNT * 1000 < memory.reserved < 4 * COUNT * 1200
+    for connection in connections:
+        while connection.transport.is_full:
+            connection.transport.let_client_read()
+        large.clock.advance(0.1)
+    assert memory.reserved == 0
+
+
+def test_clients_that_read_replaced_versions_are_cut_when_these_take_half_of_the_memory(large):
+    memory = large.site.body_memory
+    connections = slow_readers(large, range(20))
+    assert memory.reserved > memory.limit // 2
+    large.clock.advance(2)
+    large.clock.advance(2)
+    assert 0 < memory.reserved <= memory.limit // 2
+    assert large.site.refusals["max-body-memory"] == sum(each.transport.aborted for each in connections)
+    assert large.request("GET", "/").status == 200
+    # The current version is not what takes the memory.
+    assert not connections[-1].transport.aborted
+    for each in connections:
+        each.lose()
+    assert memory.reserved == 0
+
+
+def test_no_version_is_made_while_replaced_ones_take_all_memory(large):
+    connections = slow_readers(large, range(60))
+    assert large.site.body_memory.reserved < large.site.body_memory.limit + COUNT * 1200
+    assert connections[-1].sent.startswith(b"HTTP/1.1 503")
+    for _ in range(3):
+        large.clock.advance(2)
+    assert large.request("GET", "/", ACCEPTS[2]).status == 200

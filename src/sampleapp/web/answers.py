@@ -6,6 +6,7 @@ An answer is complete: the code that writes it decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -24,6 +25,7 @@ __all__ = [
     "Batch",
     "Event",
     "Headers",
+    "SharedBody",
     "Sink",
     "Source",
     "TopicTotal",
@@ -89,8 +91,12 @@ class Budget(Protocol):
     def has_room(self, size: int) -> bool:
         """Return whether there is room for ``size`` more bytes."""
 
-    def hold(self, size: int) -> Budget:
-        """Count bytes that are there, until `release` is called on what this returns."""
+    def hold(self, size: int, *, owner: str | None = None) -> Budget:
+        """
+        Count bytes that are there, until `release` is called on what this returns.
+
+        :param owner: the caller that they belong to; this one by default, and empty for none.
+        """
 
     def release(self) -> None:
         """Return everything to the budget."""
@@ -146,6 +152,27 @@ class Event:
     def __len__(self) -> int:
         """Return the length of `data`, in bytes."""
         return len(self.chunk) - self._start - 2
+
+
+class SharedBody(tuple[bytes, ...]):  # noqa: SLOT001 -- a tuple can have no others
+    """A body in pieces that many clients are sent, until a newer one takes its place."""
+
+    _held: Budget | None = None
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if a newer one has taken its place: it is there only for clients that read it slowly."""
+        return self._held is not None
+
+    def replace(self, newer: Iterable[bytes], budget: Budget) -> None:
+        """Count the pieces that a newer body does not have, as long as a client reads this one."""
+        current = set(map(id, newer))
+        self._held = budget.hold(sum([len(each) for each in self if id(each) not in current]), owner="")
+
+    def __del__(self) -> None:
+        """Return its memory to the budget."""
+        if self._held is not None:
+            self._held.release()
 
 
 class Sink(Protocol):

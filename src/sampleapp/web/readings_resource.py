@@ -12,10 +12,10 @@ from twisted.web.resource import Resource
 
 from sampleapp.model import Version
 from sampleapp.readings import Representation
-from sampleapp.web.answers import Answer
+from sampleapp.web.answers import Answer, SharedBody
 from sampleapp.web.negotiation import choose_version
 from sampleapp.web.preconditions import none_match_fails
-from sampleapp.web.server import Request
+from sampleapp.web.server import Request, Share
 from sampleapp.web.twisted_web import render_resource
 
 __all__ = ["AcceptDispatch", "GetRepresentation", "RepresentationResource", "readings_resource"]
@@ -71,6 +71,7 @@ class RepresentationResource(Resource):
         self._version = version
         self._get_representation = get_representation
         self._represented: Representation | None = None
+        self._body: bytes | SharedBody = b""
 
     def render(self, request: IRequest) -> int:
         """Answer inside a site of twisted.web."""
@@ -85,18 +86,24 @@ class RepresentationResource(Resource):
         :param representation: for the answer; the current one by default.
         :return: a Deferred if it must be encoded first; it fails with the error named here.
         :raise ReadingsNotReady: the collection is not complete yet.
+        :raise BodyMemoryFull: clients that read slowly hold too much of earlier ones.
         """
         if representation is None:
             representation = self._get_representation(self._version)
         if representation is not self._represented:
             if isinstance(representation, Deferred):
                 return representation.addCallback(lambda made: self.answer(request, made))
-            self._make_answers(representation)
+            self._make_answers(representation, request.share)
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)
         return self._not_modified if is_fresh else self._whole
 
-    def _make_answers(self, representation: Representation) -> None:
+    def _make_answers(self, representation: Representation, share: Share | None) -> None:
+        if share is not None:
+            # Also what clients hold that read earlier ones slowly.
+            share.require_room(0)
+            if isinstance(self._body, SharedBody):
+                self._body.replace(representation.pieces, share)
         self._represented = representation
         self._etag = representation.etag.encode("ascii")
         validators = (
@@ -108,5 +115,5 @@ class RepresentationResource(Resource):
         content_type = representation.media_type.encode("ascii")
         pieces = representation.pieces
         # A single piece is sent in one write, which is cheaper.
-        body = pieces[0] if len(pieces) == 1 else pieces
-        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)
+        self._body = pieces[0] if len(pieces) == 1 else SharedBody(pieces)
+        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), self._body)

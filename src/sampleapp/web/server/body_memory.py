@@ -184,14 +184,15 @@ class Share:
         """Return whether a stream may have more, in bytes; see `BodyMemory.has_room`."""
         return self._memory.has_room(self.owner, size)
 
-    def hold(self, size: int) -> Share:
+    def hold(self, size: int, *, owner: str | None = None) -> Share:
         """
         Count bytes that are there already, also beyond the limit.
 
-        :return: a share of the same owner, which has only these.
+        :param owner: the same by default; empty for none.
+        :return: a share that has only these.
         """
         held = Share(self._memory)
-        held.owner = self.owner
+        held.owner = self.owner if owner is None else owner
         held.count(size)
         return held
 

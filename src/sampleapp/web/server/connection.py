@@ -609,6 +609,10 @@ class HTTPConnection(TwistedProtocol):
         if (self._reader.buffer or self._client_has_finished) and self._state in (WAITING, STREAMING):
             # While nothing is read from a connection, and after its end, the reactor does not watch it.
             self._check_client(now_s)
+        if self._state is ANSWERING and self._writer.writes_replaced and not self._share.has_room(0):
+            server.count_refusal("max-body-memory")
+            self.abort("max-body-memory")
+            return
         missed = self._deadlines.check(self._state, now_s, is_draining=server.is_draining)
         if missed is None:
             return

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.tcp import Server as TCPTransport
 from zope.interface import implementer
 
-from sampleapp.web.answers import Answer
+from sampleapp.web.answers import Answer, SharedBody
 from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
 
 __all__ = ["LARGEST_PIECE", "AnswerWriter", "is_plain_socket"]
@@ -44,6 +44,7 @@ class AnswerWriter:
     """Writes the answers of one connection to its transport."""
 
     __slots__ = (
+        "_body",
         "_has_unsent",
         "_is_full",
         "_on_written",
@@ -65,6 +66,7 @@ class AnswerWriter:
         self._starts = _STARTS_WITH_HSTS if has_hsts else _STARTS
         self._on_written = on_written
         self._pieces: Iterator[bytes] | None = None
+        self._body: bytes | tuple[bytes, ...] = b""
         self._pieces_handed = 0
         self._is_full = False
         # Set while the transport may have bytes to write that an answer sent at once would overtake.
@@ -95,6 +97,7 @@ class AnswerWriter:
         body = answer.body
         if not is_head:
             if type(body) is not bytes or len(body) >= LARGEST_PIECE:
+                self._body = body
                 return self._write_pieces(_pieces(data, answer.pieces))
             data += body
         if not self.is_plain:
@@ -113,6 +116,11 @@ class AnswerWriter:
     def direct_send(self) -> Callable[[bytes], int] | None:
         """Send bytes on the socket at once; ``None`` with TLS, or while earlier bytes are unsent."""
         return None if self._has_unsent else self.socket_send
+
+    @property
+    def writes_replaced(self) -> bool:
+        """True while it writes a body that is there only for clients that read it slowly."""
+        return self._pieces is not None and isinstance(self._body, SharedBody) and self._body.is_replaced
 
     @property
     def is_full(self) -> bool:
@@ -177,6 +185,7 @@ class AnswerWriter:
     def end(self) -> None:
         """Drop the rest of the answer, and the connection, which refers to this writer: it is lost."""
         self._pieces = None
+        self._body = b""
         self._on_written = _do_nothing
 
     def is_unread(self, threshold: int = 0) -> bool:
@@ -228,6 +237,7 @@ class AnswerWriter:
                     pieces = chain((piece[sent:],), pieces)
                     break
             else:
+                self._body = b""
                 return True
         self._pieces = pieces
         return False
@@ -244,6 +254,7 @@ class AnswerWriter:
             if self.is_plain or self._is_full:
                 return False
         self._pieces = None
+        self._body = b""
         self._pieces_handed = 0
         self._has_unsent = False
         if self.is_plain:
