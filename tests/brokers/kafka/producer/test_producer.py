@@ -9,7 +9,9 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
-from sampleapp.brokers.kafka.protocol import ProduceRequest
+from sampleapp.brokers.kafka.error_code import ErrorCode
+from sampleapp.brokers.kafka.producer import partition_queue
+from sampleapp.brokers.kafka.protocol import ProduceAnswer, Produced, ProduceRequest
 from sampleapp.errors import (
     BrokerUnavailable,
     OutcomeUnknown,
@@ -267,3 +269,69 @@ def test_records_whose_callers_were_told_at_their_deadline_leave_when_nothing_of
     assert world.producer.buffered_bytes == 0
     publish_now(world, b"next")
     assert world.values() == [[b"first", b"next"]]
+
+
+class Refusing(SimulatedClient):
+    """A client whose next Produce requests store nothing, and are answered so after a while."""
+
+    refusals = ()
+
+    def request(self, node_id, request, *, timeout_s):
+        if not isinstance(request, ProduceRequest) or not self.refusals:
+            return super().request(node_id, request, timeout_s=timeout_s)
+        (delay_s, fields), *self.refusals = self.refusals
+        parts = [Produced(topic, n, offset=-1, **fields) for topic, some in request.topics for n, _ in some]
+        return deferLater(self.cluster.clock, delay_s, lambda: ProduceAnswer(parts))
+
+
+def test_records_that_the_broker_names_are_refused_with_its_words_and_the_others_are_stored_at_once():
+    world = warm(partitions=1, client=Refusing)
+    named = ((2, "the third"), (0, "the first"))
+    world.client.refusals = [(0.01, {"error": ErrorCode.INVALID_RECORD, "record_errors": named})]
+    outcomes = world.publish_many([b"0", b"1", b"2", b"3"])
+    world.advance(0.5)
+    assert "the first" in str(outcomes[0][0])
+    assert "the third" in str(outcomes[2][0])
+    assert [outcomes[1][0].offset, outcomes[3][0].offset] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"error": ErrorCode.INVALID_RECORD, "record_errors": ((1, "the second"),)},
+        {"error": ErrorCode.MESSAGE_TOO_LARGE},
+    ],
+    ids=["named", "split"],
+)
+def test_records_whose_callers_were_told_leave_when_others_of_their_batch_go_back(fields):
+    world = warm(partitions=1, client=Refusing)
+    world.decide(lambda: Fate.NOT_LEADER)
+    early = world.publish(b"early")
+    world.advance(TIMEOUT_S - 0.8)
+    world.publish(b"second")
+    last = world.publish(b"last")
+    world.client.refusals = [(1.0, fields)]
+    world.decide(lambda: Fate.ANSWERED)
+    world.advance(TIMEOUT_S)
+    assert world.client.refusals == []
+    assert type(early[0].value) is PublishTimedOut
+    assert isinstance(last[0], RecordMetadata)
+    assert b"early" not in world.values()[0]
+    assert world.producer.buffered_bytes == 0
+
+
+def test_records_behind_a_batch_that_cannot_be_encoded_are_sent(monkeypatch, no_failure_is_lost):
+    world = warm(partitions=1)
+    encode, faults = partition_queue.encode_batch, [MemoryError()]
+
+    def fail_once(*args, **kwargs):
+        if faults:
+            raise faults.pop()
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(partition_queue, "encode_batch", fail_once)
+    first, second = world.publish_many([b"x" * 100_000] * 2)
+    world.advance(0.5)
+    assert type(first[0]) is BrokerUnavailable
+    assert second[0].offset == 1
+    assert no_failure_is_lost.pop().check(MemoryError)
