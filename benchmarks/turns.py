@@ -259,6 +259,15 @@ def forms() -> dict[str, Callable[[], bytes]]:
                 *OPEN,
             ),
         ),
+        "attribute of escapes": lambda: post(
+            "/topics/t",
+            b"x",
+            (
+                *("ce-id: 1", "ce-source: s", "ce-type: t", "ce-specversion: 1.0"),
+                'ce-a: "' + "\\a" * 7_000 + '"',
+                *OPEN,
+            ),
+        ),
         "attributes of events, wrong": lambda: post(
             "/topics/t", b"x", fields("ce-#_: %ff", 14_000)[:480] + OPEN
         ),
@@ -470,6 +479,22 @@ def forms() -> dict[str, Callable[[], bytes]]:
             "/topics/t", rest(b'{"value":"%b"}' % (b"A" * 1_000_000), 4 * MIB - KIB), BINARY
         ),
         "v2, wrong base64": lambda: post("/topics/t", rest(b'{"value":"A-\\n"}', 320 * KIB), BINARY),
+        "v2, padding": lambda: post(
+            "/topics/t", rest(b'{"value":"%b"}' % (b"=" * 3_900_000), 4 * MIB - KIB), BINARY
+        ),
+        "v2, escaped base64": lambda: post(
+            "/topics/t", rest(b'{"value":"%b"}' % (b"\\/" * 2_000_000), 4 * MIB - KIB), BINARY
+        ),
+        "v2, escapes": lambda: post(
+            "/topics/t", rest(b'{"value": "%b"}' % (b"\\u0041" * 680_000), 4 * MIB - KIB), REST
+        ),
+        "v2, numbers with white space": lambda: post(
+            "/topics/t", b'{"records":[{"value":[%b1 ]}]}' % (b"1," * 2_000_000), REST
+        ),
+        "v2, large numbers with white space": lambda: post(
+            "/topics/t", b'{"records":[{"value":[%b1 ]}]}' % (b"1.2345678901e1," * 249_000), REST
+        ),
+        "v2, long name": lambda: post("/topics/t", b'{"%b":1}' % (b"\xc2\x85" * 2_000_000), REST),
         "v2, partitions": lambda: post("/topics/t", rest(b'{"value":1,"partition":1}', 400 * KIB), REST),
         "groups, deep": lambda: post("/topics/t/groups/g/pull", b"[" * (MIB - KIB)),
         "slack, deep": lambda: post(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.access import Caller, CallersFileError, load_callers, parse_callers, toml_lines
+from sampleapp.access.callers_file import callers_document, callers_in
 from sampleapp.access.patterns import TopicPatterns
 from sampleapp.access.tokens import digest_of, new_token
 from sampleapp.access.toml_lines import TOMLDocument
@@ -485,3 +486,11 @@ def test_a_token_is_known_by_its_hash_only():
     assert token not in repr(callers)
     assert digest_of(token.encode()) in callers.tokens
     assert token != new_token()
+
+
+def test_the_tables_of_a_document_are_freed_one_by_one_once_it_was_used():
+    with callers_document(WHOLE.encode(), name="callers.toml") as document:
+        tables = document.value["callers"]
+        callers = callers_in(document)
+    assert tables == {}
+    assert callers == parse_callers(WHOLE.encode(), name="callers.toml")

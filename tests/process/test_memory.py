@@ -175,11 +175,11 @@ HELD_S = 10
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Other C libraries have other rules.")
 def test_a_large_body_is_apart_from_the_heap_where_it_would_be_copied_to_grow(start):
     service = start()
+    before = resident_in_own_blocks(service)
     for _ in range(3):
         with open_socket(service) as client:
             client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY - 1) + b"x" * (BODY - 1))
             assert status_on(client) == 422
-    before = resident_in_own_blocks(service)
     with open_socket(service) as client:
         client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % BODY + b"x" * (12 * MIB))
         wait_until(

@@ -145,6 +145,8 @@ def callers_document(data: bytes, *, name: str) -> Iterator[TOMLDocument]:
     except Mistake as mistake:
         line = document.line_of(mistake.path)
         raise CallersFileError(f"--callers: {name}, line {line}: {mistake}") from mistake
+    finally:
+        document.free()
 
 
 def callers_in(document: TOMLDocument) -> Callers:

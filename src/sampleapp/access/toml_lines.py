@@ -14,6 +14,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 if sys.version_info >= (3, 11):
@@ -57,8 +58,7 @@ class TOMLDocument:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise TOMLMistake(data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from error
-        # Without its LF, a line must not keep its CR, which is not allowed at the end of a document.
-        self._lines = text.replace("\r\n", "\n").split("\n")
+        self._text = text
         try:
             self.value: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -66,6 +66,17 @@ class TOMLDocument:
         except (ValueError, RecursionError) as error:
             # Not an error of the parser itself: a number with thousands of digits, a thousand brackets.
             raise TOMLMistake(self._line_beyond_parser(), "has a value that cannot be read") from error
+
+    def free(self) -> None:
+        """Free the values one by one: at once, those of ten thousand callers stop all threads for 15 ms."""
+        for table in self.value.values():
+            while table and isinstance(table, dict):
+                table.popitem()
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        # Without its LF, a line must not keep its CR, which is not allowed at the end of a document.
+        return self._text.replace("\r\n", "\n").split("\n")
 
     def _mistake(self, said: str) -> TOMLMistake:
         place = _PLACE.search(said)

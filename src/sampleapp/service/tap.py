@@ -40,9 +40,8 @@ _log: Final = Logger()
 _SWITCH_INTERVAL_S: Final = 0.0001
 """After how many seconds a waiting thread asks for the interpreter; Python's default is 0.005."""
 
-_M_MMAP_THRESHOLD: Final = -3
-"""The parameter of glibc's ``mallopt`` for the size of blocks that are apart from the heap."""
-_LARGE_BLOCK: Final = 1024 * 1024
+_MALLOC_OPTIONS: Final = {-3: 1024 * 1024, -1: 16 * 1024 * 1024}
+"""For ``mallopt`` of glibc: the size of blocks outside of the heap, and of the free end that it keeps."""
 
 _LAST_LINES_S: Final = 1.0
 """How long writing the last lines of the log may take, in seconds."""
@@ -132,7 +131,8 @@ class TwistdService(Service):
         # By default, glibc puts blocks of up to 32 MiB on the heap, once one of that size was freed. To grow
         # there, a body is copied, which took 8 ms of a turn for 16 MiB. Other C libraries lack the function.
         with suppress(AttributeError):
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+            for option, value in _MALLOC_OPTIONS.items():
+                ctypes.CDLL(None).mallopt(option, value)
         # With each system call, the reactor's thread releases the interpreter for a moment, too short for
         # another thread to wake, and so restarts its waiting time. With the default interval, SQLite's thread
         # waited for 0.1 s in the middle of a commit while a large body arrived.
