@@ -31,7 +31,7 @@ class Service:
     def __init__(self, broker, clock=None):
         self.broker, self.clock = broker, Clock() if clock is None else clock
         front_door = FrontDoor(broker=broker, get_representation=None, clock=self.clock)
-        self.agent = treq.testing.RequestTraversalAgent(front_door.resource())
+        self.agent = treq.testing.RequestTraversalAgent(front_door.app.resource())
         self.client = Client(base_url="http://service.example", reactor=self.clock, agent=self.agent)
 
     def result_of(self, deferred):

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.web import HTTPServer, answer_to_failure
+from sampleapp.web import HTTPServer, MetricsApp, RouteTable, answer_to_failure
 from sampleapp.web.problems import problem_answer
 from tests.support.in_memory import InMemoryService, PromptBroker
 
@@ -26,7 +26,7 @@ class MeasuredService(InMemoryService):
         self.counts = RequestCounts(seconds=self.clock.seconds)
         self.page = MetricsPage(clock=self.clock)
         self.site = HTTPServer(
-            self.front_door.table((MetricsPage.routes, self.page)).dispatch,
+            RouteTable(self.front_door.app, MetricsApp(self.page.answer).app).dispatch,
             refuse=problem_answer,
             answer_to=answer_to_failure,
             reactor=self.clock,

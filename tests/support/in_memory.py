@@ -22,6 +22,7 @@ from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings
 from sampleapp.readings.changes import Changes
 from sampleapp.web import (
+    AdminApp,
     Cors,
     Documentation,
     FrontDoor,
@@ -30,6 +31,7 @@ from sampleapp.web import (
     HTTPServer,
     Limits,
     Probes,
+    RouteTable,
     answer_to_failure,
     problem_answer,
     refusal_in_form,
@@ -232,7 +234,7 @@ class InMemoryService:
         :param callers: a callers file, as text; by default everybody may do everything.
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
         :param recorded: the header fields of requests that become headers of records.
-        :param others: more that is served: routes, each with the instance whose handlers they are.
+        :param others: more applications that are served, each bound to an object.
         """
         self.clock = self.make_clock()
         self.clock.advance(1_700_000_000)
@@ -270,9 +272,8 @@ class InMemoryService:
             **({} if gate is None else {"may_see_reasons": gate.knows}),
         )
         self.documentation = Documentation(run=lambda function: succeed(function()), clock=self.clock)
-        self.table = self.front_door.table(
-            (self.probes.routes, self.probes), (self.documentation.routes, self.documentation), *others
-        )
+        admin = AdminApp(self.probes, self.documentation, access=self.front_door.access)
+        self.table = RouteTable(self.front_door.app, admin.app, *others)
         host_rule = None if allowed_hosts is None else HostRule(allowed_hosts)
         self.documentation.show(
             self.table, is_for_other_sites=bool(allowed_origins), has_host_rule=host_rule is not None

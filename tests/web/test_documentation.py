@@ -15,8 +15,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from sampleapp.access import Right
-from sampleapp.web import Documentation
-from sampleapp.web.documentation import routes
+from sampleapp.web import AdminApp
+from sampleapp.web.documentation import pages
 from sampleapp.web.documentation.files import read_files
 from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
@@ -154,8 +154,8 @@ def test_nothing_else_is_served(service, path):
     assert service.request("GET", path).status == 404
 
 
-def test_the_documentation_needs_no_credentials():
-    assert {route.right for route in Documentation.routes.by_endpoint.values()} == {Right.NONE}
+def test_probes_and_documentation_need_no_credentials():
+    assert {route.right for route in AdminApp.app.routes.values()} == {Right.NONE}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_the_description_links_to_the_manual_if_the_distribution_names_one(monke
     built = Message()
     for url in urls:
         built["Project-URL"] = url
-    monkeypatch.setattr(routes, "metadata", lambda _name: built)
+    monkeypatch.setattr(pages, "metadata", lambda _name: built)
     document = json.loads(InMemoryService().request("GET", "/openapi.json").body)
     assert document.get("externalDocs", {}).get("url") == ("https://example.org/a, b" if urls else None)
 

@@ -405,7 +405,7 @@ def test_the_same_key_in_flight_waits_and_gets_the_answer():
 
 def test_inside_a_site_of_twisted_web_it_is_the_same():
     service = InMemoryService(broker=MemoryBroker(clock=Clock()))
-    site = Site(service.front_door.resource())
+    site = Site(service.front_door.app.resource())
     for replayed in (False, True):
         connection = Connection(site)
         connection.send(request_bytes("POST", "/messages", [*JSON, KEY], MESSAGE))

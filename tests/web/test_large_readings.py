@@ -14,7 +14,7 @@ from sampleapp.concurrency.cooperator import cooperator_on
 from sampleapp.errors import ReadingsNotReady
 from sampleapp.readings import Readings
 from sampleapp.readings.shared_encoding import SharedEncoding
-from sampleapp.web.readings_resource import readings_resource
+from sampleapp.web.readings_resource import AcceptDispatch
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.readings import apply_next
 from tests.web.http import JSON, MESSAGE, assert_problem
@@ -54,9 +54,9 @@ class ServiceInTurns(InMemoryService):
             for version in ACCEPTS
         }
         if way == "klein":
-            self.site = Site(self.front_door.resource(), reactor=self.clock)
+            self.site = Site(self.front_door.app.resource(), reactor=self.clock)
         elif way == "resource":
-            self.site = Site(readings_resource(self._representation), reactor=self.clock)
+            self.site = Site(AcceptDispatch(self._representation), reactor=self.clock)
 
     def _representation(self, version):
         if self.not_ready is not None:

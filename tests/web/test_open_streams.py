@@ -16,7 +16,7 @@ from sampleapp.web.event_streams import EventStream
 from sampleapp.web.gate import TO_CONSUME, Gate
 from sampleapp.web.open_streams import OpenStream, OpenStreams, StreamKind
 from sampleapp.web.request_errors import TooManyStreams
-from sampleapp.web.routing import Routes
+from sampleapp.web.routing import AccessPolicy, App
 from tests.support.callers import by, caller
 from tests.support.clocks import ClockInTurns
 from tests.support.event_streams import RecordingSink
@@ -42,7 +42,8 @@ class Stream(OpenStream):
 class Opener:
     """Routes that open streams and leave them open."""
 
-    routes = Routes()
+    app = App()
+    access = AccessPolicy()
 
     def __init__(self):
         self.service = None
@@ -55,21 +56,21 @@ class Opener:
         self.open.append(Stream(self.errors, self.service.front_door.streams, kind, request, topic))
         return Answer(HTTPStatus.OK)
 
-    @routes.route("/records/<topic>", "GET", topic_use=TO_CONSUME)
+    @app.route("/records/<topic>", methods=["GET"], topic_use=TO_CONSUME)
     def records(self, request, *, topic):
         return self._open(StreamKind.RECORDS, request, topic)
 
-    @routes.route("/pages/<topic>", "GET", topic_use=TO_CONSUME)
+    @app.route("/pages/<topic>", methods=["GET"], topic_use=TO_CONSUME)
     def page(self, request, *, topic):
         return self._open(StreamKind.PAGE, request, topic)
 
-    @routes.route("/changing", "GET")
+    @app.route("/changing", methods=["GET"])
     def changes(self, request):
         return self._open(StreamKind.CHANGES, request)
 
 
 def service_with(opener, callers=ONE, **limits):
-    others = [(Opener.routes, opener)]
+    others = [opener.app]
     service = opener.service = InMemoryService(
         broker=PromptBroker(), callers=callers, others=others, **limits
     )

@@ -25,11 +25,11 @@ from sampleapp.metrics import MetricsPage
 from sampleapp.model import ConsumerRecord, GoneRecords, ReadResult, ReplayedRecord, is_legal_topic
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
-from sampleapp.web import Limits
+from sampleapp.web import AdminApp, Limits, MetricsApp
 from sampleapp.web.descriptions import Description
 from sampleapp.web.openapi import openapi_document
 from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
-from sampleapp.web.routing import Routes
+from sampleapp.web.routing import App
 from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes
 from tests.support.openapi import Described
@@ -54,7 +54,7 @@ class WholeService(InMemoryService):
     """All that is served, with a broker that leaves each answer to the test."""
 
     def __init__(self, broker=None, **limits):
-        others = [(MetricsPage.routes, MetricsPage(clock=Clock()))]
+        others = [MetricsApp(MetricsPage(clock=Clock()).answer).app]
         broker = ManualBroker() if broker is None else broker
         super().__init__(
             broker=broker, others=others, **{"allowed_hosts": [], "secrets": {"h": [b"s"]}, **limits}
@@ -99,8 +99,8 @@ def test_every_route_and_method_of_the_service_is_in_the_document_and_no_other()
     (response,) = connection.responses(["GET"])
     served = {
         (method, re.sub("<(?:[a-z]+:)?(.*?)>", r"{\1}", rule.rule))
-        for routes in server.dispatch.__self__.routes
-        for rule in routes.app.url_map.iter_rules()
+        for app in server.dispatch.__self__.apps
+        for rule in app.url_map.iter_rules()
         for method in rule.methods
     }
     described = Described(json.loads(response.body))
@@ -794,26 +794,28 @@ def test_the_document_is_public_and_has_a_tag(service):
     assert first.headers[b"cache-control"] == b"no-cache"
     again = service.request("GET", "/openapi.json", [(b"If-None-Match", first.headers[b"etag"])])
     assert (again.status, again.body, again.headers[b"etag"]) == (304, b"", first.headers[b"etag"])
-    assert service.documentation.routes.by_endpoint["openapi"].right is Right.NONE
+    assert AdminApp.app.routes["openapi"].right is Right.NONE
 
 
 def test_a_route_without_a_description_is_no_part_of_a_document():
-    routes = Routes()
+    app = App()
 
-    @routes.route("/secret", "GET")
+    @app.route("/secret", methods=["GET"])
     def secret(self, request):
         raise NotImplementedError
 
     with pytest.raises(ValueError, match="/secret has no description"):
-        openapi_document([routes], version="1")
+        openapi_document([app], version="1")
 
 
 def test_a_description_names_the_variables_of_its_path():
-    routes = Routes()
+    app = App()
 
-    @routes.route("/shelves/<shelf>", "GET", description=Description(tag="t", summary="s", successes=()))
+    @app.route(
+        "/shelves/<shelf>", methods=["GET"], description=Description(tag="t", summary="s", successes=())
+    )
     def shelf(self, request, *, shelf):
         raise NotImplementedError
 
     with pytest.raises(ValueError, match="shelf"):
-        openapi_document([routes], version="1")
+        openapi_document([app], version="1")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sampleapp.web import HTTPServer, Probes, RouteTable, answer_to_failure
+from sampleapp.web import AdminApp, HTTPServer, Probes, RouteTable, answer_to_failure
 from sampleapp.web.problems import problem_answer
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, request_bytes
@@ -90,7 +90,7 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
         may_see_reasons=lambda request: request.fields.joined(b"Authorization") is not None,
     )
     site = HTTPServer(
-        RouteTable(Probes.routes, probes).dispatch,
+        RouteTable(AdminApp(probes, service.documentation).app).dispatch,
         refuse=problem_answer,
         answer_to=answer_to_failure,
         reactor=service.clock,

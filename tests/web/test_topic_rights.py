@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ from twisted.web.server import Site
 
 from sampleapp.model import ConsumerRecord, PartitionDescription, ReadResult, TopicDescription
 from sampleapp.web.gate import TO_SEE
-from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.routing import App
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
 
@@ -53,8 +54,8 @@ class AskedBroker(PromptBroker):
 def topic_routes():
     """Return the method and the path of every route of the service that has a topic in its path."""
     found = set()
-    for part in InMemoryService().table.routes:
-        for rule in part.app.url_map.iter_rules():
+    for app in InMemoryService().table.apps:
+        for rule in app.url_map.iter_rules():
             if "topic" in rule.arguments:
                 assert rule.arguments <= {"topic", "partition"}, "give the new variable a value here"
                 found.update((method, rule.rule.replace("<partition>", "0")) for method in rule.methods)
@@ -67,7 +68,7 @@ def answers(method, path, *, topic):
     service = InMemoryService(
         broker=broker, callers=caller("one", f'publish = ["{GRANTED}"]', f'consume = ["{GRANTED}"]')
     )
-    servers = (service.site, Site(service.front_door.resource(), reactor=service.clock))
+    servers = (service.site, Site(service.front_door.app.resource(), reactor=service.clock))
     for server, query, content_type, body in product(servers, QUERIES, CONTENT_TYPES, BODIES):
         headers = [by("one"), *([(b"Content-Type", content_type)] if content_type else [])]
         connection = Connection(server)
@@ -100,9 +101,10 @@ def test_every_route_is_served_for_a_topic_that_the_caller_may_use(method, path)
     assert topics == {GRANTED}
 
 
-@pytest.mark.parametrize("declare", [Routes().route, Routes().planned_route])
-def test_a_route_with_a_topic_cannot_be_declared_without_its_use(declare):
+@pytest.mark.parametrize("has_variants", [False, True])
+def test_a_route_with_a_topic_cannot_be_declared_without_its_use(has_variants):
+    declare = partial(App().route, methods=["GET"], has_variants=has_variants)
     with pytest.raises(ValueError, match="must have the variable <topic> and topic_use"):
-        declare("/things/<topic>", "GET")(Plan)
+        declare("/things/<topic>")
     with pytest.raises(ValueError, match="must have the variable <topic> and topic_use"):
-        declare("/things/<name>", "GET", topic_use=TO_SEE)(Plan)
+        declare("/things/<name>", topic_use=TO_SEE)

@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
-from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
 from sampleapp.web.answers import Answer
-from sampleapp.web.twisted_web import render_resource
+from sampleapp.web.twisted_web import RequestResource
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, PromptBroker, request_bytes
@@ -116,7 +115,7 @@ class BothWays:
             ]
             for version in (1, 2)
         }
-        self.servers = [own.site, Site(other.front_door.resource(), reactor=other.clock)]
+        self.servers = [own.site, Site(other.front_door.app.resource(), reactor=other.clock)]
 
     def send(self, data, method="GET"):
         """Send one request to both, and return its only answer, which is the same."""
@@ -277,25 +276,22 @@ def test_any_request_is_answered_alike(both, request):
 @pytest.mark.parametrize("value", [b"\x01", b"text/\x1bplain", b"a\x7f"])
 def test_a_control_character_in_a_field_is_refused_there_too(value):
     service = InMemoryService(broker=PromptBroker())
-    connection = Connection(Site(service.front_door.resource(), reactor=service.clock))
+    connection = Connection(Site(service.front_door.app.resource(), reactor=service.clock))
     connection.send(request_bytes("POST", "/topics/t", [(b"Content-Type", value)], b"x"))
     (response,) = connection.responses(["POST"])
     assert response.status == 400
     assert service.broker.records == []
 
 
-class StreamResource(Resource):
+class StreamResource(RequestResource):
     """A resource in a site of twisted.web whose answer is sent piece by piece."""
-
-    isLeaf = True
 
     def __init__(self):
         super().__init__()
         self.source = Source()
 
-    def render(self, request):
-        answer = Answer(HTTPStatus.OK, ((b"Content-Type", b"text/event-stream"),), source=self.source)
-        return render_resource(request, lambda _: answer)
+    def answer(self, _request):
+        return Answer(HTTPStatus.OK, ((b"Content-Type", b"text/event-stream"),), source=self.source)
 
 
 @pytest.fixture

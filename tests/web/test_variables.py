@@ -21,7 +21,7 @@ from sampleapp.errors import TopicNotAuthorized, UnknownTopic
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import json_answer
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.routing import Routes, RouteTable
+from sampleapp.web.routing import AccessPolicy, App, RouteTable
 from tests.support.in_memory import Connection, request_bytes
 from tests.web.http import assert_problem, same_answer
 
@@ -32,12 +32,13 @@ def admit_shelf(request, *, shelf):
 
 
 class Shelves:
-    routes = Routes()
+    app = App()
+    access = AccessPolicy()
 
     def __init__(self):
         self.waiting = []
 
-    @routes.route("/shelves/<shelf>", "POST", admit=admit_shelf, takes_query=True)
+    @app.route("/shelves/<shelf>", methods=["POST"], check_head=admit_shelf, takes_query=True)
     def publish(self, request, *, shelf):
         if shelf == "none":
             raise UnknownTopic("No.")
@@ -46,23 +47,23 @@ class Shelves:
             return self.waiting[-1]
         return json_answer(["publish", shelf, request.query.decode(), request.body.decode()])
 
-    @routes.route("/shelves/<shelf>", "DELETE")
+    @app.route("/shelves/<shelf>", methods=["DELETE"])
     def delete(self, request, *, shelf):
         return json_answer(["delete", shelf])
 
-    @routes.route("/shelves/all", "GET")
+    @app.route("/shelves/all", methods=["GET"])
     def all(self, request):
         return json_answer(["all"])
 
-    @routes.route("/shelves/<shelf>/<int:partition>/<int:offset>", "GET")
+    @app.route("/shelves/<shelf>/<int:partition>/<int:offset>", methods=["GET"])
     def record(self, request, *, shelf, partition, offset):
         return json_answer(["record", shelf, partition, offset])
 
-    @routes.route("/files/<path:name>", "GET")
+    @app.route("/files/<path:name>", methods=["GET"])
     def file(self, request, *, name):
         return json_answer(["file", name])
 
-    @routes.route("/~a b%20ä", "GET")
+    @app.route("/~a b%20ä", methods=["GET"])
     def odd(self, request):
         return json_answer(["odd"])
 
@@ -71,10 +72,10 @@ class BothWays:
     def __init__(self):
         clock = Clock()
         self.shelves = [Shelves(), Shelves()]
-        table = RouteTable(Shelves.routes, self.shelves[0])
+        table = RouteTable(self.shelves[0].app)
         self.servers = [
             HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=clock),
-            Site(Shelves.routes.resource(self.shelves[1]), reactor=clock),
+            Site(self.shelves[1].app.resource(), reactor=clock),
         ]
 
     def request(self, method, target, headers=(), body=None):
@@ -209,7 +210,7 @@ def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
 )
 def test_a_resource_may_be_a_part_of_a_site(method, target, status):
     root = Resource()
-    root.putChild(b"part", Shelves.routes.resource(Shelves()))
+    root.putChild(b"part", Shelves().app.resource())
     connection = Connection(Site(root, reactor=Clock()))
     connection.send(request_bytes(method, target))
     (answer,) = connection.responses([method])
@@ -239,13 +240,14 @@ def test_any_path_is_answered_alike(both, method, pieces):
 
 
 class More:
-    routes = Routes()
+    app = App()
+    access = AccessPolicy()
 
-    @routes.route("/more", "GET")
+    @app.route("/more", methods=["GET"])
     def more(self, request):
         return json_answer(["more"])
 
-    @routes.route("/more/<name>", "PUT")
+    @app.route("/more/<name>", methods=["PUT"])
     def put(self, request, *, name):
         return json_answer(["put", name])
 
@@ -265,7 +267,7 @@ class More:
     ],
 )
 def test_a_table_may_have_the_routes_of_several_applications(method, target, status):
-    table = RouteTable(Shelves.routes, Shelves(), (More.routes, More()))
+    table = RouteTable(Shelves().app, More().app)
     connection = Connection(
         HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=Clock())
     )

@@ -10,12 +10,18 @@ from urllib.parse import unquote_to_bytes
 from sampleapp.errors import Fault, InvalidParameters
 
 __all__ = [
+    "GET_PUBLISHES_NOTHING",
     "decoded_parameters",
     "read_key",
     "require_no_message",
     "require_no_parameters",
     "unknown_parameters",
 ]
+
+GET_PUBLISHES_NOTHING: Final = (
+    "GET publishes nothing; to publish, send a POST: the value to /topics/TOPIC?key=KEY, or a message to "
+    "/messages"
+)
 
 _KEY: Final = b"key"
 _OF_MESSAGES: Final = {b"topic", _KEY, b"key_base64", b"content", b"content_base64", b"value"}

@@ -11,13 +11,10 @@ from prometheus_client import CollectorRegistry, GCCollector, Metric, ProcessCol
 from prometheus_client.exposition import generate_latest as text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.registry import Collector
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from sampleapp.access import Right
-from sampleapp.web import Answer, Request, Routes
-from sampleapp.web.descriptions import CACHE_CONTROL, VARY, Content, Description, Success
+from sampleapp.web import Answer
 from sampleapp.web.negotiation import is_preferred
 
 __all__ = ["OPENMETRICS", "TEXT", "MetricsPage"]
@@ -29,24 +26,6 @@ OPENMETRICS: Final = b"application/openmetrics-text; version=1.0.0; charset=utf-
 
 _OPENMETRICS_TYPE: Final = b"application/openmetrics-text"
 _TEXT_RANGES: Final = (b"text/plain", b"text/*", b"*/*")
-
-_METRICS: Final = Description(
-    tag="Operations",
-    summary="Metrics for Prometheus",
-    text="Counters begin at 0 when the service starts. In OpenMetrics if `Accept` names it, otherwise "
-    "in the text format of Prometheus.",
-    successes=(
-        Success(
-            meaning="All metrics, with their current values.",
-            contents=(
-                Content(media_type="text/plain", kind={"type": "string"}),
-                Content(media_type="application/openmetrics-text", kind={"type": "string"}),
-            ),
-            fields=(CACHE_CONTROL, VARY),
-        ),
-    ),
-)
-
 
 _SLICE_S: Final = 0.001
 """The page yields to the reactor after this time. A metric with 100 values takes about as long again."""
@@ -63,9 +42,7 @@ _OPENMETRICS_FORMAT: Final = _Format(OPENMETRICS, openmetrics, b"# EOF\n")
 
 
 class MetricsPage:
-    """The route that a Prometheus server scrapes."""
-
-    routes = Routes()
+    """The page that a Prometheus server scrapes."""
 
     def __init__(self, *, clock: IReactorTime) -> None:
         """:param clock: schedules the next slice of a page that takes long to write."""
@@ -79,21 +56,16 @@ class MetricsPage:
         """Add the metrics of a collector to those of the process."""
         self._registry.register(collector)
 
-    @routes.route("/metrics", "GET", "HEAD", takes_query=True, right=Right.METRICS, description=_METRICS)
-    def metrics(self, request: Request) -> Deferred[Answer]:
-        """Answer in the text format of Prometheus, or in OpenMetrics if ``Accept`` prefers it."""
-        return self.answer(request.fields.joined(b"Accept"))
-
-    def answer(self, accept: bytes | None) -> Deferred[Answer]:
+    async def answer(self, accept: bytes | None) -> Answer:
         """
         Write all metrics, in several turns of the reactor if they are many.
+
+        In the text format of Prometheus, or in OpenMetrics if ``Accept`` prefers it.
 
         :param accept: the value of ``Accept``; ``None`` if the request has none.
         """
         is_openmetrics = is_preferred(_OPENMETRICS_TYPE, to=_TEXT_RANGES, accept=accept)
-        return Deferred.fromCoroutine(self._answer(_OPENMETRICS_FORMAT if is_openmetrics else _TEXT_FORMAT))
-
-    async def _answer(self, form: _Format) -> Answer:
+        form = _OPENMETRICS_FORMAT if is_openmetrics else _TEXT_FORMAT
         began_s = self._clock.seconds()
         # All values are of one moment. Writing them takes several times as long.
         families = list(self._registry.collect())

@@ -212,7 +212,7 @@ class SampleApp(Service):
         for listener in self._listeners:
             await listener.stop()
         if self._front_door is not None:
-            self._front_door.record_reading.end_waits()
+            self._front_door.end_waits()
         await self._wait(
             self._server.drain(streams_within_s=timeout_s / 2), timeout_s=timeout_s - last_records_s
         )

@@ -26,6 +26,7 @@ from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import (
+    AdminApp,
     Answer,
     Cors,
     Descriptors,
@@ -35,6 +36,7 @@ from sampleapp.web import (
     Gate,
     HostRule,
     HTTPServer,
+    MetricsApp,
     OnAnswer,
     Probes,
     RouteTable,
@@ -234,8 +236,9 @@ def _server(
 ) -> HTTPServer:
     """Create the server for clients, with the metrics unless there is an endpoint for operators."""
     documentation = _documentation(reactor)
-    parts: list[Any] = [probes, documentation] if config.admin else [probes, metrics, documentation]
-    table = front_door.table(*((part.routes, part) for part in parts))
+    admin = AdminApp(probes, documentation, access=front_door.access)
+    apps = [admin.app] if config.admin else [admin.app, MetricsApp(metrics.answer).app]
+    table = RouteTable(front_door.app, *apps)
     cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
     host_rule = None if config.callers else _host_rule(config)
     documentation.show(
@@ -259,9 +262,7 @@ def _admin(
     if config.admin is None:
         return None
     documentation = _documentation(reactor)
-    table = RouteTable(
-        probes.routes, probes, (metrics.routes, metrics), (documentation.routes, documentation)
-    )
+    table = RouteTable(AdminApp(probes, documentation).app, MetricsApp(metrics.answer).app)
     listener = Listener.from_description(config.admin, reactor=reactor, option="--admin")
     host_rule = _host_rule(config) if listener.is_local else None
     documentation.show(

@@ -1,15 +1,17 @@
 """The HTTP interface: application, routes, access control, publishing, documentation and server."""
 
+from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
 from sampleapp.web.documentation import Documentation
+from sampleapp.web.failures import answer_to_failure, refusal_in_form
 from sampleapp.web.gate import Gate
 from sampleapp.web.idempotency import IdempotentRecords
 from sampleapp.web.open_streams import OpenStreams, StreamKind
 from sampleapp.web.probes import Probes
 from sampleapp.web.problems import problem_answer
-from sampleapp.web.routing import Routes, RouteTable, answer_to_failure, refusal_in_form
+from sampleapp.web.routing import App, RouteTable
 from sampleapp.web.server import (
     Descriptors,
     Dispatch,
@@ -25,7 +27,9 @@ from sampleapp.web.server import (
 from sampleapp.web.topic_reads import TopicReads
 
 __all__ = [
+    "AdminApp",
     "Answer",
+    "App",
     "Batch",
     "Cors",
     "Descriptors",
@@ -38,12 +42,12 @@ __all__ = [
     "HostRule",
     "IdempotentRecords",
     "Limits",
+    "MetricsApp",
     "OnAnswer",
     "OpenStreams",
     "Probes",
     "Request",
     "RouteTable",
-    "Routes",
     "StreamEnd",
     "StreamKind",
     "TopicReads",

@@ -1,63 +1,175 @@
-"""The Klein application: routes for readings, for messages, for any bytes, and for clients of REST Proxy."""
+"""The Klein application: every route for callers."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from operator import attrgetter
-from typing import Final, NoReturn
 
-from msgspec.structs import replace
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import Resource
 
 from sampleapp.access import HookVerifier, Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
-from sampleapp.messages.idempotency import IdempotencyScope
-from sampleapp.messages.parsing import parse_message
-from sampleapp.messages.queries import require_no_message
-from sampleapp.messages.records import record_of
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
-from sampleapp.web import operations
+from sampleapp.web import operations, topic_operations
 from sampleapp.web.answers import Answer, Event
 from sampleapp.web.batches import BatchPublisher
 from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
-from sampleapp.web.gate import Gate
+from sampleapp.web.gate import TO_CONSUME, TO_PUBLISH, TO_SEE, AuthorizedTopic, Gate
 from sampleapp.web.hooks import Hooks
-from sampleapp.web.idempotency import IDEMPOTENCY_KEY, IdempotentRecords, admit_key
+from sampleapp.web.idempotency import IdempotentRecords
+from sampleapp.web.messages import Messages
 from sampleapp.web.open_streams import OpenStreams
-from sampleapp.web.preconditions import match_fails
-from sampleapp.web.publishing import Publisher, trace_of
+from sampleapp.web.publishing import Publisher
 from sampleapp.web.raw_publishing import RawPublishing
-from sampleapp.web.readings_resource import GetRepresentation, readings_resource
+from sampleapp.web.readings_resource import AcceptDispatch, GetRepresentation
 from sampleapp.web.record_pages import RecordPages
 from sampleapp.web.record_reading import RecordReading
 from sampleapp.web.record_streams import RecordStreams
-from sampleapp.web.request_errors import PathNotFound, PreconditionFailed, UnsupportedContentType
-from sampleapp.web.rest_proxy import RestProxy
-from sampleapp.web.routing import GET_PUBLISHES_NOTHING, Plan, Routes, RouteTable
+from sampleapp.web.request_errors import PathNotFound
+from sampleapp.web.rest_proxy import ProduceRequests, Topics, require_acceptable
+from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 from sampleapp.web.topic_reads import TopicReads
 
 __all__ = ["FrontDoor"]
 
-_MEDIA_TYPE: Final = re.compile(rb"[ \t]*([!-+\--:<-~]+)[ \t]*(?:;.*)?", re.DOTALL)
-
 
 class FrontDoor:
-    """The HTTP interface of the service."""
+    """
+    The HTTP interface of the service: a Klein application between callers and a broker.
 
-    routes = Routes()
-    routes.include(RawPublishing.routes, attrgetter("raw_publishing"))
-    routes.include(Hooks.routes, attrgetter("hooks"))
-    routes.include(RestProxy.routes, attrgetter("rest_proxy"))
-    routes.include(RecordReading.routes, attrgetter("record_reading"))
+    The service's own HTTP server takes the routes from a `sampleapp.web.routing.RouteTable`. In any other
+    site of twisted.web, Klein serves them: ``Site(front_door.app.resource())``.
+    """
+
+    app = App()
+
+    @app.route("/", methods=["GET"], takes_query=True, right=Right.READ, description=operations.READINGS)
+    def readings(self, _request: Request) -> AcceptDispatch:
+        """Return the resource of the readings, which answers in the version that ``Accept`` chooses."""
+        return self._readings
+
+    @app.route(
+        "/messages",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.PUBLISH,
+        description=operations.PUBLISH,
+    )
+    def publish(self, request: Request) -> Variant:
+        """Publish a message, or many as lines; answered once the broker has acknowledged them."""
+        return self._messages.variant_of(request)
+
+    @app.route(
+        "/topics/<topic>",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.PUBLISH,
+        topic_use=TO_PUBLISH,
+        description=operations.PUBLISH_TO_TOPIC,
+    )
+    def publish_to_topic(self, request: Request) -> Variant:
+        """Publish the body as it is, a CloudEvent, or the records of a client of REST Proxy."""
+        return self._raw_publishing.variant_of(request)
+
+    @app.route(
+        "/topics/<topic>",
+        methods=["DELETE"],
+        has_variants=True,
+        right=Right.PUBLISH,
+        topic_use=TO_PUBLISH,
+        description=operations.DELETE_KEY,
+    )
+    def delete_key(self, _request: Request) -> Variant:
+        """Publish a tombstone for a key."""
+        return self._raw_publishing.tombstone
+
+    @app.route(
+        "/hooks/<hook>",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.NONE,
+        description=operations.RECEIVE_HOOK,
+    )
+    def receive_hook(self, _request: Request) -> Variant:
+        """Publish what a sender of webhooks has signed."""
+        return self._hooks.variant
+
+    @app.route(
+        "/topics/<topic>/records",
+        methods=["GET"],
+        has_variants=True,
+        right=Right.CONSUME,
+        topic_use=TO_CONSUME,
+        description=operations.READ_RECORDS,
+    )
+    def read_records(self, request: Request) -> Variant:
+        """Read the records of a topic: a page, or a stream if ``Accept`` asks for one."""
+        return self._records.variant_of(request)
+
+    @app.route(
+        "/changes", methods=["GET"], takes_query=True, right=Right.READ, description=operations.CHANGES
+    )
+    def changes(self, request: Request) -> Answer:
+        """Stream the readings as they change."""
+        if self._changes is None:
+            raise PathNotFound
+        return self._changes.answer(request)
+
+    @app.route(
+        "/topics", methods=["GET"], check_head=require_acceptable, description=topic_operations.LIST_TOPICS
+    )
+    async def list_topics(self, request: Request) -> Answer:
+        """List the topics that the caller may see."""
+        return await self._topics.names(request)
+
+    @app.route(
+        "/topics/<topic>",
+        methods=["GET"],
+        check_head=require_acceptable,
+        topic_use=TO_SEE,
+        description=topic_operations.DESCRIBE_TOPIC,
+    )
+    async def describe_topic(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
+        """Describe a topic with its partitions."""
+        return await self._topics.topic(request, topic)
+
+    @app.route(
+        "/topics/<topic>/partitions",
+        methods=["GET"],
+        check_head=require_acceptable,
+        topic_use=TO_SEE,
+        description=topic_operations.LIST_PARTITIONS,
+    )
+    async def list_partitions(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
+        """Describe the partitions of a topic."""
+        return await self._topics.partitions(request, topic)
+
+    @app.route(
+        "/topics/<topic>/partitions/<partition>",
+        methods=["GET"],
+        check_head=require_acceptable,
+        topic_use=TO_SEE,
+        description=topic_operations.DESCRIBE_PARTITION,
+    )
+    async def describe_partition(self, request: Request, *, topic: AuthorizedTopic, partition: str) -> Answer:
+        """Describe one partition of a topic."""
+        return await self._topics.partition(request, topic, partition)
+
+    @app.route(
+        "/topics/<topic>/partitions/<partition>",
+        methods=["POST"],
+        has_variants=True,
+        right=Right.PUBLISH,
+        topic_use=TO_PUBLISH,
+        description=topic_operations.PRODUCE_TO_PARTITION,
+    )
+    def produce_to_partition(self, request: Request) -> Variant:
+        """Publish the records of a client of REST Proxy to one partition."""
+        return self._produce.to_partition(request)
 
     def __init__(
         self,
@@ -87,148 +199,37 @@ class FrontDoor:
         :param hooks: verifies the requests of hooks; by default there are none.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
-        self._limits = Limits() if limits is None else limits
-        self._gate = gate
-        self._cross_site = CrossSiteRule(allowed_origins)
-        self.streams = OpenStreams(clock=clock, gate=gate, limits=self._limits)
+        limits = Limits() if limits is None else limits
+        recorded = RecordedFields() if recorded is None else recorded
+        self.access = AccessPolicy(gate, CrossSiteRule(allowed_origins))
+        """The checks before a request is served."""
+        self.streams = OpenStreams(clock=clock, gate=gate, limits=limits)
         """The open streams and waiting pages."""
         self.reads = TopicReads(broker)
         """The reads of topics."""
-        self._changes = None if changes is None else ChangesResource(changes, streams=self.streams)
-        self._readings = readings_resource(get_representation)
-        self._publisher = Publisher(broker, clock, self._limits, now=now)
-        self._batches = BatchPublisher(
+        self.feeds = Feeds(broker, clock, make_event=Event, most=limits.max_followed_topics)
+        """The shared following of topics; to be stopped with the service."""
+        publisher = Publisher(broker, clock, limits, now=now)
+        self.idempotent_records: IdempotentRecords = publisher.idempotent_records
+        """Counts the records of requests with ``Idempotency-Key``."""
+        batches = BatchPublisher(
             broker,
-            self._publisher.slices,
-            max_line=self._limits.max_body,
+            publisher.slices,
+            max_line=limits.max_body,
             idempotent_records=self.idempotent_records,
         )
-        many = Plan(self._publish_many, max_body=self._limits.max_batch_body)
-        self._plans = {
-            b"application/json": Plan(self._publish_one),
-            b"application/x-ndjson": many,
-            b"application/jsonl": many,
-        }
-        self._plans_with_key = {
-            media_type: replace(plan, admit=admit_key) for media_type, plan in self._plans.items()
-        }
-        recorded = RecordedFields() if recorded is None else recorded
-        self.raw_publishing = RawPublishing(self._publisher, self._batches, recorded, hooks=hooks)
-        self.hooks = Hooks(self._publisher, hooks, recorded)
-        self.rest_proxy = RestProxy(self._publisher)
-        self.feeds = Feeds(broker, clock, make_event=Event, most=self._limits.max_followed_topics)
-        """The shared following of topics; to be stopped with the service."""
-        self.record_reading = RecordReading(
-            RecordPages(
-                self.reads, self.feeds, clock=clock, slices=self._publisher.slices, streams=self.streams
-            ),
+        self._readings = AcceptDispatch(get_representation)
+        self._changes = None if changes is None else ChangesResource(changes, streams=self.streams)
+        self._messages = Messages(publisher, batches)
+        self._produce = ProduceRequests(publisher)
+        self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
+        self._hooks = Hooks(publisher, hooks, recorded)
+        self._topics = Topics(publisher)
+        self._records = RecordReading(
+            RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),
         )
 
-    @property
-    def idempotent_records(self) -> IdempotentRecords:
-        """Counts the records of requests with ``Idempotency-Key``."""
-        return self._publisher.idempotent_records
-
-    def table(self, *others: tuple[Routes, object]) -> RouteTable:
-        """
-        Return the route table for the service's own connections.
-
-        :param others: more routes to serve; see `RouteTable`.
-        """
-        return RouteTable(self.routes, self, *others, gate=self._gate, cross_site=self._cross_site)
-
-    def resource(self, *, max_body: int | None = None) -> Resource:
-        """
-        Return the root of a site, or a part of one, for any program with twisted.web.
-
-        :param max_body: the limit for a compressed body once it is decoded, in bytes; 1 MiB by default. The
-            site itself limits bodies as they arrive.
-        """
-        return self.routes.resource(self, gate=self._gate, cross_site=self._cross_site, max_body=max_body)
-
-    @routes.route("/", "GET", "HEAD", takes_query=True, right=Right.READ, description=operations.READINGS)
-    def readings(self, request: Request) -> Answer | Deferred[Answer]:
-        """
-        Serve the readings in the version that ``Accept`` chooses.
-
-        :return: a Deferred if the readings must be encoded first; it fails with the errors named here.
-        :raise PreconditionFailed: by ``If-Match``, which is evaluated before ``If-None-Match`` (RFC 9110,
-            section 13.2.2).
-        :raise InvalidParameters: the query has a part of a message. Any other query is ignored.
-        """
-        if request.query:
-            require_no_message(request.query, GET_PUBLISHES_NOTHING)
-        answer = self._readings.answer(request)
-        tags = request.fields.joined(b"If-Match")
-        if tags is None:
-            return answer
-        if isinstance(answer, Deferred):
-            return answer.addCallback(_require_match, tags)
-        return _require_match(answer, tags)
-
-    @routes.route(
-        "/changes", "GET", "HEAD", takes_query=True, right=Right.READ, description=operations.CHANGES
-    )
-    def changes(self, request: Request) -> Answer:
-        """
-        Serve the readings as they change, as an event stream.
-
-        :raise PathNotFound: the service has no changes.
-        :raise InvalidParameters: the query has more than the id of the last event.
-        :raise ReadingsNotReady: the collection is not complete yet.
-        :raise TooManyStreams: as many are open as may be.
-        :raise AccessError: the caller has too many streams, or has lost its right.
-        """
-        if self._changes is None:
-            raise PathNotFound
-        return self._changes.answer(request)
-
-    @routes.planned_route("/messages", "POST", right=Right.PUBLISH, description=operations.PUBLISH)
-    def publish(self, request: Request) -> Plan:
-        """Choose by ``Content-Type`` between one message and many."""
-        fields = request.fields
-        content_types = fields.all(b"Content-Type")
-        if len(content_types) != 1:
-            return _UNSUPPORTED
-        plans = self._plans_with_key if fields.all(IDEMPOTENCY_KEY) else self._plans
-        return plans.get(_media_type(content_types[0]), _UNSUPPORTED)
-
-    def _publish_one(self, request: Request) -> Deferred[Answer]:
-        message = parse_message(request.body)
-        now_ms, trace = self._publisher.now_ms(), trace_of(request)
-        scope: IdempotencyScope | None = request.admitted
-        return self._publisher.publish(
-            request,
-            record_of(message, now_ms=now_ms, trace=trace)
-            if scope is None
-            else scope.record_of(message, 0, now_ms=now_ms, trace=trace),
-        )
-
-    def _publish_many(self, request: Request) -> Deferred[Answer]:
-        return self._batches.publish(request, now_ms=self._publisher.now_ms(), trace=trace_of(request))
-
-
-@lru_cache(maxsize=256)
-def _media_type(content_type: bytes) -> bytes:
-    """
-    Return the media type of a ``Content-Type``, in lower case and without parameters.
-
-    JSON defines no parameters, ``charset`` included (RFC 8259, section 11): it is in UTF-8, and so are lines
-    of JSON.
-    """
-    match = _MEDIA_TYPE.fullmatch(content_type)
-    return b"" if match is None else match[1].lower()
-
-
-def _refuse_content_type(request: Request) -> NoReturn:
-    raise UnsupportedContentType(request.fields.all(b"Content-Type"))
-
-
-_UNSUPPORTED: Final = Plan(_refuse_content_type, admit=_refuse_content_type)
-
-
-def _require_match(answer: Answer, tags: bytes) -> Answer:
-    if match_fails(tags, dict(answer.headers)[b"ETag"]):
-        raise PreconditionFailed
-    return answer
+    def end_waits(self) -> None:
+        """Answer the pages that wait for a record, since the service stops."""
+        self._records.end_waits()

@@ -11,16 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import Hook, HookVerifier, InvalidSignature, Right, SignedRequest, Slack
+from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
-from sampleapp.web import operations
 from sampleapp.web.answers import Answer
 from sampleapp.web.gate import TO_PUBLISH, authorize_topic
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publishing import Publisher, trace_of
-from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
 __all__ = ["Hooks"]
@@ -50,8 +49,6 @@ class _Verified(NamedTuple):
 class Hooks:
     """Publishes what hooks send, once its signature is verified."""
 
-    routes = Routes()
-
     def __init__(self, publisher: Publisher, verifier: HookVerifier | None, recorded: RecordedFields) -> None:
         """
         :param verifier: verifies requests; ``None`` without a callers file.
@@ -60,14 +57,10 @@ class Hooks:
         self._publisher = publisher
         self._verifier = verifier
         self._recorded = recorded
-        self._plan = Plan(self._receive, admit=self._admit, takes_query=True)
+        self.variant: Final = Variant(self._receive, check_head=self._check_head, takes_query=True)
+        """Serves ``POST``."""
 
-    @routes.planned_route("/hooks/<hook>", "POST", right=Right.NONE, description=operations.RECEIVE_HOOK)
-    def receive_hook(self, _request: Request) -> Plan:
-        """Return the only plan."""
-        return self._plan
-
-    def _admit(self, request: Request, *, hook: str) -> None:
+    def _check_head(self, request: Request, *, hook: str) -> None:
         if self._verifier is None:
             raise InvalidSignature
         signed = self._verifier.begin(hook, request.fields)

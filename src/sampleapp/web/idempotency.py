@@ -23,7 +23,7 @@ __all__ = [
     "REPLAYED",
     "SAFE_TO_REPEAT",
     "IdempotentRecords",
-    "admit_key",
+    "check_key",
     "refuse_key",
     "repeatable_answer",
     "scope_of",
@@ -57,7 +57,7 @@ def scope_of(request: Request, field: bytes = IDEMPOTENCY_KEY) -> IdempotencySco
     return None if key is None else IdempotencyScope(caller="" if caller is None else caller.name, key=key)
 
 
-def admit_key(request: Request) -> None:
+def check_key(request: Request) -> None:
     """
     Keep the scope of a request for its handler: a check of its head.
 

@@ -35,7 +35,7 @@ from sampleapp.web.descriptions import (
 )
 from sampleapp.web.kafka_media_types import ANSWER
 from sampleapp.web.problems import FAULT, ROWS, Problem, Row
-from sampleapp.web.routing import Routes
+from sampleapp.web.routing import App
 from sampleapp.web.server import SAFE
 
 __all__ = ["ABOUT", "OF_EVERY_REQUEST", "openapi_document"]
@@ -138,7 +138,7 @@ _PROBLEM_TYPE: Final = "application/problem+json"
 
 
 def openapi_document(
-    parts: Sequence[Routes],
+    apps: Sequence[App],
     *,
     version: str,
     manual: str | None = None,
@@ -151,7 +151,7 @@ def openapi_document(
     """
     Make the OpenAPI document of an interface.
 
-    :param parts: all of its routes.
+    :param apps: have all of its routes.
     :param version: of the service.
     :param manual: the URL of the manual; ``None`` if it has none.
     :param is_guarded: whether callers need credentials.
@@ -166,7 +166,7 @@ def openapi_document(
     if is_guarded:
         schemes = {"token": _TOKEN, **({"certificate": _CERTIFICATE} if takes_certificates else {})}
     builder = _Builder(
-        parts,
+        apps,
         schemes=schemes,
         is_for_other_sites=is_for_other_sites,
         has_hsts=has_hsts,
@@ -181,7 +181,7 @@ class _Builder:
 
     def __init__(
         self,
-        parts: Sequence[Routes],
+        apps: Sequence[App],
         *,
         schemes: Mapping[str, Any],
         is_for_other_sites: bool,
@@ -189,7 +189,7 @@ class _Builder:
         has_host_rule: bool,
     ) -> None:
         """:param schemes: the kinds of credentials; none if callers need none."""
-        self._parts = parts
+        self._apps = apps
         self._schemes = schemes
         of_hosts = (request_errors.MisdirectedRequest,) if has_host_rule else ()
         self._of_every_request = (*OF_EVERY_REQUEST, *of_hosts)
@@ -205,10 +205,10 @@ class _Builder:
         self._options = options
         self._responses: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        kinds = [Problem, *_kinds(route.description for part in parts for route in part.by_endpoint.values())]
+        kinds = [Problem, *_kinds(route.description for app in apps for route in app.routes.values())]
         schemas, self._schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
         self._schema_of = dict(zip(map(repr, kinds), schemas, strict=True))
-        for content in _contents(route.description for part in parts for route in part.by_endpoint.values()):
+        for content in _contents(route.description for app in apps for route in app.routes.values()):
             if content.rules:
                 self._schemas[content.kind.__name__].update(content.rules)
 
@@ -216,9 +216,9 @@ class _Builder:
         paths: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         names: set[str] = set()
         tags: dict[str, None] = {}
-        rules = [(part, rule) for part in self._parts for rule in part.app.url_map.iter_rules()]
-        for part, rule in rules:
-            route = part.by_endpoint[rule.endpoint]
+        rules = [(app, rule) for app in self._apps for rule in app.url_map.iter_rules()]
+        for app, rule in rules:
+            route = app.routes[rule.endpoint]
             description = route.description
             if description is None:
                 raise ValueError(f"The route {rule.rule} has no description.")

@@ -8,49 +8,24 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from sampleapp.access import Right
 from sampleapp.web.answers import Answer, json_line
-from sampleapp.web.descriptions import CACHE_CONTROL, Content, Description, Success
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import NotReady
-from sampleapp.web.routing import Routes
 from sampleapp.web.server import Request
 
-__all__ = ["Probes"]
+__all__ = ["Live", "Probes", "Ready"]
 
 
-class _Live(Struct):
+class Live(Struct):
+    """The answer of ``/live``."""
+
     live: Annotated[bool, Meta(description="Always true.")] = True
 
 
-class _Ready(Struct):
+class Ready(Struct):
+    """The answer of ``/ready`` if there is no reason against it."""
+
     ready: Annotated[bool, Meta(description="Always true; otherwise the answer is 503.")] = True
-
-
-_LIVE_DESCRIPTION: Final = Description(
-    tag="Operations",
-    summary="Liveness probe",
-    successes=(
-        Success(
-            meaning="The process answers.",
-            contents=(Content(media_type="application/json", kind=_Live, example={"live": True}),),
-            fields=(CACHE_CONTROL,),
-        ),
-    ),
-)
-_READY_DESCRIPTION: Final = Description(
-    tag="Operations",
-    summary="Readiness probe",
-    text="Answers at once from the known state, without a request to the broker.",
-    successes=(
-        Success(
-            meaning="Publishing should succeed, all readings were read, and the service is not stopping.",
-            contents=(Content(media_type="application/json", kind=_Ready, example={"ready": True}),),
-            fields=(CACHE_CONTROL,),
-        ),
-    ),
-    refusals=(NotReady,),
-)
 
 
 def _fixed(value: Struct) -> Answer:
@@ -58,14 +33,12 @@ def _fixed(value: Struct) -> Answer:
     return Answer(HTTPStatus.OK, headers, json_line(value))
 
 
-_LIVE: Final = _fixed(_Live())
-_READY: Final = _fixed(_Ready())
+_LIVE: Final = _fixed(Live())
+_READY: Final = _fixed(Ready())
 
 
 class Probes:
     """Answers at once, without waiting: a probe must not fail because other requests are slow."""
-
-    routes = Routes()
 
     def __init__(
         self,
@@ -81,12 +54,11 @@ class Probes:
         self._get_reasons = get_reasons
         self._may_see_reasons = may_see_reasons
 
-    @routes.route("/live", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_LIVE_DESCRIPTION)
-    def live(self, request: Request) -> Answer:
-        """Answer 200 while the process runs."""
+    @property
+    def live(self) -> Answer:
+        """200 while the process runs."""
         return _LIVE
 
-    @routes.route("/ready", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_READY_DESCRIPTION)
     def ready(self, request: Request) -> Answer:
         """Answer 200 if publishing and reading are expected to work now; otherwise 503."""
         reasons = self._get_reasons()

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.access import HookVerifier, Right
+from sampleapp.access import HookVerifier
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.cloud_events import (
     EventFormat,
@@ -23,16 +23,15 @@ from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
-from sampleapp.web import operations
 from sampleapp.web.answers import Answer
 from sampleapp.web.batches import BatchPublisher
-from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic
+from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
 from sampleapp.web.publishing import Publisher, trace_of
 from sampleapp.web.request_errors import SeveralContentTypes, UnsupportedEventFormat
-from sampleapp.web.rest_proxy import UNSUPPORTED_FORMAT, produce_plan
-from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.rest_proxy.produce import UNSUPPORTED_FORMAT, ProduceRequests
+from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
 __all__ = ["RawPublishing"]
@@ -49,18 +48,18 @@ class _Head(Struct, frozen=True, gc=False):
     scope: IdempotencyScope | None
 
 
-def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
+def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
     raise SeveralContentTypes
 
 
-_AMBIGUOUS: Final = Plan(_refuse_several_types, admit=_refuse_several_types)
+_AMBIGUOUS: Final = Variant(_refuse_several_types, check_head=_refuse_several_types)
 
 
-def _refuse_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- an Admit
+def _refuse_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
     raise UnsupportedEventFormat
 
 
-_UNSUPPORTED_EVENT: Final = Plan(_refuse_event_format, admit=_refuse_event_format)
+_UNSUPPORTED_EVENT: Final = Variant(_refuse_event_format, check_head=_refuse_event_format)
 
 _CONTENT_TYPE: Final = frozenset({b"content-type"})
 
@@ -111,17 +110,17 @@ def _read_head(
 class RawPublishing:
     """Publishes to the topic that the path names."""
 
-    routes = Routes()
-
     def __init__(
         self,
         publisher: Publisher,
         batches: BatchPublisher,
         recorded: RecordedFields,
+        produce: ProduceRequests,
         *,
         hooks: HookVerifier | None = None,
     ) -> None:
         """
+        :param produce: serves the bodies that have REST Proxy's media types.
         :param recorded: chooses the header fields of a request that become headers of its record.
         :param hooks: has the fields with signatures, which become headers of no record.
         """
@@ -129,35 +128,33 @@ class RawPublishing:
         self._batches = batches
         self._recorded = recorded
         self._hooks = hooks
-        self._raw = Plan(self._publish_raw, admit=self._admit_raw, takes_query=True)
-        self._tombstone = Plan(self._publish_tombstone, admit=self._admit_tombstone, takes_query=True)
+        self._raw = Variant(self._publish_raw, check_head=self._check_head, takes_query=True)
+        self.tombstone: Final = Variant(
+            self._publish_tombstone, check_head=self._check_tombstone, takes_query=True
+        )
+        """Publishes a record without a value, for ``DELETE``."""
         self._events = {
-            EventFormat.STRUCTURED: Plan(self._publish_structured, admit=self._admit_raw, takes_query=True),
-            EventFormat.BATCHED: Plan(
+            EventFormat.STRUCTURED: Variant(
+                self._publish_structured, check_head=self._check_head, takes_query=True
+            ),
+            EventFormat.BATCHED: Variant(
                 self._publish_events,
-                admit=self._admit_raw,
+                check_head=self._check_head,
                 max_body=publisher.limits.max_batch_body,
                 takes_query=True,
             ),
             EventFormat.UNSUPPORTED: _UNSUPPORTED_EVENT,
         }
-        self._produce = produce_plan(publisher)
+        self._produce = produce
 
-    @routes.planned_route(
-        "/topics/<topic>",
-        "POST",
-        right=Right.PUBLISH,
-        topic_use=TO_PUBLISH,
-        description=operations.PUBLISH_TO_TOPIC,
-    )
-    def publish_to_topic(self, request: Request) -> Plan:
+    def variant_of(self, request: Request) -> Variant:
         """Choose by ``Content-Type``: records as for REST Proxy, a CloudEvent, or any body as it is."""
         content_types = request.fields.all(b"content-type")
         if len(content_types) > 1:
             return _AMBIGUOUS
         content_type = content_types[0] if content_types else b""
         if embedded_format(content_type) is not None:
-            return self._produce
+            return self._produce.to_topic
         if is_of_rest_proxy(request.fields.joined(b"accept") or b""):
             # A client of REST Proxy, whose records in their envelope must not become a record as they are.
             return UNSUPPORTED_FORMAT
@@ -169,7 +166,7 @@ class RawPublishing:
         # A body in another of REST Proxy's formats must not become a record as it is.
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
 
-    def _admit_raw(self, request: Request, *, topic: str) -> None:
+    def _check_head(self, request: Request, *, topic: str) -> None:
         request.admitted = _read_head(request, topic, self._recorded, unrecorded=self._unrecorded())
 
     def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
@@ -201,18 +198,7 @@ class RawPublishing:
             scope=head.scope,
         )
 
-    @routes.planned_route(
-        "/topics/<topic>",
-        "DELETE",
-        right=Right.PUBLISH,
-        topic_use=TO_PUBLISH,
-        description=operations.DELETE_KEY,
-    )
-    def delete_key(self, _request: Request) -> Plan:
-        """Return the only plan."""
-        return self._tombstone
-
-    def _admit_tombstone(self, request: Request, *, topic: str) -> None:
+    def _check_tombstone(self, request: Request, *, topic: str) -> None:
         request.admitted = _read_head(
             request, topic, self._recorded, unrecorded=self._unrecorded(), is_tombstone=True
         )

@@ -7,18 +7,18 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
-from twisted.web.iweb import IRequest
-from twisted.web.resource import Resource
 
-from sampleapp.model import Version
+from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_message
+from sampleapp.model import MEDIA_TYPES, Version
 from sampleapp.readings import Representation
 from sampleapp.web.answers import Answer, SharedBody
 from sampleapp.web.negotiation import choose_version
-from sampleapp.web.preconditions import none_match_fails
+from sampleapp.web.preconditions import match_fails, none_match_fails
+from sampleapp.web.request_errors import PreconditionFailed
 from sampleapp.web.server import Request, Share
-from sampleapp.web.twisted_web import render_resource
+from sampleapp.web.twisted_web import RequestResource
 
-__all__ = ["AcceptDispatch", "GetRepresentation", "RepresentationResource", "readings_resource"]
+__all__ = ["AcceptDispatch", "GetRepresentation"]
 
 GetRepresentation: TypeAlias = Callable[[Version], "Representation | Deferred[Representation]"]
 """
@@ -28,54 +28,53 @@ It raises, or fails with, `sampleapp.errors.ReadingsNotReady`.
 """
 
 
-def readings_resource(get_representation: GetRepresentation) -> AcceptDispatch:
-    """Return the resource for both versions of the readings."""
-    return AcceptDispatch(
-        {
-            1: RepresentationResource(1, get_representation),
-            2: RepresentationResource(2, get_representation),
-        }
-    )
+class AcceptDispatch(RequestResource):
+    """Answers each request with the readings in the version that its ``Accept`` header chooses."""
 
-
-class AcceptDispatch(Resource):
-    """Passes each request to the resource of the version that its ``Accept`` header chooses."""
-
-    isLeaf = True
-
-    def __init__(self, versions: Mapping[Version, RepresentationResource]) -> None:
+    def __init__(self, get_representation: GetRepresentation) -> None:
+        """:param get_representation: returns the readings."""
         super().__init__()
-        self._versions = versions
+        self._versions: Mapping[Version, _Readings] = {
+            version: _Readings(version, get_representation) for version in MEDIA_TYPES
+        }
 
     def answer(self, request: Request) -> Answer | Deferred[Answer]:
         """
-        Answer with the representation of the chosen version.
+        Answer with the representation of the chosen version, or 304 if the client's copy is current.
 
-        :return: a Deferred if it must be encoded first; it fails with the error named here.
+        :return: a Deferred if it must be encoded first; it fails with the errors named here.
+        :raise InvalidParameters: the query has a part of a message. Any other query is ignored.
         :raise ReadingsNotReady: the collection is not complete yet.
+        :raise BodyMemoryFull: clients that read slowly hold too much of earlier ones.
+        :raise PreconditionFailed: by ``If-Match``, which is evaluated before ``If-None-Match`` (RFC 9110,
+            section 13.2.2).
         """
-        return self._versions[choose_version(request.fields.joined(b"Accept"))].answer(request)
+        if request.query:
+            require_no_message(request.query, GET_PUBLISHES_NOTHING)
+        fields = request.fields
+        answer = self._versions[choose_version(fields.joined(b"Accept"))].answer(request)
+        tags = fields.joined(b"If-Match")
+        if tags is None:
+            return answer
+        if isinstance(answer, Deferred):
+            return answer.addCallback(_require_match, tags)
+        return _require_match(answer, tags)
 
-    def render(self, request: IRequest) -> int:
-        """Answer inside a site of twisted.web."""
-        return render_resource(request, self.answer)
+
+def _require_match(answer: Answer, tags: bytes) -> Answer:
+    if match_fails(tags, dict(answer.headers)[b"ETag"]):
+        raise PreconditionFailed
+    return answer
 
 
-class RepresentationResource(Resource):
-    """One version of the readings."""
-
-    isLeaf = True
+class _Readings:
+    """The answers with the readings in one version."""
 
     def __init__(self, version: Version, get_representation: GetRepresentation) -> None:
-        super().__init__()
         self._version = version
         self._get_representation = get_representation
         self._represented: Representation | None = None
         self._body: bytes | SharedBody = b""
-
-    def render(self, request: IRequest) -> int:
-        """Answer inside a site of twisted.web."""
-        return render_resource(request, self.answer)
 
     def answer(
         self, request: Request, representation: Representation | Deferred[Representation] | None = None
@@ -84,9 +83,6 @@ class RepresentationResource(Resource):
         Answer with the representation, or 304 if the client's copy is current.
 
         :param representation: for the answer; the current one by default.
-        :return: a Deferred if it must be encoded first; it fails with the error named here.
-        :raise ReadingsNotReady: the collection is not complete yet.
-        :raise BodyMemoryFull: clients that read slowly hold too much of earlier ones.
         """
         if representation is None:
             representation = self._get_representation(self._version)

@@ -9,18 +9,16 @@ from typing import Final, TypeAlias
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from sampleapp.access import Right
 from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
-from sampleapp.web import operations
 from sampleapp.web.answers import Answer
-from sampleapp.web.gate import TO_CONSUME, AuthorizedTopic
+from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.negotiation import asks_for_stream
 from sampleapp.web.record_pages import RecordPages
 from sampleapp.web.record_streams import RecordStreams
-from sampleapp.web.routing import Plan, Routes
+from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
 __all__ = ["RecordReading"]
@@ -34,26 +32,16 @@ _GONE: Final = Answer(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Con
 class RecordReading:
     """Serves the records of the topic that the path names."""
 
-    routes = Routes()
-
     def __init__(self, pages: RecordPages, streams: RecordStreams) -> None:
         self._pages = pages
-        self._page = Plan(_handler(pages.open), admit=_admit_page, takes_query=True)
-        self._stream = Plan(_handler(streams.open), admit=_admit_stream, takes_query=True)
+        self._page = Variant(_handler(pages.open), check_head=_check_page, takes_query=True)
+        self._stream = Variant(_handler(streams.open), check_head=_check_stream, takes_query=True)
 
     def end_waits(self) -> None:
         """Answer the pages that wait for a record, since the service stops."""
         self._pages.end_waits()
 
-    @routes.planned_route(
-        "/topics/<topic>/records",
-        "GET",
-        "HEAD",
-        right=Right.CONSUME,
-        topic_use=TO_CONSUME,
-        description=operations.READ_RECORDS,
-    )
-    def read_records(self, request: Request) -> Plan:
+    def variant_of(self, request: Request) -> Variant:
         """Choose by ``Accept`` between a page and a stream."""
         return self._stream if asks_for_stream(request.fields.joined(b"accept")) else self._page
 
@@ -76,16 +64,16 @@ def _gone(failure: Failure, request: Request) -> Answer:
     return _GONE
 
 
-def _admit_page(request: Request, *, topic: str) -> None:
-    _admit(request, topic, lambda: read_page_parameters(request.query))
+def _check_page(request: Request, *, topic: str) -> None:
+    _check(request, topic, lambda: read_page_parameters(request.query))
 
 
-def _admit_stream(request: Request, *, topic: str) -> None:
+def _check_stream(request: Request, *, topic: str) -> None:
     ids = request.fields.all(b"last-event-id")
-    _admit(request, topic, lambda: read_stream_parameters(request.query, ids))
+    _check(request, topic, lambda: read_stream_parameters(request.query, ids))
 
 
-def _admit(request: Request, topic: str, read_parameters: Callable[[], object]) -> None:
+def _check(request: Request, topic: str, read_parameters: Callable[[], object]) -> None:
     """:raise InvalidParameters: names all faults."""
     faults: list[Fault] = []
     if not is_legal_topic(topic):

@@ -4,51 +4,54 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
+from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
-from sampleapp.access import Caller
 from sampleapp.web.answers import Answer, set_head
 from sampleapp.web.error_objects import in_form_for
+from sampleapp.web.failures import answer_to_failure
 from sampleapp.web.request_errors import BodyTooLarge
-from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Limits, Peer, Request, Share
+from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Peer, Request, Share
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
-from sampleapp.web.server.request import Charge
 from sampleapp.web.server.request_ids import new_request_ids
 from sampleapp.web.server.stream import close_source
 from sampleapp.web.twisted_stream import SiteStream
 
-__all__ = ["Terms", "give_request_id", "in_form_of", "render", "render_resource", "request_of", "set_terms"]
+__all__ = ["BodyLimits", "RequestResource", "convert", "give_request_id", "in_form_of", "render"]
 
-_TERMS: Final = "_sampleapp_terms"
+_CONVERTED: Final = "_sampleapp_converted"
 
 _new_request_id = new_request_ids()
 
 
-class Terms(NamedTuple):
-    """Results of access control and limits of a request, kept for when the request is converted again."""
+class BodyLimits(NamedTuple):
+    """The memory and the limits for the bodies of a site. The site itself limits them as they arrive."""
 
-    caller: Caller | None
-    """The authenticated caller; ``None`` if callers need no credentials."""
-    charge: Charge | None
-    """Charges the decoded body to the caller's rate; ``None`` if the caller has no rate."""
     max_body: int
     """The limit for the decoded body, in bytes, if the route has none of its own."""
     decoding: Decoding
     memory: BodyMemory
-    """For decoded bodies and their records. The site limits the bodies as received."""
+    """For decoded bodies and their records."""
 
 
-def request_of(request: IRequest) -> Request:
-    """Convert a request of twisted.web, whose body is received."""
+def convert(request: IRequest, limits: BodyLimits | None = None) -> Request:
+    """
+    Convert a request of twisted.web, whose body is received, unless it was converted before.
+
+    :param limits: for its body; ``None`` if no handler of it reads the body.
+    """
+    converted: tuple[Request, BodyLimits | None] | None = getattr(request, _CONVERTED, None)
+    if converted is not None:
+        return converted[0]
     path, _, query = request.uri.partition(b"?")
     fields = Fields(
         (name, value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
@@ -58,24 +61,10 @@ def request_of(request: IRequest) -> Request:
         give_request_id(request, request_id_of(fields)),
         time.monotonic(),
     )
-    terms = _terms_of(request)
-    caller = None if terms is None else terms.caller
-    if caller is not None:
-        exchange.caller = caller.name
-    share = None if terms is None else Share(terms.memory)
-    if share is not None:
-        share.owner = exchange.caller
-    return Request(request.method, path, query, fields, exchange, request.content.read(), caller, share=share)
-
-
-def set_terms(request: IRequest, terms: Terms) -> None:
-    """Store terms in a request of twisted.web, for when it is converted again."""
-    setattr(request, _TERMS, terms)
-
-
-def _terms_of(request: IRequest) -> Terms | None:
-    terms: Terms | None = getattr(request, _TERMS, None)
-    return terms
+    share = None if limits is None else Share(limits.memory)
+    own = Request(request.method, path, query, fields, exchange, request.content.read(), share=share)
+    setattr(request, _CONVERTED, (own, limits))
+    return own
 
 
 def in_form_of(request: IRequest, answer: Answer) -> Answer:
@@ -106,39 +95,69 @@ def give_request_id(request: IRequest, own: bytes | None) -> bytes:
     return request_id
 
 
-def render(
-    request: IRequest,
-    *,
-    admit: Callable[[Request], Handler],
-    answer_to: Callable[[Failure, bytes], Answer],
-) -> Deferred[bytes]:
+class RequestResource(Resource):
+    """A resource that answers in any site of twisted.web, and in the service's own server."""
+
+    isLeaf = True
+
+    def answer(self, request: Request) -> Answer | Deferred[Answer]:
+        """
+        Answer a request.
+
+        :raise SampleAppError: the request is refused; a Deferred can fail with it as well.
+        """
+        raise NotImplementedError
+
+    def render(self, request: Any) -> int:
+        """
+        Answer inside a site of twisted.web.
+
+        :param request: uses more than its interface has.
+        """
+
+        def finish(body: bytes) -> None:
+            request.write(body)
+            request.finish()
+
+        def fail(failure: Failure) -> None:
+            if not failure.check(CancelledError):
+                request.processingFailed(failure)
+
+        rendered = render(request, check=lambda _: self.answer)
+        request.notifyFinish().addErrback(lambda _: rendered.cancel())
+        rendered.addCallbacks(finish, fail)
+        return NOT_DONE_YET
+
+
+def render(request: IRequest, *, check: Callable[[Request], Handler]) -> Deferred[Any]:
     """
     Let a handler answer a request of twisted.web.
 
-    :param admit: checks the request and returns its handler.
-    :param answer_to: returns the answer to an error of ``admit`` or the handler, given the id of the request.
-    :return: fires with the end of the body, after status and header fields are set. Cancelling it does not
-        cancel the handler, so that the outcome of a record that is being published is still observed; see
-        `Request.ends_with_client`.
+    :param check: checks the request and returns its handler. An error of it, or of the handler, becomes an
+        answer.
+    :return: fires with the end of the body, after status and header fields are set; or with the resource that
+        the handler returns instead of an answer. Cancelling it does not cancel the handler, so that the
+        outcome of a record that is being published is still observed; see `Request.ends_with_client`.
     """
     working = _Working()
 
     async def answer() -> None:
-        share = None
+        own = convert(request)
         try:
-            own = request_of(request)
-            share = own.share
-            answer = _handle(request, admit(own), own)
+            answer = _handle(request, check(own), own)
             if isinstance(answer, Deferred):
                 answer = await working.add(answer, own)
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
-            answer = answer_to(Failure(), give_request_id(request, None))
+            answer = answer_to_failure(Failure(), own.exchange.request_id)
         finally:
-            if share is not None:
-                share.release()
-        _send(request, answer, rendered)
+            if own.share is not None:
+                own.share.release()
+        if isinstance(answer, RequestResource):
+            rendered.callback(answer)
+        else:
+            _send(request, answer, rendered)
 
-    rendered: Deferred[bytes] = Deferred(working.cancel)
+    rendered: Deferred[Any] = Deferred(working.cancel)
     Deferred.fromCoroutine(answer()).addErrback(rendered.errback)
     return rendered
 
@@ -189,50 +208,18 @@ class _Working:
 
 def _handle(request: Any, handler: Handler, own: Request) -> Answer | Deferred[Answer]:
     """Let a handler answer a request, after decoding a compressed body."""
-    # A resource other than that of `Routes` sets no terms.
-    terms = _terms_of(request) or Terms(
-        None, None, Limits().max_body, Decoding(request.site.reactor), BodyMemory(Limits().max_body_memory)
-    )
-    share = Share(terms.memory) if own.share is None else own.share
+    limits: BodyLimits | None = getattr(request, _CONVERTED)[1]
     codings = content_codings(own.fields)
-    if not codings or not has_content(own.fields):
+    if limits is None or own.share is None or not codings or not has_content(own.fields):
         return handler(own)
     coding = coding_of(codings)
-    max_body = terms.max_body if own.max_body is None else own.max_body
+    max_body = limits.max_body if own.max_body is None else own.max_body
     if len(own.body) > max_body:
         raise BodyTooLarge(max_body)
-    coded = CodedBody(coding, limit=max_body, reserve=share.resize)
+    coded = CodedBody(coding, limit=max_body, reserve=own.share.resize)
     coded.write(own.body)
-    own.charge = terms.charge
     own.body = b""
-    return terms.decoding.handle(handler, coded, own)
-
-
-def render_resource(request: Any, handler: Handler) -> int:
-    """
-    Let a handler answer a request, as a resource's ``render`` does.
-
-    Errors of the handler are left to twisted.web.
-
-    :param request: of twisted.web; uses more than its interface has.
-    """
-
-    def finish(body: bytes) -> None:
-        request.write(body)
-        request.finish()
-
-    def fail(failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            request.processingFailed(failure)
-
-    rendered = render(request, admit=lambda _: handler, answer_to=_raise)
-    request.notifyFinish().addErrback(lambda _: rendered.cancel())
-    rendered.addCallbacks(finish, fail)
-    return NOT_DONE_YET
-
-
-def _raise(failure: Failure, _request_id: bytes) -> NoReturn:
-    failure.raiseException()
+    return limits.decoding.handle(handler, coded, own)
 
 
 @implementer(IPushProducer)

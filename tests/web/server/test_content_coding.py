@@ -21,7 +21,7 @@ from sampleapp.web import HTTPServer, Limits, RouteTable, answer_to_failure
 from sampleapp.web.answers import json_answer
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import BodyMemoryFull
-from sampleapp.web.routing import Routes
+from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server.content_coding import CodedBody
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
@@ -46,17 +46,18 @@ def only_small(request):
 class Bodies:
     """Keeps the bodies that its handlers are given."""
 
-    routes = Routes()
+    app = App()
+    access = AccessPolicy()
 
     def __init__(self):
         self.seen = []
 
-    @routes.route("/bodies", "POST", "GET", "DELETE")
+    @app.route("/bodies", methods=["POST", "GET", "DELETE"])
     def body(self, request):
         self.seen.append(request.body)
         return json_answer(len(request.body))
 
-    @routes.route("/small", "POST", admit=only_small)
+    @app.route("/small", methods=["POST"], check_head=only_small)
     def small(self, request):
         self.seen.append(request.body)
         return json_answer(len(request.body))
@@ -77,7 +78,7 @@ class Service:
         self.bodies = Bodies()
         limits = {"max_body": LIMIT, **limits}
         if way == "own":
-            table = RouteTable(Bodies.routes, self.bodies)
+            table = RouteTable(self.bodies.app)
             self.site = HTTPServer(
                 table.dispatch,
                 refuse=problem_answer,
@@ -86,7 +87,7 @@ class Service:
                 limits=Limits(**limits),
             )
         else:
-            resource = Bodies.routes.resource(self.bodies, max_body=limits["max_body"])
+            resource = self.bodies.app.resource(max_body=limits["max_body"])
             self.site = Site(resource, reactor=self.clock)
 
     def connect(self):
@@ -292,7 +293,7 @@ def test_where_there_is_no_body_there_is_nothing_to_decode(service):
 def test_a_request_without_a_body_is_answered_whatever_its_coding(coding, method, target, status):
     service = InMemoryService()
     data = request_bytes(method, target, [(b"Content-Encoding", coding)])
-    for site in (service.site, Site(service.front_door.resource(), reactor=service.clock)):
+    for site in (service.site, Site(service.front_door.app.resource(), reactor=service.clock)):
         connection = Connection(site)
         connection.send(data)
         (response,) = connection.responses([method])
@@ -472,7 +473,7 @@ def test_the_rate_of_a_caller_counts_bytes_as_they_are_decoded(way, is_chunked):
         broker=PromptBroker(),
         callers=caller("c", 'publish = ["t"]\nbytes_per_second = 1000\nbytes_burst = 5000'),
     )
-    site = service.site if way == "own" else Site(service.front_door.resource(), reactor=service.clock)
+    site = service.site if way == "own" else Site(service.front_door.app.resource(), reactor=service.clock)
     body = large_message("x" * 4000)
     headers = [*CODED, by("c")]
     data = request_bytes("POST", "/messages", headers, body)

@@ -1,5 +1,5 @@
 """Documentation of the interface that the service serves: OpenAPI and Swagger UI."""
 
-from sampleapp.web.documentation.routes import Documentation
+from sampleapp.web.documentation.pages import Documentation
 
 __all__ = ["Documentation"]

@@ -1,6 +1,6 @@
 """Confluent's REST Proxy, API v2: produce requests, and the topics with their partitions."""
 
-from sampleapp.web.rest_proxy.produce import UNSUPPORTED_FORMAT, produce_plan
-from sampleapp.web.rest_proxy.routes import RestProxy
+from sampleapp.web.rest_proxy.produce import ProduceRequests, require_acceptable
+from sampleapp.web.rest_proxy.topics import Topics
 
-__all__ = ["UNSUPPORTED_FORMAT", "RestProxy", "produce_plan"]
+__all__ = ["ProduceRequests", "Topics", "require_acceptable"]

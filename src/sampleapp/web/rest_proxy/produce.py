@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Final, NoReturn
@@ -34,11 +35,12 @@ from sampleapp.web.problems import problem_answer
 from sampleapp.web.publishing import Publisher, trace_of
 from sampleapp.web.request_errors import NotAcceptable, UnsupportedEmbeddedFormat
 from sampleapp.web.rest_proxy.documents import PartitionOffset
-from sampleapp.web.routing import Plan
+from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
-__all__ = ["UNSUPPORTED_FORMAT", "admit_produce", "max_body", "produce", "produce_plan"]
+__all__ = ["UNSUPPORTED_FORMAT", "ProduceRequests", "partition_number", "require_acceptable"]
 
+_PARTITION_NUMBER: Final = re.compile("[0-9]{1,10}")
 _UNSERIALIZABLE: Final = 40801
 """With status 422; REST Proxy has 408, after which many clients and proxies retry by themselves."""
 
@@ -64,29 +66,61 @@ _OUTCOMES_AT_ONCE: Final = 2000
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def max_body(publisher: Publisher) -> int:
-    """Return the limit for the body of a produce request, in bytes."""
-    return _BODY_FACTOR * publisher.limits.max_body
-
-
-def produce_plan(publisher: Publisher) -> Plan:
-    """Return the plan for produce requests to a topic, with no partition in the path."""
-
-    def handler(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
-        return produce(publisher, request, topic)
-
-    return Plan(handler, admit=admit_produce, max_body=max_body(publisher))
-
-
 def _refuse_format(request: Request, **_: object) -> NoReturn:
     raise UnsupportedEmbeddedFormat(request.fields.all(b"content-type"))
 
 
-UNSUPPORTED_FORMAT: Final = Plan(_refuse_format, admit=_refuse_format)
+UNSUPPORTED_FORMAT: Final = Variant(_refuse_format, check_head=_refuse_format)
 """For bodies in a format of REST Proxy that the service does not read."""
 
 
-def admit_produce(request: Request, *, topic: str) -> None:
+class ProduceRequests:
+    """Serves produce requests."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        max_body = _BODY_FACTOR * publisher.limits.max_body
+        self.to_topic: Final = Variant(self._produce, check_head=_check_head, max_body=max_body)
+        """Serves a request with no partition in the path."""
+        self._to_partition = Variant(
+            self._produce_to_partition, check_head=_check_partition, max_body=max_body
+        )
+
+    def to_partition(self, request: Request) -> Variant:
+        """Require one of the two formats of records that the service reads."""
+        content_types = request.fields.all(b"content-type")
+        if len(content_types) != 1 or embedded_format(content_types[0]) is None:
+            return UNSUPPORTED_FORMAT
+        return self._to_partition
+
+    def _produce(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(_produce(self._publisher, request, topic))
+
+    def _produce_to_partition(
+        self, request: Request, *, topic: AuthorizedTopic, partition: str
+    ) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(
+            _produce(self._publisher, request, topic, partition=partition_number(partition))
+        )
+
+
+def partition_number(partition: str) -> int:
+    """
+    Parse the number of a partition in a path.
+
+    :raise UnknownPartition: no partition can have this number.
+    """
+    if _PARTITION_NUMBER.fullmatch(partition) is None:
+        raise UnknownPartition("A partition has a number from 0 to 2147483647, as in /topics/t/partitions/0.")
+    return int(partition)
+
+
+def _check_partition(request: Request, *, topic: str, partition: str) -> None:
+    _check_head(request, topic=topic)
+    partition_number(partition)
+
+
+def _check_head(request: Request, *, topic: str) -> None:
     """
     Check the head of a produce request.
 
@@ -96,26 +130,25 @@ def admit_produce(request: Request, *, topic: str) -> None:
     if not is_legal_topic(topic):
         raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
     refuse_key(request)
+    require_acceptable(request)
+
+
+def require_acceptable(request: Request, **_: object) -> None:
+    """:raise NotAcceptable: the client accepts none of the media types of the answer."""
     if answer_type(request.fields.joined(b"accept")) is None:
         raise NotAcceptable
 
 
-def produce(
+async def _produce(
     publisher: Publisher, request: Request, topic: AuthorizedTopic, *, partition: int | None = None
-) -> Deferred[Answer]:
+) -> Answer:
     """
     Publish the records of a request, after all of them are checked.
 
     :param partition: for the records that name none; the broker chooses by default.
     """
-    return Deferred.fromCoroutine(_produce(publisher, request, topic, partition))
-
-
-async def _produce(
-    publisher: Publisher, request: Request, topic: AuthorizedTopic, partition: int | None
-) -> Answer:
     accept = request.fields.joined(b"accept")
-    # The plan was chosen by the format, so there is one.
+    # The variant was chosen by the format, so there is one.
     embedded = embedded_format(request.fields.all(b"content-type")[0]) or EmbeddedFormat.BINARY
     records: list[Record] = []
     partitions: set[int | None] = set()

@@ -1,5 +1,5 @@
 """
-Routes: declared with Klein, served by Klein or by a table.
+Routes: declared on a Klein application, served by Klein or by a table.
 
 Klein's own look-up goes through werkzeug and costs more than the rest of a small request. It serves the
 routes inside any site of twisted.web. The service's own connections use `RouteTable`: paths without variables
@@ -9,8 +9,7 @@ A route whose path has the variable ``topic`` declares for which use a caller ne
 only ever called with an `AuthorizedTopic`.
 """
 
-from sampleapp.web.routing.failures import answer_to_failure, refusal_in_form
-from sampleapp.web.routing.routes import GET_PUBLISHES_NOTHING, Plan, Routes
+from sampleapp.web.routing.app import AccessPolicy, App, Variant
 from sampleapp.web.routing.table import RouteTable
 
-__all__ = ["GET_PUBLISHES_NOTHING", "Plan", "RouteTable", "Routes", "answer_to_failure", "refusal_in_form"]
+__all__ = ["AccessPolicy", "App", "RouteTable", "Variant"]

@@ -11,16 +11,9 @@ from urllib.parse import quote
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.cross_site import CrossSiteRule
-from sampleapp.web.gate import Gate
 from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
-from sampleapp.web.routing.paths import (
-    match_path,
-    path_not_found,
-    percent_decoded,
-    refusal_of_method,
-)
-from sampleapp.web.routing.routes import BoundRoute, Routes, require_meaning
+from sampleapp.web.routing.app import App, BoundRoute, require_meaning
+from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, refusal_of_method
 from sampleapp.web.server import SAFE, Handler, Request
 
 __all__ = ["RouteTable"]
@@ -32,32 +25,23 @@ _LONGEST_CACHED: Final = 1024
 class RouteTable:
     """The routes of one or more Klein applications, as the service's own connections use them."""
 
-    def __init__(
-        self,
-        routes: Routes,
-        instance: object,
-        *others: tuple[Routes, object],
-        gate: Gate | None = None,
-        cross_site: CrossSiteRule | None = None,
-    ) -> None:
+    def __init__(self, app: App, *others: App) -> None:
         """
-        :param instance: the object that has the handlers of ``routes``.
-        :param others: more routes, each with the object that has their handlers. No path may be in two.
-        :param gate: authenticates and authorizes requests; by default any caller has all rights.
-        :param cross_site: the rule for pages of other sites; by default they may not publish.
+        :param app: bound to the object that has its handlers, and the access policy for all.
+        :param others: more bound applications. No path may be in two.
         """
-        self._gate = gate
-        self._check_site = (CrossSiteRule() if cross_site is None else cross_site).check
-        self._parts = ((routes, instance), *others)
-        self.routes = tuple(part for part, _ in self._parts)
-        """All routes in the table."""
-        self._urls = [part.app.url_map.bind("") for part, _ in self._parts]
+        access = app.access
+        self._gate = access.gate
+        self._check_site = access.cross_site.check
+        self.apps = (app, *others)
+        """All applications in the table."""
+        self._urls = [each.url_map.bind("") for each in self.apps]
         self._exact = {
-            (method.encode("ascii"), rule.rule.encode("ascii")): part.by_endpoint[rule.endpoint].bound(
-                its_instance, {}
+            (method.encode("ascii"), rule.rule.encode("ascii")): each.routes[rule.endpoint].bound(
+                each.instance, {}
             )
-            for part, its_instance in self._parts
-            for rule in part.app.url_map.iter_rules()
+            for each in self.apps
+            for rule in each.url_map.iter_rules()
             # Paths that clients may also percent-encode in another way are left to werkzeug's rules.
             if not rule.arguments and rule.rule == quote(rule.rule)
             for method in rule.methods or ()
@@ -73,10 +57,7 @@ class RouteTable:
     def methods(self) -> set[str]:
         """The methods of all routes."""
         return {
-            method
-            for part, _ in self._parts
-            for rule in part.app.url_map.iter_rules()
-            for method in rule.methods or ()
+            method for app in self.apps for rule in app.url_map.iter_rules() for method in rule.methods or ()
         }
 
     def dispatch(self, request: Request) -> Answer | Handler:
@@ -92,22 +73,22 @@ class RouteTable:
                 return found
             bound = found
         request.exchange.route = bound.template
-        plan = bound.plan
-        if plan is None:
-            plan = bound.choose(request)
+        variant = bound.variant
+        if variant is None:
+            variant = bound.choose(request)
         # Before the gate, which does not charge a caller's rate for a body that is over the limit.
-        request.max_body = plan.max_body
+        request.max_body = variant.max_body
         if self._gate is not None:
             self._gate.admit(request, bound.right)
         self._check_site(request)
-        is_plain = not bound.has_variables and plan.admit is None
+        is_plain = not bound.has_variables and variant.check_head is None
         if request.method in SAFE:
             request.is_body_wanted = False
-            is_plain = is_plain and plan.takes_query
+            is_plain = is_plain and variant.takes_query
         else:
             require_meaning(request)
             is_plain = is_plain and not request.query
-        return plan.handler if is_plain else bound.handler_of(plan, request)
+        return variant.handler if is_plain else bound.handler_of(variant, request)
 
     def _find_by_rules(self, request: Request) -> BoundRoute | Answer:
         """
@@ -136,10 +117,10 @@ class RouteTable:
 
     def _find(self, method: bytes, path: bytes) -> BoundRoute:
         text = percent_decoded(path)
-        for urls, (routes, instance) in zip(self._urls, self._parts, strict=True):
+        for app, urls in zip(self.apps, self._urls, strict=True):
             with suppress(PathNotFound):
                 endpoint, variables = match_path(urls, method, text)
-                return routes.by_endpoint[endpoint].bound(instance, variables)
+                return app.routes[endpoint].bound(app.instance, variables)
         raise path_not_found(path, self._urls)
 
 

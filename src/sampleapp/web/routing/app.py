@@ -1,15 +1,16 @@
-"""Declared routes, their plans, and the resource that serves them inside a site of twisted.web."""
+"""The application: Klein with rights and topics in its routes, and its resource for sites of twisted.web."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, Final, NoReturn, TypeAlias
+from inspect import iscoroutinefunction
+from typing import Any, Final, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from klein import Klein
+from klein.interfaces import IKleinRequest
 from klein.resource import KleinResource
 from msgspec import Struct
-from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -18,10 +19,11 @@ from werkzeug import exceptions
 
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
-from sampleapp.messages.queries import require_no_parameters
+from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_parameters
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
+from sampleapp.web.failures import answer_to_failure
 from sampleapp.web.gate import Gate, TopicUse, authorize_topic
 from sampleapp.web.problems import problem_answer
 from sampleapp.web.request_errors import (
@@ -31,7 +33,6 @@ from sampleapp.web.request_errors import (
     PathNotFound,
     PreconditionFailed,
 )
-from sampleapp.web.routing.failures import answer_to_failure
 from sampleapp.web.routing.paths import (
     match_path,
     method_not_allowed,
@@ -46,14 +47,24 @@ from sampleapp.web.server.content_coding import check_content_coding, has_conten
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.fields import check_values
 from sampleapp.web.server.head import check_host
-from sampleapp.web.twisted_web import Terms, give_request_id, in_form_of, render, request_of, set_terms
+from sampleapp.web.twisted_web import (
+    BodyLimits,
+    RequestResource,
+    convert,
+    give_request_id,
+    in_form_of,
+    render,
+)
 
-__all__ = ["GET_PUBLISHES_NOTHING", "BoundRoute", "Plan", "Routes", "require_meaning"]
+__all__ = ["AccessPolicy", "App", "BoundRoute", "Route", "Variant", "require_meaning"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
 """Answers a `Request`. The variables of its route are keywords; ``topic`` is an `AuthorizedTopic`."""
 
-Admit: TypeAlias = Callable[..., None]
+CheckHead: TypeAlias = Callable[..., None]
 """
 Checks the head of a `Request` and raises a `SampleAppError`.
 
@@ -62,22 +73,18 @@ The variables of its route are keywords; ``topic`` is a `str`, since it is not a
 
 _TOPIC: Final = "topic"
 
-GET_PUBLISHES_NOTHING: Final = (
-    "GET publishes nothing; to publish, send a POST: the value to /topics/TOPIC?key=KEY, or a message to "
-    "/messages"
-)
 _ALL_IN_BODY: Final = "all parts of the records are in the body"
 
 _OVERRIDES: Final = (b"x-http-method-override", b"x-http-method", b"x-method-override")
 _CHANGE_MEANING: Final = frozenset({*_OVERRIDES, b"content-range", b"if-match", b"if-none-match"})
 
 
-class Plan(Struct, frozen=True):
-    """One way to serve a route. A route with several plans chooses one by the head of the request."""
+class Variant(Struct, frozen=True):
+    """One way to serve a route. A route with several variants chooses one by the head of the request."""
 
     handler: Endpoint
     """Answers the request when its body is there."""
-    admit: Admit | None = None
+    check_head: CheckHead | None = None
     """Checks the head, after access control and before the body is read."""
     max_body: int | None = None
     """The limit for the body, in bytes; ``None`` for the server's own limit."""
@@ -85,14 +92,23 @@ class Plan(Struct, frozen=True):
     """True if the handler reads the query, or may ignore it. By default, a request with one is refused."""
 
 
+class AccessPolicy(Struct, frozen=True):
+    """The checks before a request is served: by default any caller has all rights."""
+
+    gate: Gate | None = None
+    """Authenticates and authorizes requests; ``None`` if callers need no credentials."""
+    cross_site: CrossSiteRule = CrossSiteRule()
+    """The rule for pages of other sites; by default they may not publish."""
+
+
 class BoundRoute(Struct, frozen=True):
     """A route with the object that serves it and the variables of one path."""
 
     template: str
     right: Right
-    plan: Plan | None
+    variant: Variant | None
     """``None`` if `choose` returns one for each request."""
-    choose: Callable[[Request], Plan]
+    choose: Callable[[Request], Variant]
     topic: str | None
     topic_use: TopicUse | None
     variables: Mapping[str, Any]
@@ -100,54 +116,64 @@ class BoundRoute(Struct, frozen=True):
     has_variables: bool
     """True if the path has any, ``topic`` included."""
 
-    def handler_of(self, plan: Plan, request: Request) -> Handler:
+    def handler_of(self, variant: Variant, request: Request) -> Handler:
         """
         Check a request whose caller is known, and return its handler with the variables of the path.
 
         :raise SampleAppError: the request is refused.
         """
-        handler, variables = plan.handler, self.variables
-        if plan.admit is not None:
-            plan.admit(request, **(variables if self.topic is None else {_TOPIC: self.topic, **variables}))
-        if request.method in SAFE and (self.topic is not None or not plan.takes_query):
+        handler, variables = variant.handler, self.variables
+        if variant.check_head is not None:
+            named = variables if self.topic is None else {_TOPIC: self.topic, **variables}
+            variant.check_head(request, **named)
+        if request.method in SAFE and (self.topic is not None or not variant.takes_query):
             require_meaning(request)
             if _has_body(request):
                 handler = _refuse_body
-        if not plan.takes_query:
+        if not variant.takes_query:
             _require_no_query(request)
         if self.topic is None or self.topic_use is None:
             return partial(handler, **variables) if variables else handler
         return partial(handler, topic=authorize_topic(request, self.topic, self.topic_use), **variables)
 
 
-class _Route(Struct, frozen=True):
+class Route(Struct, frozen=True):
     """A declared route."""
 
     path: str
     methods: tuple[str, ...]
     endpoint: Callable[..., Any]
-    """An `Endpoint`, or a method that returns a `Plan`; see `has_plans`."""
+    """An `Endpoint` that may also return a `RequestResource`; with `has_variants`, it returns a `Variant`."""
     right: Right
     topic_use: TopicUse | None
     description: Description | None
-    has_plans: bool = False
-    admit: Admit | None = None
-    takes_query: bool = False
-    owner: Callable[[Any], object] | None = None
-    """Returns the object that has this endpoint, given the object that has the routes."""
+    has_variants: bool
+    check_head: CheckHead | None
+    takes_query: bool
 
     @property
     def template(self) -> str:
         """The path as in OpenAPI, such as ``/topics/{topic}``."""
         return openapi_path(self.path)
 
-    def bound(self, instance: object, variables: Mapping[str, Any]) -> BoundRoute:
-        owner = instance if self.owner is None else self.owner(instance)
-        endpoint = partial(self.endpoint, owner)
+    def bound(
+        self, instance: object, variables: Mapping[str, Any], *, renders_resources: bool = False
+    ) -> BoundRoute:
+        """
+        Bind the route to the object that serves it, and to the variables of one path.
+
+        :param renders_resources: True if the caller renders a resource that the endpoint returns. By default,
+            the resource is asked for its answer.
+        """
+        endpoint = partial(self.endpoint, instance)
+        variant = None
+        if not self.has_variants:
+            handler = endpoint if renders_resources else partial(_answer, endpoint)
+            variant = Variant(handler, self.check_head, takes_query=self.takes_query)
         return BoundRoute(
             template=self.template,
             right=self.right,
-            plan=None if self.has_plans else Plan(endpoint, self.admit, takes_query=self.takes_query),
+            variant=variant,
             choose=endpoint,
             topic=variables.get(_TOPIC),
             topic_use=self.topic_use,
@@ -156,176 +182,146 @@ class _Route(Struct, frozen=True):
         )
 
 
-class Routes:
+class App(Klein):
     """
-    The routes of a Klein application, for Klein and for `RouteTable`.
+    A Klein application whose routes say which right, and which use of a topic, a caller needs.
 
     ::
 
-        class RawPublishing:
-            routes = Routes()
+        class Service:
+            app = App()
+            access = AccessPolicy()
 
-            @routes.route("/topics/<topic>", "POST", right=Right.PUBLISH, topic_use=TO_PUBLISH)
-            def publish(self, request: Request, *, topic: AuthorizedTopic) -> Answer: ...
+            @app.route("/topics/<topic>", methods=["POST"], right=Right.PUBLISH, topic_use=TO_PUBLISH)
+            async def publish(self, request: Request, *, topic: AuthorizedTopic) -> Answer: ...
+
+    ``Service().app.resource()`` serves it in any site of twisted.web, and `RouteTable` on the service's own
+    connections. Both check requests by the attribute ``access`` of the object.
     """
 
     def __init__(self) -> None:
-        self.app = app = Klein()
-        """The application; each handler is an endpoint of it."""
-        self.by_endpoint: dict[str, _Route] = {}
-        """The declared routes, by the names that Klein gives to its endpoints."""
+        super().__init__()
+        self.routes: dict[str, Route] = {}
+        """The routes, by the names of their endpoints."""
+        self.handle_errors(Exception)(_answer_to_error)
 
-        def refuse(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's names
-            return _refuse(app, request, failure)
+    def __get__(self, instance: Any, owner: object) -> App:
+        """Return the application bound to an object, on which its handlers are called."""
+        bound = super().__get__(instance, owner)
+        assert isinstance(bound, App)  # noqa: S101 -- Klein makes an object of the same class
+        bound.routes = self.routes
+        return bound
 
-        app.handle_errors(Exception)(refuse)
+    @property
+    def instance(self) -> Any:
+        """The object on which the handlers are called; ``None`` if the application is not bound."""
+        return self._instance
 
-    def route(
+    @property
+    def access(self) -> AccessPolicy:
+        """The access policy of the object."""
+        access: AccessPolicy = self.instance.access
+        return access
+
+    def route(  # type: ignore[override] # not all arguments of werkzeug's rules
         self,
         path: str,
-        *methods: str,
-        admit: Admit | None = None,
-        takes_query: bool = False,
+        *,
+        methods: Sequence[str],
         right: Right = Right.ANY,
         topic_use: TopicUse | None = None,
+        has_variants: bool = False,
+        check_head: CheckHead | None = None,
+        takes_query: bool = False,
         description: Description | None = None,
-    ) -> Callable[[Endpoint], Callable[..., Any]]:
+    ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
         """
-        Declare the handler of a path.
+        Declare the handler of a path: a method that takes a `Request`, and the variables as keywords.
 
-        An exception of the handler, or a failure of its Deferred, becomes a problem document. If the client
-        disconnects, the handler continues.
+        It returns an `Answer`, a Deferred of one, or a `RequestResource`, which answers then; it may be a
+        coroutine function. Its errors become problem documents. If the client disconnects, it continues.
 
         :param path: with variables as in werkzeug: ``/topics/<topic>``, ``/parts/<int:number>``. Of several
-            routes that fit, the most exact one that has the method is used. The handler gets each variable as
-            a keyword, percent-decoded once.
+            routes that fit, the most exact one that has the method is used. The handler gets each variable
+            percent-decoded once, and ``topic`` as an `AuthorizedTopic`.
         :param methods: the methods that the handler takes. ``GET`` includes ``HEAD``.
-        :param admit: checks the head of a request before its body is read; see `Admit`.
-        :param takes_query: see `Plan.takes_query`.
         :param right: the right that a caller needs.
         :param topic_use: the use for which a caller needs the topic in the path. Required if the path has the
             variable ``topic``.
+        :param has_variants: True if the method chooses a `Variant` by the head of the request, which then
+            serves it. It is called before access control, so it must not raise or disclose anything: what it
+            refuses, it refuses by ``check_head`` of a variant.
+        :param check_head: checks the head of a request before its body is read; see `CheckHead`.
+        :param takes_query: see `Variant.takes_query`.
         :param description: the operation in ``/openapi.json``. Each route of the service has one.
         :raise ValueError: the path has the variable ``topic`` without a use, or a use without the variable.
         """
-
-        def decorate(handler: Endpoint) -> Callable[..., Deferred[bytes]]:
-            return self._declare(
-                _Route(
-                    path,
-                    methods,
-                    handler,
-                    admit=admit,
-                    takes_query=takes_query,
-                    right=right,
-                    topic_use=topic_use,
-                    description=description,
-                )
-            )
-
-        return decorate
-
-    def planned_route(
-        self,
-        path: str,
-        *methods: str,
-        right: Right = Right.ANY,
-        topic_use: TopicUse | None = None,
-        description: Description | None = None,
-    ) -> Callable[[Callable[[Any, Request], Plan]], Callable[..., Any]]:
-        """
-        Declare a path that is served in several ways.
-
-        The method returns the `Plan` for a request. It is called before access control, so it must not raise
-        or disclose anything: what it refuses, it refuses by the plan's ``admit``.
-
-        The parameters are those of `route`.
-        """
-
-        def decorate(choose: Callable[[Any, Request], Plan]) -> Callable[..., Deferred[bytes]]:
-            return self._declare(
-                _Route(
-                    path,
-                    methods,
-                    choose,
-                    has_plans=True,
-                    right=right,
-                    topic_use=topic_use,
-                    description=description,
-                )
-            )
-
-        return decorate
-
-    def include(self, part: Routes, of: Callable[[Any], object]) -> None:
-        """
-        Add the routes of a part, so that one application serves them all.
-
-        :param part: all its routes are declared. No handler may have the name of one that is here.
-        :param of: returns the object that has the handlers of the part, given the object that has these.
-        """
-        for route in part.by_endpoint.values():
-            self._declare(replace(route, owner=of))
-
-    def _declare(self, route: _Route) -> Callable[..., Deferred[bytes]]:
-        if (_TOPIC in variables_of(route.path)) != (route.topic_use is not None):
+        if (_TOPIC in variables_of(path)) != (topic_use is not None):
             raise ValueError(
-                f"The route {route.path} must have the variable <topic> and topic_use, or neither of them."
+                f"The route {path} must have the variable <topic> and topic_use, or neither of them."
             )
 
-        @wraps(route.endpoint)
-        def endpoint(instance: Any, request: IRequest, **variables: Any) -> Deferred[bytes]:
-            bound = route.bound(instance, variables)
-            return render(request, admit=partial(_admit, bound), answer_to=answer_to_failure)
+        def declare(handler: Callable[_P, _T]) -> Callable[_P, _T]:
+            route = Route(
+                path,
+                tuple(methods),
+                _with_deferred(handler) if iscoroutinefunction(handler) else handler,
+                right=right,
+                topic_use=topic_use,
+                description=description,
+                has_variants=has_variants,
+                check_head=check_head,
+                takes_query=takes_query,
+            )
 
-        self.by_endpoint[route.endpoint.__name__] = route
-        self.app.route(route.path, methods=list(route.methods))(endpoint)
-        return endpoint
+            @wraps(handler)
+            def serve(instance: Any, request: IRequest, **variables: Any) -> Deferred[Any]:
+                bound = route.bound(instance, variables, renders_resources=True)
+                return render(request, check=partial(_check, bound))
 
-    def resource(
-        self,
-        instance: object,
-        *,
-        gate: Gate | None = None,
-        cross_site: CrossSiteRule | None = None,
-        max_body: int | None = None,
-    ) -> Resource:
+            self.routes[handler.__name__] = route
+            super(App, self).route(path, methods=list(methods))(serve)
+            return handler
+
+        return declare
+
+    def resource(self, *, max_body: int | None = None) -> Resource:  # type: ignore[override] # one more argument
         """
         Return the root of a site, or a part of one, for any program with twisted.web.
 
-        :param instance: the object that has the handlers.
-        :param gate: authenticates and authorizes requests; by default any caller has all rights.
-        :param cross_site: the rule for pages of other sites; by default they may not publish.
         :param max_body: the limit for a compressed body once it is decoded, in bytes; 1 MiB by default. The
             site itself limits bodies as they arrive.
         """
-        return _RoutesResource(
-            self.app.__get__(instance, type(instance)),
-            routes=self,
-            gate=gate,
-            cross_site=CrossSiteRule() if cross_site is None else cross_site,
-            max_body=Limits().max_body if max_body is None else max_body,
-        )
+        return _AppResource(self, max_body=Limits().max_body if max_body is None else max_body)
 
-    def right_to(self, method: bytes, path: bytes) -> Right:
-        """Return the right that a caller needs for a request; `Right.ANY` if there is no such route."""
-        try:
-            endpoint, _ = self.match(method, path)
-        except SampleAppError:
-            return Right.ANY
-        return self.by_endpoint[endpoint].right
-
-    def match(self, method: bytes, path: bytes) -> tuple[str, Mapping[str, Any]]:
+    def match(self, method: bytes, path: bytes) -> tuple[Route, Mapping[str, Any]]:
         """
-        Return the name of the endpoint of a request, and the variables in its path.
+        Return the route of a request, and the variables in its path.
 
+        :param path: as it was sent.
         :raise RequestError: there is no such route.
         """
-        urls = self.app.url_map.bind("")
+        urls = self.url_map.bind("")
         try:
-            return match_path(urls, method, percent_decoded(path))
+            endpoint, variables = match_path(urls, method, percent_decoded(path))
         except PathNotFound:
             raise path_not_found(path, [urls]) from None
+        return self.routes[endpoint], variables
+
+
+def _answer(
+    endpoint: Callable[..., Answer | Deferred[Answer] | RequestResource], request: Request, **variables: Any
+) -> Answer | Deferred[Answer]:
+    result = endpoint(request, **variables)
+    return result.answer(request) if isinstance(result, RequestResource) else result
+
+
+def _with_deferred(function: Callable[..., Any]) -> Callable[..., Deferred[Answer]]:
+    @wraps(function)
+    def call(*args: Any, **variables: Any) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(function(*args, **variables))
+
+    return call
 
 
 def require_meaning(request: Request) -> None:
@@ -377,27 +373,25 @@ def _refuse_body(_request: Request, **_: object) -> NoReturn:
     )
 
 
-def _admit(bound: BoundRoute, request: Request) -> Handler:
+def _check(bound: BoundRoute, request: Request) -> Handler:
+    """Check a request in a site of twisted.web, and return its handler."""
     if request.method not in SAFE:
         require_meaning(request)
-    plan = bound.choose(request) if bound.plan is None else bound.plan
-    request.max_body = plan.max_body
-    handler = bound.handler_of(plan, request)
+    variant = bound.choose(request) if bound.variant is None else bound.variant
+    request.max_body = variant.max_body
+    handler = bound.handler_of(variant, request)
     if request.method == b"POST" and not has_content(request.fields):
         raise LengthRequired
     return handler
 
 
-class _RoutesResource(KleinResource):
+class _AppResource(KleinResource):
     """Klein's resource, with access control and with problem documents instead of Klein's own errors."""
 
-    def __init__(
-        self, app: Klein, *, routes: Routes, gate: Gate | None, cross_site: CrossSiteRule, max_body: int
-    ) -> None:
+    def __init__(self, app: App, *, max_body: int) -> None:
         super().__init__(app)
-        self._routes = routes
-        self._gate = gate
-        self._cross_site = cross_site
+        self._app: App = app
+        self._access = app.access
         self._max_body = max_body
         self._decoding: Decoding | None = None
         self._memory = BodyMemory(Limits().max_body_memory)
@@ -411,41 +405,52 @@ class _RoutesResource(KleinResource):
         return super().render(request)
 
     def _check(self, request: Any) -> None:
-        own = request_of(request)
+        if self._decoding is None:
+            # Only a site has a reactor.
+            self._decoding = Decoding(request.site.reactor)
         request.content.seek(0)
+        own = convert(request, BodyLimits(self._max_body, self._decoding, self._memory))
         check_values(own.fields)
         # Klein fails with a traceback on a host name that IDNA cannot encode.
         check_host(own.fields, is_required=False)
         # Relative to this resource's place in its site.
         path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
-        if self._gate is not None:
-            self._gate.admit(own, self._routes.right_to(own.method, path))
-        if self._decoding is None:
-            # Only a site has a reactor.
-            self._decoding = Decoding(request.site.reactor)
-        set_terms(request, Terms(own.caller, own.charge, self._max_body, self._decoding, self._memory))
+        gate = self._access.gate
+        if gate is not None:
+            gate.admit(own, self._right_to(own.method, path))
+        if own.share is not None:
+            own.share.owner = own.exchange.caller
         if own.method == b"OPTIONS" and has_content(own.fields):
             # No handler answers OPTIONS, so nothing else checks the coding.
             check_content_coding(own.fields)
         # Refuses paths that Klein would take for another path.
         percent_decoded(path)
         if own.method != own.method.upper():
-            self._routes.match(own.method, path)
+            self._app.match(own.method, path)
         try:
-            self._cross_site.check(own)
+            self._access.cross_site.check(own)
         except CrossSiteRequest:
             # An unknown path or method (404, 405) takes precedence.
-            self._routes.match(own.method, path)
+            self._app.match(own.method, path)
             raise
 
+    def _right_to(self, method: bytes, path: bytes) -> Right:
+        """Return the right that a caller needs for a request; `Right.ANY` if there is no such route."""
+        try:
+            route, _ = self._app.match(method, path)
+        except SampleAppError:
+            return Right.ANY
+        return route.right
 
-def _refuse(app: Klein, request: IRequest, failure: Failure) -> bytes:
+
+def _answer_to_error(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's
     """Answer Klein's own errors with a problem document; the errors of handlers do not get here."""
     error = failure.value
     if isinstance(error, exceptions.MethodNotAllowed):
         answer = refusal_of_method(request.method, method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
-        answer = problem_answer(path_not_found(request.path, [app.url_map.bind("")]))
+        urls = IKleinRequest(request).mapper.map.bind("")
+        answer = problem_answer(path_not_found(request.path, [urls]))
     else:
         answer = answer_to_failure(failure, give_request_id(request, None))
     return set_answer(request, in_form_of(request, answer))

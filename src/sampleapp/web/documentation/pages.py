@@ -1,4 +1,4 @@
-"""Routes of the documentation: ``/openapi.json``, ``/docs`` and the page that shows the readings."""
+"""The documentation: ``/openapi.json``, ``/docs`` and the page that shows the readings."""
 
 from __future__ import annotations
 
@@ -9,31 +9,19 @@ from http import HTTPStatus
 from importlib.metadata import metadata
 from typing import Any, Final, TypeAlias
 
-from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp import DISTRIBUTION, __version__
-from sampleapp.access import Right
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.web.answers import Answer, Headers, json_line
-from sampleapp.web.descriptions import (
-    CACHE_CONTROL,
-    ETAG,
-    IF_NONE_MATCH,
-    Content,
-    Description,
-    Field,
-    Parameter,
-    Success,
-)
 from sampleapp.web.documentation.files import PAGE, READINGS_PAGE, read_files
 from sampleapp.web.preconditions import none_match_fails
 from sampleapp.web.request_errors import PathNotFound
-from sampleapp.web.routing import Routes, RouteTable
+from sampleapp.web.routing import RouteTable
 from sampleapp.web.server import Request
 
-__all__ = ["Documentation", "Run"]
+__all__ = ["GUARDS", "Documentation", "Run"]
 
 Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Calls a function that takes long without blocking the reactor, such as in a thread."""
@@ -44,11 +32,9 @@ _KEPT_S: Final = 60.0
 _PAGES: Final = (PAGE, READINGS_PAGE)
 _FOR_EVER: Final = b"public, max-age=31536000, immutable"
 
-_NOT_CHANGED: Final = "`If-None-Match` has the current entity tag: your copy is up to date."
-
 # Scripts and styles are loaded from this service only, and never inline. The page cannot be framed, connects
 # only to this service, and sends no Referer. "data:" is for the pictures in Swagger UI's style sheet.
-_GUARDS: Final[Headers] = (
+GUARDS: Final[Headers] = (
     (
         b"Content-Security-Policy",
         (
@@ -61,98 +47,11 @@ _GUARDS: Final[Headers] = (
     (b"Cross-Origin-Opener-Policy", b"same-origin"),
     (b"Cross-Origin-Resource-Policy", b"same-origin"),
 )
-
-_GUARD_FIELDS: Final = tuple(
-    Field(
-        name=name.decode("ascii"),
-        meaning="Protects the page from other sites.",
-        example=value.decode("ascii"),
-    )
-    for name, value in _GUARDS
-)
-
-_OPENAPI: Final = Description(
-    tag="Documentation",
-    summary="This OpenAPI document",
-    parameters=(IF_NONE_MATCH,),
-    successes=(
-        Success(
-            meaning="An OpenAPI document, version 3.1.",
-            contents=(
-                Content(
-                    media_type="application/json",
-                    kind={
-                        "type": "object",
-                        "required": ["openapi", "info", "paths"],
-                        "properties": {"openapi": {"type": "string", "pattern": "^3\\.1\\."}},
-                    },
-                ),
-            ),
-            fields=(ETAG, CACHE_CONTROL),
-        ),
-        Success(meaning=_NOT_CHANGED, status=HTTPStatus.NOT_MODIFIED, fields=(ETAG, CACHE_CONTROL)),
-    ),
-)
-
-_DOCS: Final = Description(
-    tag="Documentation",
-    summary="The documentation as a page",
-    text="A page for a browser, with a form to send a message. All of its files are from this service.",
-    parameters=(IF_NONE_MATCH,),
-    successes=(
-        Success(
-            meaning="The page.",
-            contents=(Content(media_type="text/html", kind={"type": "string"}),),
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-        Success(
-            meaning=_NOT_CHANGED,
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-    ),
-)
-
-_READINGS: Final = replace(
-    _DOCS,
-    summary="The readings as a page",
-    text=(
-        "A page for a browser that shows the readings as they change, each with a line of its last values. "
-        "It uses `GET /changes`."
-    ),
-)
-
-_FILE: Final = Description(
-    tag="Documentation",
-    summary="The files of the page",
-    parameters=(
-        Parameter(name="file", place="path", meaning="A file name in the page. It changes with the content."),
-        IF_NONE_MATCH,
-    ),
-    successes=(
-        Success(
-            meaning="The file. Its content never changes under this name.",
-            contents=(
-                Content(media_type="text/javascript", kind={"type": "string"}),
-                Content(media_type="text/css", kind={"type": "string"}),
-                Content(media_type="image/svg+xml", kind={"type": "string"}),
-            ),
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-        Success(
-            meaning=_NOT_CHANGED,
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-    ),
-    refusals=(PathNotFound,),
-)
+"""The header fields that protect a page from other sites."""
 
 
 class Documentation:
     """Serves the documentation of the service's routes."""
-
-    routes = Routes()
 
     def __init__(self, *, run: Run, clock: IReactorTime) -> None:
         """
@@ -195,12 +94,12 @@ class Documentation:
         self._has_hsts = has_hsts
         self._has_host_rule = has_host_rule
 
-    @routes.route("/openapi.json", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_OPENAPI)
-    def openapi(self, request: Request) -> Deferred[Answer]:
-        """Serve the OpenAPI document."""
-        return Deferred.fromCoroutine(self._answer_openapi(request))
+    async def openapi(self, request: Request) -> Answer:
+        """
+        Answer with the OpenAPI document.
 
-    async def _answer_openapi(self, request: Request) -> Answer:
+        :raise PathNotFound: there is no interface to describe.
+        """
         if self._shown is None:
             raise PathNotFound
         await self._making.acquire()
@@ -216,7 +115,7 @@ class Documentation:
         from sampleapp.web.openapi import openapi_document
 
         document = openapi_document(
-            table.routes,
+            table.apps,
             version=__version__,
             manual=_manual(),
             is_guarded=table.is_guarded,
@@ -227,26 +126,12 @@ class Documentation:
         )
         return _Unchanging(json_line(document), b"application/json")
 
-    @routes.route("/docs", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_DOCS)
-    def page(self, request: Request) -> Deferred[Answer]:
-        """Serve the page."""
-        return Deferred.fromCoroutine(self._answer(request, PAGE))
-
-    @routes.route("/docs/readings", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_READINGS)
-    def readings_page(self, request: Request) -> Deferred[Answer]:
-        """Serve the page that shows the readings."""
-        return Deferred.fromCoroutine(self._answer(request, READINGS_PAGE))
-
-    @routes.route("/docs/<file>", "GET", "HEAD", takes_query=True, right=Right.NONE, description=_FILE)
-    def file(self, request: Request, *, file: str) -> Deferred[Answer]:
+    async def file(self, request: Request, name: str) -> Answer:
         """
-        Serve a file of the page.
+        Answer with a page, or a file of one.
 
-        :raise PathNotFound: there is no such file; as a failure of the Deferred.
+        :raise PathNotFound: there is no such file.
         """
-        return Deferred.fromCoroutine(self._answer(request, file))
-
-    async def _answer(self, request: Request, name: str) -> Answer:
         files = await self._all_files()
         if name not in files:
             raise PathNotFound
@@ -262,7 +147,7 @@ class Documentation:
                         file.body,
                         file.content_type,
                         cache_control=b"no-cache" if name in _PAGES else _FOR_EVER,
-                        more=_GUARDS,
+                        more=GUARDS,
                     )
                     for name, file in read.items()
                 }
