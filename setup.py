@@ -157,7 +157,7 @@ setup(
     package_data={
         "sampleapp": ["py.typed"],
         "sampleapp.brokers.sqlite": ["schema/*.sql"],
-        "sampleapp.web.documentation": ["page/*"],
+        "sampleapp.web.openapi": ["page/*"],
     },
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},
     zip_safe=False,

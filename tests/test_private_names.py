@@ -25,7 +25,7 @@ from twisted.logger import textFileLogObserver
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.scripts import twistd
 
-from sampleapp.web.documentation.files import read_files
+from sampleapp.web.openapi.files import read_files
 
 
 def afkak_client():

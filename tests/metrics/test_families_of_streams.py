@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from sampleapp.model import ReadRequest
-from sampleapp.web.open_streams import StreamKind
+from sampleapp.web.read.registry import StreamKind
 from tests.metrics.service import MeasuredService, of
 
 

@@ -12,10 +12,10 @@ from twisted.internet.task import Clock
 from sampleapp.feeds import Feeds
 from sampleapp.records.positions import parse_position
 from sampleapp.web.answers import Event
-from sampleapp.web.open_streams import OpenStreams
-from sampleapp.web.record_streams import RecordStreams
+from sampleapp.web.read.registry import OpenStreams
+from sampleapp.web.read.streams import RecordStreams
+from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.server import Exchange, Fields, Peer
-from sampleapp.web.topic_reads import TopicReads
 from tests.support.event_streams import EventReader, RecordingSink
 from tests.support.topic_simulator import SimulatedTopic
 

@@ -12,7 +12,7 @@ from sampleapp.brokers.memory import MemoryBroker
 from tests.support.in_memory import Connection, request_bytes
 from tests.support.openapi import Described
 from tests.web.http import JSON, MESSAGE, NDJSON, raw
-from tests.web.test_openapi import TARGETS, WholeService, signed
+from tests.web.openapi.test_document import TARGETS, WholeService, signed
 
 PRODUCE = [(b"Content-Type", b"application/vnd.kafka.json.v2+json")]
 RECORDS = b'{"records":[{"value":1}]}'

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
-from sampleapp.web.open_streams import StreamKind
+from sampleapp.web.read.registry import StreamKind
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import request_bytes
 from tests.support.record_pages import PATH, PageService

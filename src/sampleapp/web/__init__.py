@@ -4,13 +4,14 @@ from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import FrontDoor
 from sampleapp.web.cors import Cors
-from sampleapp.web.documentation import Documentation
 from sampleapp.web.failures import answer_to_failure, refusal_in_form
 from sampleapp.web.gate import Gate
-from sampleapp.web.idempotency import IdempotentRecords
-from sampleapp.web.open_streams import OpenStreams, StreamKind
+from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.problems import problem_answer
+from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.routing import App, RouteTable
 from sampleapp.web.server import (
     Descriptors,
@@ -24,7 +25,6 @@ from sampleapp.web.server import (
     StreamEnd,
     is_on_loopback,
 )
-from sampleapp.web.topic_reads import TopicReads
 
 __all__ = [
     "AdminApp",

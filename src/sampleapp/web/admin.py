@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sampleapp.access import Right
-from sampleapp.web import admin_operations as operations
 from sampleapp.web.answers import Answer
-from sampleapp.web.documentation import Documentation
-from sampleapp.web.documentation.files import PAGE, READINGS_PAGE
+from sampleapp.web.openapi import admin_operations as operations
+from sampleapp.web.openapi.files import PAGE, READINGS_PAGE
+from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server import Request

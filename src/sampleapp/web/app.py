@@ -12,27 +12,28 @@ from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
-from sampleapp.web import operations, topic_operations
 from sampleapp.web.answers import Answer, Event
-from sampleapp.web.batches import BatchPublisher
-from sampleapp.web.changes import ChangesResource
 from sampleapp.web.cross_site import CrossSiteRule
+from sampleapp.web.errors import PathNotFound
 from sampleapp.web.gate import TO_CONSUME, TO_PUBLISH, TO_SEE, AuthorizedTopic, Gate
-from sampleapp.web.hooks import Hooks
-from sampleapp.web.idempotency import IdempotentRecords
-from sampleapp.web.messages import Messages
-from sampleapp.web.open_streams import OpenStreams
-from sampleapp.web.publishing import Publisher
-from sampleapp.web.raw_publishing import RawPublishing
-from sampleapp.web.readings_resource import AcceptDispatch, GetRepresentation
-from sampleapp.web.record_pages import RecordPages
-from sampleapp.web.record_reading import RecordReading
-from sampleapp.web.record_streams import RecordStreams
-from sampleapp.web.request_errors import PathNotFound
-from sampleapp.web.rest_proxy import ProduceRequests, Topics, require_acceptable
+from sampleapp.web.openapi import operations, topic_operations
+from sampleapp.web.publish.batches import BatchPublisher
+from sampleapp.web.publish.hooks import Hooks
+from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.publish.messages import Messages
+from sampleapp.web.publish.publisher import Publisher
+from sampleapp.web.publish.raw import RawPublishing
+from sampleapp.web.publish.rest_proxy import ProduceRequests, require_acceptable
+from sampleapp.web.read.changes import ChangesResource
+from sampleapp.web.read.pages import RecordPages
+from sampleapp.web.read.readings import AcceptDispatch, GetRepresentation
+from sampleapp.web.read.records import RecordReading
+from sampleapp.web.read.registry import OpenStreams
+from sampleapp.web.read.streams import RecordStreams
+from sampleapp.web.read.topic_reads import TopicReads
+from sampleapp.web.read.topics import Topics
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
-from sampleapp.web.topic_reads import TopicReads
 
 __all__ = ["FrontDoor"]
 
@@ -224,7 +225,7 @@ class FrontDoor:
         self._produce = ProduceRequests(publisher)
         self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
         self._hooks = Hooks(publisher, hooks, recorded)
-        self._topics = Topics(publisher)
+        self._topics = Topics(broker, publisher.slices, clock)
         self._records = RecordReading(
             RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),

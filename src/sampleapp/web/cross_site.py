@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from sampleapp.web.request_errors import CrossSiteRequest
+from sampleapp.web.errors import CrossSiteRequest
 from sampleapp.web.server import SAFE, Fields, Request
 
 __all__ = ["CrossSiteRule"]

@@ -1,5 +1,5 @@
 """
-Descriptions of routes, from which `sampleapp.web.openapi` makes the OpenAPI document.
+Descriptions of routes, from which `sampleapp.web.openapi.document` makes the OpenAPI document.
 
 They have no statuses of refusals: `sampleapp.web.problems` has one for each kind of error.
 """

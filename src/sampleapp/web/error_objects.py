@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sampleapp.web.answers import Answer, Headers, json_line
+from sampleapp.web.errors import PathNotFound
 from sampleapp.web.kafka_media_types import ANSWER, answer_type, is_of_rest_proxy
-from sampleapp.web.request_errors import PathNotFound
 
 __all__ = ["LONGEST_PATH", "ErrorObject", "error_object_answer", "in_form_for", "is_of_records", "not_found"]
 

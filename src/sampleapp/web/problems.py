@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sampleapp import access, errors
 from sampleapp.model import GoneRecords
 from sampleapp.records import position_errors
-from sampleapp.web import request_errors
+from sampleapp.web import errors as request_errors
 from sampleapp.web.answers import Answer, Headers, json_line
 
 __all__ = [

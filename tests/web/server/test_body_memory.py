@@ -23,14 +23,14 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
-from sampleapp.web.request_errors import BodyMemoryOfCallerFull
+from sampleapp.web.errors import BodyMemoryOfCallerFull
 from sampleapp.web.server import BodyMemory
 from sampleapp.web.server.body_memory import Share
 from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked
+from tests.web.publish.test_batches import ServiceInTurns
 from tests.web.server.test_connections import NarrowTransport
-from tests.web.test_batches import ServiceInTurns
 
 if sys.version_info >= (3, 14):
     from compression import zstd

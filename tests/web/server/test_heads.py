@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.web.request_errors import MalformedRequest
+from sampleapp.web.errors import MalformedRequest
 from sampleapp.web.server.fields import FieldParser
 from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import request_bytes

@@ -23,16 +23,16 @@ from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_paramet
 from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
-from sampleapp.web.failures import answer_to_failure
-from sampleapp.web.gate import Gate, TopicUse, authorize_topic
-from sampleapp.web.problems import problem_answer
-from sampleapp.web.request_errors import (
+from sampleapp.web.errors import (
     CrossSiteRequest,
     LengthRequired,
     MalformedRequest,
     PathNotFound,
     PreconditionFailed,
 )
+from sampleapp.web.failures import answer_to_failure
+from sampleapp.web.gate import Gate, TopicUse, authorize_topic
+from sampleapp.web.problems import problem_answer
 from sampleapp.web.routing.paths import (
     match_path,
     method_not_allowed,

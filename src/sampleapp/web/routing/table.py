@@ -11,7 +11,7 @@ from urllib.parse import quote
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.request_errors import MalformedRequest, MethodNotAllowed, PathNotFound
+from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.routing.app import App, BoundRoute, require_meaning
 from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, refusal_of_method
 from sampleapp.web.server import SAFE, Handler, Request

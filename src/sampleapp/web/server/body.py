@@ -10,7 +10,7 @@ import re
 from io import BytesIO
 from typing import Final, Protocol
 
-from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
+from sampleapp.web.errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 from sampleapp.web.server.fields import FieldParser
 
 __all__ = ["Body", "ChunkedBody", "Content", "SizedBody"]

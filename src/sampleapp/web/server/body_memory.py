@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NoReturn, TypeAlias
 
-from sampleapp.web.request_errors import (
+from sampleapp.web.errors import (
     BodyMemoryFull,
     BodyMemoryOfCallerFull,
     BodyNeedsTooMuchMemory,

@@ -20,7 +20,7 @@ from zope.interface import implementer
 
 from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.web.answers import Answer, Source
-from sampleapp.web.request_errors import RequestTooSlow
+from sampleapp.web.errors import RequestTooSlow
 from sampleapp.web.server.body_memory import BodyMemory, Share
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
 from sampleapp.web.server.exchange import Exchange, ExtendAnswer, FormRefusal, OnAnswer, Peer

@@ -19,7 +19,7 @@ else:
     from backports import zstd
 
 from sampleapp.decompression import Decompressor, GzipDecompressor
-from sampleapp.web.request_errors import (
+from sampleapp.web.errors import (
     BodyTooLarge,
     RequestError,
     UndecodableBody,

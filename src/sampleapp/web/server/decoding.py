@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.concurrency.cooperator import cooperator_on
 from sampleapp.web.answers import Answer
-from sampleapp.web.request_errors import BodyTooLarge
+from sampleapp.web.errors import BodyTooLarge
 from sampleapp.web.server.content_coding import CodedBody
 from sampleapp.web.server.request import Charge, Handler, Request
 

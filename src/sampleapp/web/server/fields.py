@@ -13,7 +13,7 @@ from typing import Final
 
 import httptools
 
-from sampleapp.web.request_errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
+from sampleapp.web.errors import BodyTooLarge, HeaderTooLarge, MalformedRequest
 
 __all__ = ["BLANKS", "FieldParser", "Fields", "check_values"]
 

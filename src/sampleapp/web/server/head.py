@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sampleapp.web.request_errors import (
+from sampleapp.web.errors import (
     BodyTooLarge,
     HeaderTooLarge,
     MalformedRequest,

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.request_errors import (
+from sampleapp.web.errors import (
     BodyTooLarge,
     ExpectationNotMet,
     LengthRequired,

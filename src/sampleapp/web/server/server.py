@@ -28,7 +28,7 @@ from zope.interface import implementer
 from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.request_errors import TooManyConnections
+from sampleapp.web.errors import TooManyConnections
 from sampleapp.web.server.body_memory import BodyMemory
 from sampleapp.web.server.connection import HTTPConnection
 from sampleapp.web.server.decoding import Decoding

@@ -1,0 +1,531 @@
+"""OpenAPI descriptions of ``/``, ``/messages`` and ``/topics/{topic}``."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from sampleapp import access, errors
+from sampleapp.model import MEDIA_TYPES, Message, Reading, RecordMetadata
+from sampleapp.records import position_errors
+from sampleapp.records.event_stream import MEDIA_TYPE
+from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_RECORDS
+from sampleapp.web import errors as request_errors
+from sampleapp.web.descriptions import (
+    CACHE_CONTROL,
+    ETAG,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT_REPLAYED,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NO_BUFFERING,
+    TOPIC,
+    TRACEPARENT,
+    TRACESTATE,
+    VARY,
+    Content,
+    Description,
+    Field,
+    Parameter,
+    Success,
+)
+from sampleapp.web.openapi.produce_contents import (
+    PRODUCE_BODIES,
+    PRODUCE_ERRORS,
+    PRODUCE_REFUSALS,
+    PRODUCED,
+)
+from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
+from sampleapp.web.rest_proxy_documents import PUBLISHED
+
+__all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS", "RECEIVE_HOOK"]
+
+READINGS: Final = Description(
+    tag="Readings",
+    summary="The latest value of each key",
+    text=(
+        "`Accept` chooses between two versions of the collection. Without `Accept`, the answer is version 1. "
+        "Both versions list the same readings in the same order."
+    ),
+    parameters=(IF_NONE_MATCH, IF_MATCH),
+    successes=(
+        Success(
+            meaning="All readings, in the version that `Accept` names; otherwise in version 1.",
+            contents=(
+                Content(
+                    media_type=MEDIA_TYPES[1],
+                    kind=list[float],
+                    summary="Version 1: the values",
+                    example=[21.5, 19.0],
+                ),
+                Content(
+                    media_type=MEDIA_TYPES[2],
+                    kind=list[Reading],
+                    summary="Version 2: each value with its id",
+                    example=[{"id": "kitchen", "value": 21.5}, {"id": "hall", "value": 19.0}],
+                ),
+            ),
+            fields=(ETAG, VARY, CACHE_CONTROL),
+        ),
+        Success(
+            meaning="`If-None-Match` has the current entity tag: your copy is up to date.",
+            status=HTTPStatus.NOT_MODIFIED,
+            fields=(ETAG, VARY, CACHE_CONTROL),
+        ),
+    ),
+    refusals=(errors.InvalidParameters, request_errors.PreconditionFailed, errors.ReadingsNotReady),
+)
+
+CHANGES: Final = Description(
+    tag="Readings",
+    summary="The readings as they change",
+    text=(
+        "An event stream, for `EventSource` and others. The first event, `readings`, has all readings, as "
+        "version 2 lists them. Then `reading` has the id and the value of a reading that is new or has "
+        "changed, and `removed` has the id of a reading that was removed. The id of an event is the "
+        "entity tag of version 2 after it, without quotation marks; it is empty if more changes of the "
+        "same moment follow. `readings` may come again: replace your copy then. A stream ends after about "
+        "ten minutes, and when the service stops: come back with `Last-Event-ID`. If too many streams "
+        "are open, or readings are not ready, a browser gets 200 and the event `unavailable`, whose data is "
+        "the problem document: after 429 and 503, `EventSource` would not come back."
+    ),
+    parameters=(
+        Parameter(
+            name="Last-Event-ID",
+            place="header",
+            meaning=(
+                "The id of the last event that you have. If the readings are still the same, the first "
+                "event is left out."
+            ),
+        ),
+        Parameter(
+            name="last_event_id",
+            place="query",
+            meaning="The same as `Last-Event-ID`, for clients that cannot send header fields.",
+        ),
+    ),
+    successes=(
+        Success(
+            meaning="The stream.",
+            contents=(
+                Content(
+                    media_type=MEDIA_TYPE,
+                    kind={"type": "string"},
+                    summary="All readings, then a change",
+                    example=(
+                        "retry: 2417\n\n"
+                        "id: 1f0c5f4ce6a4c6f3a4f1b2d0\nevent: readings\n"
+                        'data: [{"id":"kitchen","value":21.5}]\n\n'
+                        "id: 9d0a1cc8d8f4be2f6f0d8a11\nevent: reading\n"
+                        'data: {"id":"kitchen","value":21.6}\n\n'
+                    ),
+                ),
+            ),
+            fields=(CACHE_CONTROL, NO_BUFFERING),
+        ),
+    ),
+    refusals=(errors.InvalidParameters, errors.ReadingsNotReady, request_errors.TooManyStreams),
+)
+
+_STORED: Final = Success(
+    meaning="The record is stored at this partition and offset.",
+    contents=(
+        Content(
+            media_type="application/json",
+            kind=RecordMetadata,
+            summary="The partition and the offset of the record",
+            example={"topic": "readings", "partition": 0, "offset": 42},
+        ),
+    ),
+    optional_fields=(IDEMPOTENT_REPLAYED,),
+)
+
+
+def _lines(media_type: str, summary: str, description: str, *examples: str) -> Content:
+    """Describe JSON values, one on each line."""
+    return Content(
+        media_type=media_type,
+        kind={"type": "string", "description": description},
+        summary=summary,
+        example="".join(f"{line}\n" for line in examples),
+    )
+
+
+_STORED_LINES: Final = _lines(
+    "application/x-ndjson",
+    "The partitions and the offsets of the records",
+    "The partition and the offset of each record, one on each line.",
+    '{"topic":"readings","partition":0,"offset":42}',
+    '{"topic":"readings","partition":2,"offset":7}',
+)
+
+_ONE_CONTENT: Final = {
+    # Not "oneOf", of which generators of clients make several types.
+    "if": {"required": ["content_base64"]},
+    "then": {"not": {"required": ["content"]}},
+    "else": {"required": ["content"]},
+    "not": {
+        "required": ["key", "key_base64"],
+        "properties": {"key": {"type": "string"}, "key_base64": {"type": "string"}},
+    },
+}
+"""A message has one of the two contents, and at most one of the two keys."""
+
+PUBLISH: Final = Description(
+    tag="Messages",
+    summary="Publish one message, or many",
+    text=(
+        "Publishes exactly one record for each message, and answers after the broker has acknowledged all of "
+        "them. Bytes that are not text: `content_base64` and `key_base64`, instead of `content` and `key`. "
+        "Many messages have one line each: all of them are checked before any is published. After 503, "
+        "nothing was published. After 504, the outcome is unknown; for many messages, `results` has the "
+        "outcome of each."
+    ),
+    parameters=(IDEMPOTENCY_KEY, TRACEPARENT, TRACESTATE),
+    bodies=(
+        Content(
+            media_type="application/json",
+            kind=Message,
+            summary="One message",
+            example={"topic": "readings", "key": "kitchen", "content": "21.5"},
+            rules=_ONE_CONTENT,
+        ),
+        *(
+            _lines(
+                media_type,
+                "Many messages",
+                "Messages, one on each line.",
+                '{"topic":"readings","key":"kitchen","content":"21.5"}',
+                '{"topic":"readings","key":"hall","content":"19"}',
+            )
+            for media_type in ("application/x-ndjson", "application/jsonl")
+        ),
+    ),
+    successes=(
+        replace(
+            _STORED,
+            meaning=(
+                "The record is stored at this partition and offset. For many messages: one line for each "
+                "record, in the same order."
+            ),
+            contents=(*_STORED.contents, _STORED_LINES),
+        ),
+    ),
+    refusals=(
+        request_errors.UnsupportedContentType,
+        errors.InvalidParameters,
+        errors.MalformedMessage,
+        errors.InvalidMessage,
+        errors.PartlyPublished,
+        errors.PartlyRefused,
+        *BROKER_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
+)
+
+_NOT_EMPTY: Final = {"type": "string", "minLength": 1}
+_EVENT: Final = {
+    "type": "object",
+    "description": "A CloudEvent of version 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": _NOT_EMPTY,
+        "source": _NOT_EMPTY,
+        "type": _NOT_EMPTY,
+        "partitionkey": {**_NOT_EMPTY, "description": "The record's key, unless the query has one."},
+    },
+}
+
+PUBLISH_TO_TOPIC: Final = Description(
+    tag="Messages",
+    summary="Publish any bytes",
+    text=(
+        "Publishes exactly one record whose value is the body, byte for byte. An empty body is an empty "
+        "value. Answers after the broker has acknowledged the record. After 503, nothing was published. "
+        "After 504, the outcome is unknown.\n\n"
+        "`Content-Type` becomes the header `content-type` of the record, and so do other headers that the "
+        "operator has chosen, under their names in lower case.\n\n"
+        "A CloudEvent in binary mode (with `ce-…` fields) also gets its attributes as headers of the record, "
+        "`ce_…`. The `partitionkey` of an event is the key, unless the query has one. A batch of CloudEvents "
+        "is like many messages sent to `/messages`: all events are checked before any is published, and the "
+        "answer has a line for each.\n\n"
+        "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
+        "before any is published. If only some of them are published, the status is 504, or 422 if the "
+        "others were refused permanently; `offsets` has the outcome of each."
+    ),
+    parameters=(
+        TOPIC,
+        Parameter(
+            name="key",
+            place="query",
+            meaning=(
+                "The record's key: any bytes, form-encoded (`+` is a space). Without this parameter the "
+                "record has no key. `key=` is the empty key."
+            ),
+        ),
+        IDEMPOTENCY_KEY,
+        TRACEPARENT,
+        TRACESTATE,
+    ),
+    bodies=(
+        # Generators of clients leave out a body of any type, so one has a name. The format says it is bytes.
+        Content(
+            media_type="application/octet-stream",
+            kind={"type": "string", "format": "binary"},
+            summary="Any bytes",
+        ),
+        Content(
+            media_type="*/*",
+            kind={"contentMediaType": "application/octet-stream"},
+            summary="Any bytes, with another media type or without one",
+        ),
+        Content(
+            media_type="application/cloudevents+json",
+            kind=_EVENT,
+            summary="A CloudEvent in structured mode",
+            example={
+                "specversion": "1.0",
+                "id": "17",
+                "source": "/shop",
+                "type": "order.paid",
+                "partitionkey": "17",
+                "data": {"order": 17},
+            },
+        ),
+        Content(
+            media_type="application/cloudevents-batch+json",
+            # Not "items": a generator of clients would make a program that fails for each body of this path.
+            kind={"type": "array", "unevaluatedItems": _EVENT, "minItems": 1},
+            summary="CloudEvents, each of which becomes a record",
+            example=[
+                {"specversion": "1.0", "id": "17", "source": "/shop", "type": "order.paid"},
+                {"specversion": "1.0", "id": "18", "source": "/shop", "type": "order.sent"},
+            ],
+        ),
+        *PRODUCE_BODIES,
+    ),
+    needs_body=False,
+    successes=(
+        replace(
+            _STORED,
+            contents=(replace(_STORED.contents[0], kind=PUBLISHED), _STORED_LINES, PRODUCED),
+        ),
+    ),
+    refusals=(
+        request_errors.SeveralContentTypes,
+        request_errors.UnsupportedEventFormat,
+        errors.PartlyPublished,
+        errors.PartlyRefused,
+        *PRODUCE_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
+    error_objects=PRODUCE_ERRORS,
+)
+
+DELETE_KEY: Final = Description(
+    tag="Messages",
+    summary="Publish a tombstone",
+    text=(
+        "Publishes exactly one record with this key and a null value. It removes the reading of the key. In "
+        "a topic that Kafka compacts, it also removes the key's earlier records. A body is refused."
+    ),
+    parameters=(
+        TOPIC,
+        Parameter(
+            name="key",
+            place="query",
+            meaning="The key: any bytes, form-encoded (`+` is a space). It may be empty.",
+            is_required=True,
+        ),
+        IDEMPOTENCY_KEY,
+        TRACEPARENT,
+        TRACESTATE,
+    ),
+    successes=(_STORED,),
+    refusals=(errors.InvalidParameters, *BROKER_REFUSALS, *IDEMPOTENCY_REFUSALS),
+)
+
+RECEIVE_HOOK: Final = Description(
+    tag="Messages",
+    summary="Receive a signed webhook",
+    text=(
+        "Publishes exactly one record whose value is the body, byte for byte, to the topic of the hook. The "
+        "sender proves who it is with a signature in a header, and needs no other credentials: "
+        "`X-Hub-Signature-256` (GitHub), `Stripe-Signature`, `X-Slack-Signature`, `webhook-signature` or "
+        "`svix-signature` (Standard Webhooks), or the header that the operator has chosen. The signature is "
+        "verified before "
+        "the body is decoded. Without a valid one, and for a name that no hook has, the answer is 401.\n\n"
+        "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
+        "published. After 503, nothing was published. After 504, the outcome is unknown."
+    ),
+    parameters=(
+        Parameter(name="hook", place="path", meaning="The name of the hook, from the callers file."),
+        IDEMPOTENCY_KEY,
+        TRACEPARENT,
+        TRACESTATE,
+    ),
+    bodies=(
+        Content(
+            media_type="*/*",
+            kind={"contentMediaType": "application/octet-stream"},
+            summary="Any bytes, with or without a media type",
+        ),
+    ),
+    needs_body=False,
+    successes=(
+        replace(
+            _STORED,
+            meaning="The record is stored at this partition and offset. For Slack, the body is empty.",
+        ),
+    ),
+    refusals=(
+        access.InvalidSignature,
+        access.RateExceeded,
+        request_errors.BodyMemoryOfCallerFull,
+        errors.InvalidParameters,
+        *BROKER_REFUSALS,
+        *IDEMPOTENCY_REFUSALS,
+    ),
+)
+
+_POSITION: Final = Field(
+    name="Position", meaning="The position after this page, for `from`.", example="pVqT3f8WQb6~42.0.7"
+)
+_NEXT: Final = Field(
+    name="Link",
+    meaning='The next page, as a relative reference with `rel="next"` (RFC 8288).',
+    example='<?from=pVqT3f8WQb6~42.0.7&limit=100>; rel="next"',
+)
+_UP_TO_DATE: Final = Field(
+    name="Up-To-Date", meaning="`true` if there were no more committed records.", example="true"
+)
+
+_RECORD_LINES: Final = _lines(
+    "application/x-ndjson",
+    "A page of records",
+    "Records, one on each line.",
+    '{"topic":"readings","partition":0,"offset":42,"timestamp":1700000000000,"key":"kitchen",'
+    '"content":"21.5","headers":{}}',
+)
+
+_RECORD_EVENTS: Final = Content(
+    media_type=MEDIA_TYPE,
+    kind={"type": "string", "description": "Server-sent events; the data of each is a record."},
+    summary="A stream of records",
+    example=(
+        "retry: 2417\n\n"
+        "id: pVqT3f8WQb6~42\n\n"
+        "id: pVqT3f8WQb6~43\n"
+        'data: {"topic":"readings","partition":0,"offset":42,"timestamp":1700000000000,"key":"kitchen",'
+        '"content":"21.5","headers":{}}\n\n'
+    ),
+)
+
+READ_RECORDS: Final = Description(
+    tag="Topics",
+    summary="Read the records of a topic",
+    text=(
+        "Returns a page of records, one on each line, with `Position`: where the next page begins. If "
+        "`Accept` names `text/event-stream`, and prefers nothing else, the answer is a stream of events, "
+        "each with the position after it as its id. Nothing is kept in the service, so any instance can "
+        "answer the next request. Only committed records are read. The records of each partition are in the "
+        "order of their offsets.\n\n"
+        "A stream ends after about ten minutes, and when the service stops: come back with `Last-Event-ID`. "
+        "If records are gone then, the event `gap` says which; if the topic was made again, or ends before "
+        "the position, the event is `reset`. If too many streams are open, or the broker cannot be "
+        "reached, a browser gets 200 and the event `unavailable`, whose data is the problem document: after "
+        "429 and 503, `EventSource` would not come back.\n\n"
+        "A record without a key has no `key`; `content` is null in a tombstone. A key or a content that is "
+        "not UTF-8 is `key_base64` or `content_base64`. Headers that are repeated, not UTF-8 or null are "
+        "`headers_base64`, a list of `[name, base64 or null]`."
+    ),
+    parameters=(
+        TOPIC,
+        Parameter(
+            name="from",
+            place="query",
+            meaning=(
+                "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
+                "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
+                "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
+                "for a stream."
+            ),
+        ),
+        Parameter(
+            name="partition",
+            place="query",
+            meaning="The partitions to read, such as `3` or `0,4-7`. Default: all.",
+            kind={"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*$"},
+        ),
+        Parameter(
+            name="key",
+            place="query",
+            meaning="Return only records with this key: any bytes, form-encoded (`+` is a space).",
+        ),
+        Parameter(
+            name="key_hex",
+            place="query",
+            meaning="The same as `key`, as hexadecimal digits. Only one of both may be given.",
+            kind={"type": "string", "pattern": "^([0-9A-Fa-f]{2})*$"},
+        ),
+        Parameter(
+            name="limit",
+            place="query",
+            meaning=f"Of a page: the most records. Default: {DEFAULT_LIMIT}.",
+            kind=Annotated[int, Meta(ge=1, le=MOST_RECORDS)],
+        ),
+        Parameter(
+            name="wait",
+            place="query",
+            meaning="Of a page: the seconds to wait for a record if there is none. Default: 0.",
+            kind=Annotated[int, Meta(ge=0, le=LONGEST_WAIT_S)],
+        ),
+        Parameter(
+            name="last_event_id",
+            place="query",
+            meaning="Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields.",
+        ),
+        Parameter(
+            name="Last-Event-ID",
+            place="header",
+            meaning=(
+                "Of a stream: the id of the last event that you have. It takes precedence over "
+                "`last_event_id`, and both over `from`."
+            ),
+        ),
+    ),
+    successes=(
+        Success(
+            meaning="A page with at least one record, or a stream.",
+            contents=(_RECORD_LINES, _RECORD_EVENTS),
+            fields=(VARY, CACHE_CONTROL),
+            optional_fields=(_POSITION, _NEXT, _UP_TO_DATE, NO_BUFFERING),
+        ),
+        Success(
+            meaning="No record. Continue at `Position`; with a key, it has moved if the search is not over.",
+            status=HTTPStatus.NO_CONTENT,
+            fields=(_POSITION, _NEXT, VARY, CACHE_CONTROL),
+            optional_fields=(_UP_TO_DATE,),
+        ),
+    ),
+    refusals=(
+        errors.InvalidParameters,
+        errors.UnknownTopic,
+        errors.UnknownPartition,
+        errors.TopicNotAuthorized,
+        errors.BrokerUnavailable,
+        errors.BrokerIncompatible,
+        errors.BrokerStopped,
+        position_errors.PositionExpired,
+        position_errors.TopicReplaced,
+        position_errors.PositionUnknown,
+        request_errors.BodyMemoryFull,
+        request_errors.TooManyStreams,
+        request_errors.TooManyTopics,
+    ),
+    fields_of_refusals=(VARY,),
+)

@@ -1,0 +1,190 @@
+"""The documentation: ``/openapi.json``, ``/docs`` and the page that shows the readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
+from http import HTTPStatus
+from importlib.metadata import metadata
+from typing import Any, Final, TypeAlias
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from sampleapp import DISTRIBUTION, __version__
+from sampleapp.concurrency.semaphore import Semaphore
+from sampleapp.web.answers import Answer, Headers, json_line
+from sampleapp.web.errors import PathNotFound
+from sampleapp.web.openapi.files import PAGE, READINGS_PAGE, read_files
+from sampleapp.web.preconditions import none_match_fails
+from sampleapp.web.routing import RouteTable
+from sampleapp.web.server import Request
+
+__all__ = ["GUARDS", "Documentation", "Run"]
+
+Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
+"""Calls a function that takes long without blocking the reactor, such as in a thread."""
+
+_KEPT_S: Final = 60.0
+"""The files, nearly two megabytes, are cached for this time after the last request, in seconds."""
+
+_PAGES: Final = (PAGE, READINGS_PAGE)
+_FOR_EVER: Final = b"public, max-age=31536000, immutable"
+
+# Scripts and styles are loaded from this service only, and never inline. The page cannot be framed, connects
+# only to this service, and sends no Referer. "data:" is for the pictures in Swagger UI's style sheet.
+GUARDS: Final[Headers] = (
+    (
+        b"Content-Security-Policy",
+        (
+            b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+            b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+    ),
+    (b"X-Frame-Options", b"DENY"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (b"Cross-Origin-Opener-Policy", b"same-origin"),
+    (b"Cross-Origin-Resource-Policy", b"same-origin"),
+)
+"""The header fields that protect a page from other sites."""
+
+
+class Documentation:
+    """Serves the documentation of the service's routes."""
+
+    def __init__(self, *, run: Run, clock: IReactorTime) -> None:
+        """
+        :param run: reads the files, and generates the OpenAPI document, without blocking.
+        :param clock: expires the cached files.
+        """
+        self._shown: RouteTable | None = None
+        self._takes_certificates = False
+        self._is_for_other_sites = False
+        self._has_hsts = False
+        self._has_host_rule = False
+        self._run = run
+        self._clock = clock
+        self._openapi: _Unchanging | None = None
+        self._files: Mapping[str, _Unchanging] | None = None
+        self._making = Semaphore(1)
+        self._forgetting: IDelayedCall | None = None
+
+    def show(
+        self,
+        table: RouteTable,
+        *,
+        takes_certificates: bool = False,
+        is_for_other_sites: bool = False,
+        has_hsts: bool = False,
+        has_host_rule: bool = False,
+    ) -> None:
+        """
+        Set the interface to describe.
+
+        :param table: all routes of the service, including these.
+        :param takes_certificates: whether a client certificate may say who calls.
+        :param is_for_other_sites: whether pages of other sites may use it from a browser.
+        :param has_hsts: whether answers on TLS endpoints have ``Strict-Transport-Security``.
+        :param has_host_rule: whether requests for unknown hosts are refused.
+        """
+        self._shown = table
+        self._takes_certificates = takes_certificates
+        self._is_for_other_sites = is_for_other_sites
+        self._has_hsts = has_hsts
+        self._has_host_rule = has_host_rule
+
+    async def openapi(self, request: Request) -> Answer:
+        """
+        Answer with the OpenAPI document.
+
+        :raise PathNotFound: there is no interface to describe.
+        """
+        if self._shown is None:
+            raise PathNotFound
+        await self._making.acquire()
+        try:
+            if self._openapi is None:
+                self._openapi = await self._run(partial(self._made_openapi, self._shown))
+            return self._openapi.answer(request)
+        finally:
+            self._making.release()
+
+    def _made_openapi(self, table: RouteTable) -> _Unchanging:
+        # Imported late, since most processes never need it.
+        from sampleapp.web.openapi.document import openapi_document
+
+        document = openapi_document(
+            table.apps,
+            version=__version__,
+            manual=_manual(),
+            is_guarded=table.is_guarded,
+            takes_certificates=self._takes_certificates,
+            is_for_other_sites=self._is_for_other_sites,
+            has_hsts=self._has_hsts,
+            has_host_rule=self._has_host_rule,
+        )
+        return _Unchanging(json_line(document), b"application/json")
+
+    async def file(self, request: Request, name: str) -> Answer:
+        """
+        Answer with a page, or a file of one.
+
+        :raise PathNotFound: there is no such file.
+        """
+        files = await self._all_files()
+        if name not in files:
+            raise PathNotFound
+        return files[name].answer(request)
+
+    async def _all_files(self) -> Mapping[str, _Unchanging]:
+        await self._making.acquire()
+        try:
+            if self._files is None:
+                read = await self._run(read_files)
+                self._files = {
+                    name: _Unchanging(
+                        file.body,
+                        file.content_type,
+                        cache_control=b"no-cache" if name in _PAGES else _FOR_EVER,
+                        more=GUARDS,
+                    )
+                    for name, file in read.items()
+                }
+        finally:
+            self._making.release()
+        self._forget_later()
+        return self._files
+
+    def _forget_later(self) -> None:
+        if self._forgetting is None:
+            self._forgetting = self._clock.callLater(_KEPT_S, self._forget)
+        else:
+            self._forgetting.reset(_KEPT_S)
+
+    def _forget(self) -> None:
+        self._files = self._forgetting = None
+
+
+def _manual() -> str | None:
+    """Return the URL of the manual that the distribution was built with; ``None`` without one."""
+    urls = dict(each.split(", ", 1) for each in metadata(DISTRIBUTION).get_all("Project-URL") or ())
+    return urls.get("Documentation")
+
+
+class _Unchanging:
+    """A resource that never changes while the service runs."""
+
+    def __init__(
+        self, body: bytes, content_type: bytes, *, cache_control: bytes = b"no-cache", more: Headers = ()
+    ) -> None:
+        self._etag = b'"%b"' % sha256(body).hexdigest()[:32].encode("ascii")
+        headers = ((b"ETag", self._etag), (b"Cache-Control", cache_control), *more)
+        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *headers), body)
+        self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, headers)
+
+    def answer(self, request: Request) -> Answer:
+        """Answer with the resource, or 304 if the client's copy is current."""
+        tags = request.fields.joined(b"If-None-Match")
+        is_fresh = tags is not None and none_match_fails(tags, self._etag)
+        return self._not_modified if is_fresh else self._whole

@@ -1,0 +1,447 @@
+"""
+Many messages in one request: all of them are checked before any is published.
+
+Long work is done in slices, one in each turn of the reactor, so that other requests are served in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from http import HTTPStatus
+from itertools import count, islice
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+
+from sampleapp.access import Caller, NotGranted
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.errors import (
+    Fault,
+    IdempotencyNotEnabled,
+    InvalidMessage,
+    MessageError,
+    PartlyPublished,
+    PartlyRefused,
+    PublishError,
+)
+from sampleapp.interfaces import IBroker, Outcome
+from sampleapp.messages.event_lists import EventList
+from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
+from sampleapp.messages.records import RecordHeaders, length_of
+from sampleapp.model import Record, RecordMetadata, ReplayedRecord
+from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
+from sampleapp.web.errors import RequestError
+from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
+from sampleapp.web.problems import (
+    LEAST_URGENT,
+    Result,
+    partly_published_answer,
+    problem_answer,
+    row_of,
+    urgency_of,
+)
+from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_answer
+from sampleapp.web.server import Request, Share
+
+__all__ = ["NDJSON", "RECORD_BYTES", "BatchPublisher"]
+
+NDJSON: Final = "application/x-ndjson"
+_HEADERS: Final[Headers] = ((b"Content-Type", NDJSON.encode("ascii")),)
+
+_SMALL: Final = 16 * 1024
+"""A body up to this length, in bytes, takes hardly longer than one message, and need not wait for a slice."""
+_RECORDS_AT_ONCE: Final = 2500
+"""Records whose outcomes are processed in one slice: half a millisecond."""
+RECORD_BYTES: Final = 384
+"""
+Memory for a record besides its key and value, in bytes, until it is answered.
+
+It includes its place in the queues of the Kafka producer and its line of the answer.
+"""
+_HEADER_BYTES: Final = 192
+"""Memory for a header of a record besides its value, in bytes."""
+_IDENTITY_BYTES: Final = 224
+"""Memory for the identity of a record, in bytes."""
+_RESULTS_AT_ONCE: Final = 500
+"""Like `_RECORDS_AT_ONCE`, if some records are not published."""
+_MOST_TOPICS: Final = 1000
+"""The maximum number of topics that are counted for one batch."""
+
+_Messages: TypeAlias = MessageLines | EventList
+_STORED: Final = {RecordMetadata, ReplayedRecord}
+
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class BatchPublisher:
+    """Publishes bodies that have a message on each line, or a list of CloudEvents."""
+
+    def __init__(
+        self, broker: IBroker, slices: TimeSlices, *, max_line: int, idempotent_records: IdempotentRecords
+    ) -> None:
+        """
+        :param broker: receives the records.
+        :param slices: for long work.
+        :param max_line: the maximum length of a message, in bytes.
+        :param idempotent_records: counts the records with an identity.
+        """
+        self._broker = broker
+        self._slices = slices
+        self._max_line = max_line
+        self._idempotent_records = idempotent_records
+
+    def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Answer]:
+        """
+        Publish all messages in the body of a request, or none if one of them is refused.
+
+        A message is refused, among other reasons, if the caller may not publish to its topic.
+
+        :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
+        :param trace: headers of every record.
+        :return: fires with the answer, also if nothing was published. Fails with the errors of
+            `Share.resize`.
+        """
+        body = request.body
+        caller: Caller | None = request.caller
+        lines = MessageLines(
+            body,
+            max_line=self._max_line,
+            now_ms=now_ms,
+            trace=trace,
+            refuse_topic=None if caller is None else partial(_refusal_of_topic, caller),
+            scope=request.admitted,
+        )
+        return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
+
+    def publish_events(
+        self,
+        request: Request,
+        *,
+        topic: str,
+        key: bytes | None,
+        now_ms: int,
+        of_request: RecordHeaders,
+        scope: IdempotencyScope | None,
+    ) -> Deferred[Answer]:
+        """
+        Publish all CloudEvents in the body of a request, or none if one of them is refused.
+
+        :param topic: of all records; the caller may publish to it.
+        :param key: as for `EventList`, like ``scope``.
+        :param now_ms: the timestamp of the records; milliseconds since the epoch.
+        :param of_request: more headers of every record, which come with the request.
+        :return: as for `publish`; fails also with a `MessageError` if the body is not a list of events.
+        """
+        events = EventList(
+            request.body,
+            topic=topic,
+            key=key,
+            max_event=self._max_line,
+            now_ms=now_ms,
+            of_request=of_request,
+            scope=scope,
+        )
+        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.share))
+
+    async def _publish(self, lines: _Messages, length: int, share: Share | None) -> Answer:
+        try:
+            await self._read(lines, length, share)
+        except (RequestError, MessageError):
+            await self._slices.free_gradually(lines.records)
+            raise
+        answer = await self._check_and_publish(lines)
+        # Not after a cancellation: the broker may still be reading them.
+        await self._slices.free_gradually(lines.records)
+        return answer
+
+    async def _read(self, lines: _Messages, length: int, share: Share | None) -> None:
+        """
+        Read all lines, and reserve memory for their records.
+
+        :param length: of the body, in bytes.
+        """
+        if length > _SMALL:
+            await self._slices.next()
+        record_bytes = RECORD_BYTES + (_IDENTITY_BYTES if lines.has_identities else 0)
+        is_unread = True
+        while is_unread:
+            is_unread = lines.read()
+            if share is not None:
+                # The body is kept until its last line is read. All keys and values are as long as the body.
+                share.resize(
+                    length * (2 if is_unread else 1)
+                    + record_bytes * len(lines.records)
+                    + _HEADER_BYTES * lines.headers
+                )
+            if is_unread:
+                await self._slices.next()
+
+    async def _check_and_publish(self, lines: _Messages) -> Answer:
+        if lines.count == 0:
+            return replace(problem_answer(lines.nothing), batch=Batch())
+        refused = [*lines.refused, *await self._refused_by_broker(lines)]
+        if refused:
+            return _refusal(refused)
+        records = lines.records
+        publish_many = self._publish_identified if lines.has_identities else self._broker.publish_many
+        try:
+            outcomes = await publish_many(records)
+        except PublishError as error:
+            answer = repeatable_answer(error) if lines.has_identities else problem_answer(error)
+            return replace(answer, batch=Batch(refused=len(records)))
+        answer = await self._answer(records, outcomes, has_identities=lines.has_identities)
+        await self._slices.free_gradually(outcomes)
+        return answer
+
+    async def _publish_identified(self, records: Sequence[Record]) -> list[Outcome]:
+        """
+        Publish records with identities, and count their results.
+
+        :raise PublishError: all records are refused together.
+        """
+        counts, total = self._idempotent_records, len(records)
+        counts.begin(total)
+        try:
+            outcomes = await self._broker.publish_many(records)
+        except PublishError as error:
+            counts.add_refused(error, total)
+            raise
+        finally:
+            counts.end(total)
+        for start in range(0, total, _RECORDS_AT_ONCE):
+            if start:
+                await self._slices.next()
+            counts.add(outcomes[start : start + _RECORDS_AT_ONCE])
+        return outcomes
+
+    async def _refused_by_broker(self, lines: _Messages) -> list[RefusedLine]:
+        """Find messages whose topics cannot be published to, up to the maximum number of faults."""
+        # Events have the topic of the path.
+        room = min(MOST_FAULTS - lines.faults, MOST_FAULTS if lines.are_lines else 1)
+        if room <= 0 or not lines.topics:
+            return []
+        # A refused batch must not create topics, nor wait for a broker that cannot be reached.
+        errors = await self._broker.check_topics(
+            lines.topics, create=not lines.refused, identified=lines.has_identities
+        )
+        if not errors:
+            return []
+        found: list[RefusedLine] = []
+        numbers = _numbers(lines)
+        for start in range(0, len(lines.records), _RECORDS_AT_ONCE):
+            if start:
+                await self._slices.next()
+            # zip() must ask for the record first, so that it takes no number without a record.
+            some = lines.records[start : start + _RECORDS_AT_ONCE]
+            for record, number in zip(some, numbers, strict=False):
+                if record.topic in errors:
+                    line = number + 1 if lines.are_lines and not lines.empty_lines else None
+                    found.append(RefusedLine(number, errors[record.topic], line=line))
+            if len(found) >= room:
+                break
+        return found[:room]
+
+    async def _answer(
+        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
+    ) -> Answer:
+        pieces = []
+        totals = _Totals()
+        for start in range(0, len(records), _RECORDS_AT_ONCE):
+            if start:
+                await self._slices.next()
+            some = outcomes[start : start + _RECORDS_AT_ONCE]
+            new = records[start : start + _RECORDS_AT_ONCE]
+            kinds = {*map(type, some)}
+            if kinds != {RecordMetadata}:
+                if not kinds <= _STORED:
+                    return await self._answer_for_each(records, outcomes, has_identities=has_identities)
+                new = _published_now(new, some)
+            pieces.append(_encode_lines(some))
+            totals.add(new)
+        return Answer(
+            HTTPStatus.OK,
+            _HEADERS if totals.records else (*_HEADERS, REPLAYED),
+            pieces[0] if len(pieces) == 1 else tuple(pieces),
+            batch=totals.batch(refused=0),
+        )
+
+    async def _answer_for_each(
+        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
+    ) -> Answer:
+        pieces = []
+        totals = _Totals()
+        failures = _Failures()
+        for start in range(0, len(records), _RESULTS_AT_ONCE):
+            if start:
+                await self._slices.next()
+            some = outcomes[start : start + _RESULTS_AT_ONCE]
+            pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
+            totals.add(_published_now(records[start : start + _RESULTS_AT_ONCE], some))
+            for number, outcome in enumerate(some, start):
+                if isinstance(outcome, PublishError):
+                    failures.add(number, outcome)
+        batch = totals.batch(refused=failures.count)
+        answer = (
+            partly_published_answer(failures.summary(len(records), has_identities=has_identities), pieces)
+            if failures.count < len(records) or failures.may_be_published
+            else failures.answer(len(records))
+        )
+        return replace(answer, batch=batch)
+
+
+def _published_now(records: Sequence[Record], outcomes: Sequence[Outcome]) -> list[Record]:
+    """Return the records that are stored, without those that were published when they were sent before."""
+    return [
+        record
+        for record, outcome in zip(records, outcomes, strict=True)
+        if isinstance(outcome, RecordMetadata) and not isinstance(outcome, ReplayedRecord)
+    ]
+
+
+class _Totals:
+    """Sums of published records and bytes, for each topic."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._by_topic: dict[str, list[int]] = {}
+
+    def add(self, records: Sequence[Record]) -> None:
+        self.records += len(records)
+        topics = {record.topic for record in records}
+        if len(topics) == 1:
+            self._add(topics.pop(), len(records), sum(map(length_of, records)))
+        else:
+            for record in records:
+                self._add(record.topic, 1, length_of(record))
+
+    def _add(self, topic: str, records: int, length: int) -> None:
+        total = self._by_topic.setdefault(topic, [0, 0])
+        total[0] += records
+        total[1] += length
+
+    def batch(self, *, refused: int) -> Batch:
+        totals = islice(self._by_topic.items(), _MOST_TOPICS)
+        return Batch(
+            published=tuple(TopicTotal(topic, *total) for topic, total in totals),
+            records=self.records,
+            refused=refused,
+        )
+
+
+class _Failures:
+    """Collects the errors of records that were not published, or may not have been."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.may_be_published = False
+        self._may_be_tried_again = False
+        self._first: list[RefusedLine] = []
+        self._said: set[tuple[type[PublishError], str]] = set()
+
+    def add(self, number: int, error: PublishError) -> None:
+        self.count += 1
+        self.may_be_published |= error.possibly_published
+        self._may_be_tried_again |= error.retriable
+        if len(self._first) < MOST_FAULTS:
+            self._first.append(RefusedLine(number, error))
+            self._said.add((type(error), str(error)))
+
+    def summary(self, count: int, *, has_identities: bool) -> PartlyPublished:
+        """
+        Make the error for a batch of which some messages are published, or may be.
+
+        :param count: of the messages.
+        :param has_identities: true if the same request may be sent again.
+        """
+        if self.may_be_published or self._may_be_tried_again:
+            advice = f" {SAFE_TO_REPEAT}" if has_identities else ""
+            return PartlyPublished(
+                f"{self.count} of the {count} messages were not published, or may not have been. See results "
+                f"for the outcome of each message.{advice}"
+            )
+        return PartlyRefused(
+            f"{self.count} of the {count} messages were refused permanently; all others were published. See "
+            "results for the outcome of each message."
+        )
+
+    def answer(self, count: int) -> Answer:
+        """
+        Answer that no message of the batch was published.
+
+        :param count: of the messages.
+        """
+        first = self._first[0]
+        if len(self._said) == 1:
+            return problem_answer(first.error)
+        return problem_answer(
+            first.error,
+            detail=f"None of the {count} messages was published. The first one: {first.error}",
+            faults=[Fault(f"/{each.number}", str(each.error)) for each in self._first],
+        )
+
+
+def _refusal(refused: Sequence[RefusedLine]) -> Answer:
+    """
+    Answer that nothing was published, because some messages were refused.
+
+    :param refused: at least one, in any order.
+    """
+    decisive = min(refused, key=_rank)
+    if _rank(decisive)[0] == LEAST_URGENT or isinstance(decisive.error, IdempotencyNotEnabled):
+        # No message is wrong; the reason for the first one, such as an outage, is likely to hold for all.
+        answer = problem_answer(decisive.error)
+    else:
+        wrong = sorted((each for each in refused if _rank(each)[0] < LEAST_URGENT), key=_number)
+        faults = [fault for each in wrong for fault in _faults(each)][:MOST_FAULTS]
+        # The fault that decides on the status is named, even after the maximum number of faults.
+        deciding = _faults(decisive)[0]
+        if deciding not in faults:
+            faults[-1] = deciding
+        others = " Other messages were refused too; see errors." if len(wrong) > 1 else ""
+        place = "" if decisive.line is None else f"Line {decisive.line}: "
+        answer = problem_answer(
+            decisive.error,
+            detail=f"Nothing was published. {place}{decisive.error}{others}",
+            faults=faults,
+        )
+    return replace(answer, batch=Batch(refused=len(refused)))
+
+
+def _refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:
+    return None if TO_PUBLISH.is_granted(caller, topic) else refusal_of_topic(topic, TO_PUBLISH)
+
+
+def _number(refused: RefusedLine) -> int:
+    return refused.number
+
+
+def _rank(refused: RefusedLine) -> tuple[int, int]:
+    """Return the sort key of a refused message: first the urgency of its error, then its number."""
+    return urgency_of(type(refused.error)), refused.number
+
+
+def _faults(refused: RefusedLine) -> list[Fault]:
+    error, pointer = refused.error, f"/{refused.number}"
+    if isinstance(error, InvalidMessage):
+        return [Fault(f"{pointer}{fault.pointer}", fault.detail) for fault in error.faults]
+    if isinstance(error, MessageError):
+        return [Fault(pointer, str(error))]
+    return [Fault(f"{pointer}/topic", str(error))]
+
+
+def _result(outcome: Outcome) -> RecordMetadata | Result:
+    if isinstance(outcome, RecordMetadata):
+        return outcome
+    row = row_of(type(outcome))
+    return Result(status=row.status, type=row.type, detail=str(outcome))
+
+
+def _numbers(lines: _Messages) -> Iterator[int]:
+    """Yield the numbers of the messages that have a record, without end."""
+    refused = {each.number for each in lines.refused}
+    return (number for number in count() if number not in refused)

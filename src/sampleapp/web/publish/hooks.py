@@ -1,0 +1,146 @@
+"""``/hooks/{hook}``: records from senders that sign their requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+
+from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest, Slack
+from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.messages.queries import decoded_parameters, unknown_parameters
+from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.web.answers import Answer
+from sampleapp.web.gate import TO_PUBLISH, authorize_topic
+from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
+from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.routing import Variant
+from sampleapp.web.server import Request
+
+__all__ = ["Hooks"]
+
+_URL_VERIFICATION: Final = "url_verification"
+_PLAIN_TEXT: Final = (
+    (b"Content-Type", b"text/plain; charset=utf-8"),
+    (b"Cache-Control", b"no-store"),
+)
+
+
+class _SlackEvent(Struct):
+    """The members of an event from Slack that belong to the verification of a URL."""
+
+    type: str = ""
+    challenge: str = ""
+
+
+class _Verified(NamedTuple):
+    """The hook of a request whose signature is right."""
+
+    hook: Hook
+    signature_fields: frozenset[bytes]
+    """See `HookVerifier.signature_fields`."""
+
+
+class Hooks:
+    """Publishes what hooks send, once its signature is verified."""
+
+    def __init__(self, publisher: Publisher, verifier: HookVerifier | None, recorded: RecordedFields) -> None:
+        """
+        :param verifier: verifies requests; ``None`` without a callers file.
+        :param recorded: chooses the header fields of a request that become headers of its record.
+        """
+        self._publisher = publisher
+        self._verifier = verifier
+        self._recorded = recorded
+        self.variant: Final = Variant(self._receive, check_head=self._check_head, takes_query=True)
+        """Serves ``POST``."""
+
+    def _check_head(self, request: Request, *, hook: str) -> None:
+        if self._verifier is None:
+            raise InvalidSignature
+        signed = self._verifier.begin(hook, request.fields)
+        # Without the request: a cycle would never be freed, since requests are not tracked.
+        request.verify_body = partial(_verify, self._verifier, signed)
+
+    def _receive(self, request: Request, *, hook: str) -> Answer | Deferred[Answer]:
+        if request.verify_body is not None:
+            request.verify_body(request, request.body)
+        names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
+        faults = list(unknown_parameters(names, "a hook takes none"))
+        verified: _Verified = request.admitted
+        if isinstance(verified.hook.scheme, Slack) and not faults:
+            if _is_ssl_check(request.body):
+                return Answer(HTTPStatus.OK, _PLAIN_TEXT)
+            challenge = _challenge_in(request.body)
+            if challenge is not None:
+                return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
+            return self._publish(request, verified, faults).addCallback(_without_body)
+        return self._publish(request, verified, faults)
+
+    def _publish(self, request: Request, verified: _Verified, faults: list[Fault]) -> Deferred[Answer]:
+        """
+        Publish the body of a verified request.
+
+        :param faults: of its query; those of its other parts are added.
+        :raise InvalidParameters: the request has a query, or several keys.
+        :raise MalformedIdempotencyKey: its idempotency key is not valid.
+        """
+        fields, hook = request.fields, verified.hook
+        keys = () if hook.key_header is None else fields.all(hook.key_header.encode("ascii"))
+        if len(keys) > 1:
+            faults.append(
+                Fault(
+                    f"/{hook.key_header}".replace("~", "~0"),
+                    f"The header {hook.key_header} is there {len(keys)} times; a record has one key.",
+                )
+            )
+        if faults:
+            raise InvalidParameters(faults)
+        field = (
+            IDEMPOTENCY_KEY if hook.idempotency_header is None else hook.idempotency_header.encode("ascii")
+        )
+        return self._publisher.publish_to(
+            authorize_topic(request, hook.topic, TO_PUBLISH),
+            key=keys[0] if keys else None,
+            value=request.body,
+            of_request=self._recorded.of(fields, without=verified.signature_fields) + trace_of(request),
+            scope=scope_of(request, field),
+        )
+
+
+def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, body: bytes) -> None:
+    hook, request.charge = verifier.finish(signed, body)
+    request.admitted = _Verified(hook, signed.signature_fields)
+    request.caller = hook.caller
+    request.exchange.caller = hook.caller.name
+    if request.share is not None:
+        request.share.transfer(hook.caller.name)
+
+
+def _challenge_in(body: bytes) -> str | None:
+    """Return the challenge of a request with which Slack verifies a URL; ``None`` for other requests."""
+    if _URL_VERIFICATION.encode("ascii") not in body:
+        return None
+    try:
+        event = msgspec.json.decode(body, type=_SlackEvent)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return event.challenge if event.type == _URL_VERIFICATION and event.challenge else None
+
+
+def _is_ssl_check(body: bytes) -> bool:
+    """Return whether Slack only checks the certificate of a URL, with a form; events are JSON objects."""
+    return not body.startswith(b"{") and b"ssl_check=1" in body.split(b"&")
+
+
+def _without_body(answer: Answer) -> Answer:
+    """Leave out the place of the record: Slack shows what answers a command."""
+    if answer.problem:
+        return answer
+    headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])
+    return replace(answer, headers=headers, body=b"")

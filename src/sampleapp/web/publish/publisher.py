@@ -1,0 +1,104 @@
+"""Publishing records for requests: the part that all formats of bodies share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from sampleapp.concurrency.time_slices import TimeSlices
+from sampleapp.interfaces import IBroker
+from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.records import RecordHeaders, length_of
+from sampleapp.messages.trace_context import trace_headers
+from sampleapp.model import Record
+from sampleapp.web.answers import Answer, published_answer
+from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
+from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.server import Limits, Request
+
+__all__ = ["Publisher", "trace_of"]
+
+
+class Publisher:
+    """Publishes records, for topics that the caller of a request may publish to."""
+
+    def __init__(
+        self, broker: IBroker, clock: IReactorTime, limits: Limits, *, now: Callable[[], float] = time.time
+    ) -> None:
+        """
+        :param broker: receives the records.
+        :param clock: schedules long work in slices.
+        :param limits: for the lengths of bodies.
+        :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
+        """
+        self.broker = broker
+        """Receives the records."""
+        self.limits = limits
+        """For the lengths of bodies."""
+        self.slices = TimeSlices(clock)
+        """For long work."""
+        self.clock = clock
+        """For work that is due later."""
+        self.idempotent_records = IdempotentRecords()
+        """Counts the records with an identity."""
+        self._now = now
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since the epoch."""
+        return int(self._now() * 1000)
+
+    def publish(self, request: Request, record: Record) -> Deferred[Answer]:
+        """
+        Publish the record that the body of a request asks for.
+
+        :return: fires with the partition and the offset after the broker's acknowledgement; fails with a
+            `sampleapp.errors.PublishError`.
+        :raise NotGranted: the caller may not publish to the topic of the record.
+        """
+        authorize_topic(request, record.topic, TO_PUBLISH)
+        publishing = self.broker.publish(record)
+        if record.identity is None:
+            return publishing.addCallback(published_answer, length_of(record))
+        return self.idempotent_records.answer(publishing, length_of(record))
+
+    def publish_to(
+        self,
+        topic: AuthorizedTopic,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders = (),
+        of_request: RecordHeaders = (),
+        scope: IdempotencyScope | None = None,
+    ) -> Deferred[Answer]:
+        """
+        Publish a record to a topic that was checked already.
+
+        :param headers: those of the message itself, which a request with the same key must repeat.
+        :param of_request: more headers of the record, which may be others when the request is sent again.
+        :param scope: makes the identity of the record; by default it has none.
+        :return: as for `publish`.
+        """
+        record = Record(
+            topic=topic,
+            key=key,
+            value=value,
+            timestamp_ms=self.now_ms(),
+            headers=headers + of_request,
+            identity=None
+            if scope is None
+            else scope.identity(0, topic=topic, key=key, value=value, headers=headers),
+        )
+        publishing = self.broker.publish(record)
+        if scope is None:
+            return publishing.addCallback(published_answer, length_of(record))
+        return self.idempotent_records.answer(publishing, length_of(record))
+
+
+def trace_of(request: Request) -> RecordHeaders:
+    """Return the trace context of a request, if it has one, as record headers."""
+    traceparents = request.fields.all(b"traceparent")
+    return trace_headers(traceparents, request.fields.all(b"tracestate")) if traceparents else ()

@@ -1,0 +1,283 @@
+"""Produce requests: decode the body, publish its records, and encode their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Final, NoReturn
+
+import msgspec
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+
+from sampleapp import errors
+from sampleapp.errors import (
+    Fault,
+    InvalidParameters,
+    PartlyPublished,
+    PartlyRefused,
+    PublishError,
+    SampleAppError,
+    UnknownPartition,
+)
+from sampleapp.interfaces import Outcome
+from sampleapp.messages.records import length_of
+from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
+from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
+from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
+from sampleapp.web.error_objects import error_object_answer
+from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat
+from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.kafka_media_types import ANSWER, answer_type, embedded_format
+from sampleapp.web.problems import problem_answer
+from sampleapp.web.publish.batches import RECORD_BYTES
+from sampleapp.web.publish.idempotency import refuse_key
+from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.rest_proxy_documents import PartitionOffset, partition_number
+from sampleapp.web.routing import Variant
+from sampleapp.web.server import Request
+
+__all__ = ["UNSUPPORTED_FORMAT", "ProduceRequests", "require_acceptable"]
+
+_UNSERIALIZABLE: Final = 40801
+"""With status 422; REST Proxy has 408, after which many clients and proxies retry by themselves."""
+
+# As in io.confluent.kafkarest.Errors, which has these codes for requests only, and none for records.
+_RECORD_CODES: Final[tuple[tuple[type[PublishError], int], ...]] = (
+    (errors.TopicNotAuthorized, 40301),
+    (errors.UnknownTopic, 40401),
+    (errors.UnknownPartition, 40402),
+)
+_KAFKA_ERROR: Final = 50002
+_RETRIABLE_KAFKA_ERROR: Final = 50003
+
+_BODY_FACTOR: Final = 4
+"""The limit for a body, in limits for one message. It is decoded in one step."""
+_SMALL: Final = 16 * 1024
+"""A body up to this length, in bytes, need not wait for a slice."""
+_COPIES: Final = 3
+"""Copies of a body in memory: as received, without its white space, and as keys and values."""
+_OUTCOMES_AT_ONCE: Final = 2000
+"""Outcomes that are encoded in one slice: about a millisecond."""
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _refuse_format(request: Request, **_: object) -> NoReturn:
+    raise UnsupportedEmbeddedFormat(request.fields.all(b"content-type"))
+
+
+UNSUPPORTED_FORMAT: Final = Variant(_refuse_format, check_head=_refuse_format)
+"""For bodies in a format of REST Proxy that the service does not read."""
+
+
+class ProduceRequests:
+    """Serves produce requests."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        max_body = _BODY_FACTOR * publisher.limits.max_body
+        self.to_topic: Final = Variant(self._produce, check_head=_check_head, max_body=max_body)
+        """Serves a request with no partition in the path."""
+        self._to_partition = Variant(
+            self._produce_to_partition, check_head=_check_partition, max_body=max_body
+        )
+
+    def to_partition(self, request: Request) -> Variant:
+        """Require one of the two formats of records that the service reads."""
+        content_types = request.fields.all(b"content-type")
+        if len(content_types) != 1 or embedded_format(content_types[0]) is None:
+            return UNSUPPORTED_FORMAT
+        return self._to_partition
+
+    def _produce(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(_produce(self._publisher, request, topic))
+
+    def _produce_to_partition(
+        self, request: Request, *, topic: AuthorizedTopic, partition: str
+    ) -> Deferred[Answer]:
+        return Deferred.fromCoroutine(
+            _produce(self._publisher, request, topic, partition=partition_number(partition))
+        )
+
+
+def _check_partition(request: Request, *, topic: str, partition: str) -> None:
+    _check_head(request, topic=topic)
+    partition_number(partition)
+
+
+def _check_head(request: Request, *, topic: str) -> None:
+    """
+    Check the head of a produce request.
+
+    :raise InvalidParameters: the name of the topic is not a legal one, or there is ``Idempotency-Key``.
+    :raise NotAcceptable: the client accepts none of the media types of the answer.
+    """
+    if not is_legal_topic(topic):
+        raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
+    refuse_key(request)
+    require_acceptable(request)
+
+
+def require_acceptable(request: Request, **_: object) -> None:
+    """:raise NotAcceptable: the client accepts none of the media types of the answer."""
+    if answer_type(request.fields.joined(b"accept")) is None:
+        raise NotAcceptable
+
+
+async def _produce(
+    publisher: Publisher, request: Request, topic: AuthorizedTopic, *, partition: int | None = None
+) -> Answer:
+    """
+    Publish the records of a request, after all of them are checked.
+
+    :param partition: for the records that name none; the broker chooses by default.
+    """
+    accept = request.fields.joined(b"accept")
+    # The variant was chosen by the format, so there is one.
+    embedded = embedded_format(request.fields.all(b"content-type")[0]) or EmbeddedFormat.BINARY
+    records: list[Record] = []
+    partitions: set[int | None] = set()
+    share, copies = request.share, _COPIES * len(request.body)
+    try:
+        if share is not None:
+            share.resize(copies)
+        slices = read_records(
+            request.body,
+            embedded,
+            topic=topic,
+            partition=partition,
+            timestamp_ms=publisher.now_ms(),
+            headers=trace_of(request),
+        )
+        is_large = len(request.body) > _SMALL
+        if is_large:
+            await publisher.slices.next()
+        for some in slices:
+            records += some
+            if share is not None:
+                share.resize(copies + RECORD_BYTES * len(records))
+            partitions.update([record.partition for record in some])
+            if is_large:
+                await publisher.slices.next()
+        await _check(publisher, topic, partitions)
+        outcomes = await publisher.broker.publish_many(records)
+    except Unserializable as error:
+        answer = _refusal(error, accept, refused=_count_refused(error), code=_UNSERIALIZABLE)
+    except errors.InvalidMessage as error:
+        answer = _refusal(error, accept, refused=_count_refused(error))
+    except SampleAppError as error:
+        answer = _refusal(error, accept, refused=len(records))
+    else:
+        answer = await _answer(publisher, topic, records, outcomes, accept)
+        await publisher.slices.free_gradually(outcomes)
+    await publisher.slices.free_gradually(records)
+    return answer
+
+
+async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Iterable[int | None]) -> None:
+    """
+    Check, before anything is published, that the topic and the partitions exist.
+
+    :param partitions: of the records; ``None`` for a record without one.
+    :raise PublishError: a record cannot be published.
+    """
+    refused = await publisher.broker.check_topics([topic])
+    if topic in refused:
+        raise refused[topic]
+    named = {partition for partition in partitions if partition is not None}
+    if not named:
+        return
+    known = [
+        each.partition
+        for description in await publisher.broker.describe_topics([topic])
+        for each in description.partitions
+    ]
+    # A topic that its first record creates has no partitions yet.
+    unknown = named.difference(known or [0])
+    if unknown:
+        raise UnknownPartition(
+            f"The topic {topic} has no partition {min(unknown)}; it has {len(known) or 1}, from 0 on. "
+            "Nothing was published."
+        )
+
+
+def _refusal(error: SampleAppError, accept: bytes | None, *, refused: int, code: int | None = None) -> Answer:
+    answer = error_object_answer(problem_answer(error), accept=accept, code=code)
+    return replace(answer, batch=Batch(refused=refused))
+
+
+def _count_refused(error: errors.InvalidMessage) -> int:
+    return len({fault.pointer.split("/")[2] for fault in error.faults if fault.pointer.count("/") > 1})
+
+
+async def _answer(
+    publisher: Publisher,
+    topic: str,
+    records: Sequence[Record],
+    outcomes: Sequence[Outcome],
+    accept: bytes | None,
+) -> Answer:
+    """Answer with the outcome of each record, and one status for the whole request."""
+    pieces = [b'{"offsets":[']
+    failures: list[PublishError] = []
+    stored_bytes = 0
+    for start in range(0, len(outcomes), _OUTCOMES_AT_ONCE):
+        if start:
+            await publisher.slices.next()
+        some = outcomes[start : start + _OUTCOMES_AT_ONCE]
+        stored = records[start : start + len(some)]
+        failed = [each for each in some if isinstance(each, PublishError)]
+        if failed:
+            failures += failed
+            stored = [
+                record
+                for record, outcome in zip(stored, some, strict=True)
+                if not isinstance(outcome, PublishError)
+            ]
+        pieces.append(_encode([_offset_of(each) for each in some])[1:-1])
+        pieces.append(b",")
+        stored_bytes += sum(map(length_of, stored))
+    pieces[-1] = b'],"key_schema_id":null,"value_schema_id":null}'
+    count = len(records) - len(failures)
+    status, headers, problem = _verdict(failures, is_any_stored=count > 0)
+    return Answer(
+        status,
+        ((b"Content-Type", answer_type(accept) or ANSWER), *headers),
+        b"".join(pieces) if len(outcomes) <= _OUTCOMES_AT_ONCE else tuple(pieces),
+        batch=Batch(
+            published=(TopicTotal(topic, count, stored_bytes),) if count else (),
+            records=count,
+            refused=len(failures),
+        ),
+        problem=problem,
+    )
+
+
+def _offset_of(outcome: Outcome) -> PartitionOffset:
+    if isinstance(outcome, RecordMetadata):
+        return PartitionOffset(outcome.partition, outcome.offset)
+    own = next((code for kind, code in _RECORD_CODES if isinstance(outcome, kind)), None)
+    general = _RETRIABLE_KAFKA_ERROR if outcome.retriable else _KAFKA_ERROR
+    return PartitionOffset(None, None, general if own is None else own, str(outcome))
+
+
+def _verdict(failures: Sequence[PublishError], *, is_any_stored: bool) -> tuple[HTTPStatus, Headers, str]:
+    """
+    Return the status, the header fields and the kind of problem of an answer.
+
+    :param failures: of all records, in order.
+    """
+    if not failures:
+        return HTTPStatus.OK, (), ""
+    error: SampleAppError
+    if is_any_stored:
+        is_retry_useful = any(each.retriable or each.possibly_published for each in failures)
+        error = (PartlyPublished if is_retry_useful else PartlyRefused)()
+    else:
+        # A failure after which a record may be published takes precedence over certain failures.
+        error = next((each for each in failures if each.possibly_published), failures[0])
+    answer = problem_answer(error)
+    headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])
+    return answer.status, headers, answer.problem

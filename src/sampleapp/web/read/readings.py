@@ -1,0 +1,115 @@
+"""``GET /``: the readings, in the version that ``Accept`` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import TypeAlias
+
+from twisted.internet.defer import Deferred
+
+from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_message
+from sampleapp.model import MEDIA_TYPES, Version
+from sampleapp.readings import Representation
+from sampleapp.web.answers import Answer, SharedBody
+from sampleapp.web.errors import PreconditionFailed
+from sampleapp.web.negotiation import choose_version
+from sampleapp.web.preconditions import match_fails, none_match_fails
+from sampleapp.web.server import Request, Share
+from sampleapp.web.twisted_web import RequestResource
+
+__all__ = ["AcceptDispatch", "GetRepresentation"]
+
+GetRepresentation: TypeAlias = Callable[[Version], "Representation | Deferred[Representation]"]
+"""
+Returns the current readings in a version, or a Deferred of the readings at this or a later time.
+
+It raises, or fails with, `sampleapp.errors.ReadingsNotReady`.
+"""
+
+
+class AcceptDispatch(RequestResource):
+    """Answers each request with the readings in the version that its ``Accept`` header chooses."""
+
+    def __init__(self, get_representation: GetRepresentation) -> None:
+        """:param get_representation: returns the readings."""
+        super().__init__()
+        self._versions: Mapping[Version, _Readings] = {
+            version: _Readings(version, get_representation) for version in MEDIA_TYPES
+        }
+
+    def answer(self, request: Request) -> Answer | Deferred[Answer]:
+        """
+        Answer with the representation of the chosen version, or 304 if the client's copy is current.
+
+        :return: a Deferred if it must be encoded first; it fails with the errors named here.
+        :raise InvalidParameters: the query has a part of a message. Any other query is ignored.
+        :raise ReadingsNotReady: the collection is not complete yet.
+        :raise BodyMemoryFull: clients that read slowly hold too much of earlier ones.
+        :raise PreconditionFailed: by ``If-Match``, which is evaluated before ``If-None-Match`` (RFC 9110,
+            section 13.2.2).
+        """
+        if request.query:
+            require_no_message(request.query, GET_PUBLISHES_NOTHING)
+        fields = request.fields
+        answer = self._versions[choose_version(fields.joined(b"Accept"))].answer(request)
+        tags = fields.joined(b"If-Match")
+        if tags is None:
+            return answer
+        if isinstance(answer, Deferred):
+            return answer.addCallback(_require_match, tags)
+        return _require_match(answer, tags)
+
+
+def _require_match(answer: Answer, tags: bytes) -> Answer:
+    if match_fails(tags, dict(answer.headers)[b"ETag"]):
+        raise PreconditionFailed
+    return answer
+
+
+class _Readings:
+    """The answers with the readings in one version."""
+
+    def __init__(self, version: Version, get_representation: GetRepresentation) -> None:
+        self._version = version
+        self._get_representation = get_representation
+        self._represented: Representation | None = None
+        self._body: bytes | SharedBody = b""
+
+    def answer(
+        self, request: Request, representation: Representation | Deferred[Representation] | None = None
+    ) -> Answer | Deferred[Answer]:
+        """
+        Answer with the representation, or 304 if the client's copy is current.
+
+        :param representation: for the answer; the current one by default.
+        """
+        if representation is None:
+            representation = self._get_representation(self._version)
+        if representation is not self._represented:
+            if isinstance(representation, Deferred):
+                return representation.addCallback(lambda made: self.answer(request, made))
+            self._make_answers(representation, request.share)
+        tags = request.fields.joined(b"If-None-Match")
+        is_fresh = tags is not None and none_match_fails(tags, self._etag)
+        return self._not_modified if is_fresh else self._whole
+
+    def _make_answers(self, representation: Representation, share: Share | None) -> None:
+        if share is not None:
+            # Also what clients hold that read earlier ones slowly.
+            share.require_room(0)
+            if isinstance(self._body, SharedBody):
+                self._body.replace(representation.pieces, share)
+        self._represented = representation
+        self._etag = representation.etag.encode("ascii")
+        validators = (
+            (b"ETag", self._etag),
+            (b"Vary", b"Accept"),
+            (b"Cache-Control", b"no-cache"),
+        )
+        self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, validators)
+        content_type = representation.media_type.encode("ascii")
+        pieces = representation.pieces
+        # A single piece is sent in one write, which is cheaper.
+        self._body = pieces[0] if len(pieces) == 1 else SharedBody(pieces)
+        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), self._body)

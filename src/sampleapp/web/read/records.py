@@ -1,0 +1,87 @@
+"""``/topics/{topic}/records``: the records of a topic, as a page or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from sampleapp.concurrency.failures import forget_frames_of
+from sampleapp.errors import Fault, InvalidParameters
+from sampleapp.model import TOPIC_RULE, is_legal_topic
+from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
+from sampleapp.web.answers import Answer
+from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.negotiation import asks_for_stream
+from sampleapp.web.read.pages import RecordPages
+from sampleapp.web.read.streams import RecordStreams
+from sampleapp.web.routing import Variant
+from sampleapp.web.server import Request
+
+__all__ = ["RecordReading"]
+
+_Open: TypeAlias = Callable[[Request, AuthorizedTopic], Deferred[Answer]]
+
+_GONE: Final = Answer(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Control", b"no-store")))
+"""For metrics and logs: the client has disconnected before it got an answer."""
+
+
+class RecordReading:
+    """Serves the records of the topic that the path names."""
+
+    def __init__(self, pages: RecordPages, streams: RecordStreams) -> None:
+        self._pages = pages
+        self._page = Variant(_handler(pages.open), check_head=_check_page, takes_query=True)
+        self._stream = Variant(_handler(streams.open), check_head=_check_stream, takes_query=True)
+
+    def end_waits(self) -> None:
+        """Answer the pages that wait for a record, since the service stops."""
+        self._pages.end_waits()
+
+    def variant_of(self, request: Request) -> Variant:
+        """Choose by ``Accept`` between a page and a stream."""
+        return self._stream if asks_for_stream(request.fields.joined(b"accept")) else self._page
+
+
+def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
+    """Return a handler whose Deferred can be cancelled: then it fires with an answer for metrics and logs."""
+
+    def answer(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+        return open_answer(request, topic).addErrback(_gone, request)
+
+    return answer
+
+
+def _gone(failure: Failure, request: Request) -> Answer:
+    if not request.client_has_finished:
+        # Also a broker that has failed so: 204 would tell the client that there is no record.
+        failure.raiseException()
+    failure.trap(CancelledError)
+    forget_frames_of(failure)
+    return _GONE
+
+
+def _check_page(request: Request, *, topic: str) -> None:
+    _check(request, topic, lambda: read_page_parameters(request.query))
+
+
+def _check_stream(request: Request, *, topic: str) -> None:
+    ids = request.fields.all(b"last-event-id")
+    _check(request, topic, lambda: read_stream_parameters(request.query, ids))
+
+
+def _check(request: Request, topic: str, read_parameters: Callable[[], object]) -> None:
+    """:raise InvalidParameters: names all faults."""
+    faults: list[Fault] = []
+    if not is_legal_topic(topic):
+        faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
+    try:
+        request.admitted = read_parameters()
+    except InvalidParameters as error:
+        faults += error.faults
+    if faults:
+        raise InvalidParameters(faults)
+    request.ends_with_client = True

@@ -1,0 +1,148 @@
+"""The JSON documents of REST Proxy's API v2, as types, and the numbers of partitions in its paths."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from sampleapp.errors import UnknownPartition
+from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS
+
+__all__ = [
+    "PUBLISHED",
+    "BinaryProduceRequest",
+    "JSONProduceRequest",
+    "Partition",
+    "PartitionOffset",
+    "ProduceAnswer",
+    "Replica",
+    "Topic",
+    "partition_number",
+]
+
+_PARTITION_NUMBER: Final = re.compile("[0-9]{1,10}")
+
+
+def partition_number(partition: str) -> int:
+    """
+    Parse the number of a partition in a path.
+
+    :raise UnknownPartition: no partition can have this number.
+    """
+    if _PARTITION_NUMBER.fullmatch(partition) is None:
+        raise UnknownPartition("A partition has a number from 0 to 2147483647, as in /topics/t/partitions/0.")
+    return int(partition)
+
+
+class PartitionOffset(Struct, gc=False):
+    """The outcome of one record: its partition and offset, or an error."""
+
+    partition: int | None
+    offset: int | None
+    error_code: int | None = None
+    error: str | None = None
+
+
+# Some generators of clients have no type for a value that is always null.
+_SchemaId = Annotated[int | None, Meta(description="Always null: schemas are not supported.")]
+
+
+class ProduceAnswer(Struct):
+    """The outcome of each record, in order."""
+
+    offsets: list[PartitionOffset]
+    key_schema_id: _SchemaId = None
+    value_schema_id: _SchemaId = None
+
+
+class Published(Struct):
+    """One record: its topic, partition and offset. Several: the outcome of each."""
+
+    topic: str | UnsetType = UNSET
+    partition: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    offsets: list[PartitionOffset] | UnsetType = UNSET
+
+
+PUBLISHED: Final = Annotated[
+    Published,
+    Meta(
+        extra_json_schema={
+            "if": {"required": ["offsets"]},
+            "else": {"required": ["topic", "partition", "offset"]},
+        }
+    ),
+]
+"""
+Any answer of ``POST /topics/{topic}`` as ``application/json``.
+
+It is one class, since some generators of clients see only the first media type of an answer, and some make of
+``anyOf`` an object that needs the members of all.
+"""
+
+_PartitionNumber = Annotated[int, Meta(description="The partition for the record.", ge=0, le=2**31 - 1)]
+_Base64 = Annotated[
+    str,
+    Meta(
+        description="Bytes in base64, with or without padding (RFC 4648, section 4).",
+        pattern="^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2,3})?=*$",
+        extra_json_schema={"contentEncoding": "base64"},
+    ),
+]
+_TEXT: Final = "The record's {} is this JSON as it is written, without white space between its tokens."
+
+
+class JSONRecord(Struct, forbid_unknown_fields=True):
+    """A record whose key and value are JSON; null and absent members mean the same."""
+
+    key: Annotated[Any, Meta(description=_TEXT.format("key"))] = None
+    value: Annotated[Any, Meta(description=_TEXT.format("value"))] = None
+    partition: _PartitionNumber | None = None
+
+
+class BinaryRecord(Struct, forbid_unknown_fields=True):
+    """A record whose key and value are any bytes; null and absent members mean the same."""
+
+    key: _Base64 | None = None
+    value: _Base64 | None = None
+    partition: _PartitionNumber | None = None
+
+
+class JSONProduceRequest(Struct, forbid_unknown_fields=True):
+    """Records whose keys and values are JSON."""
+
+    records: Annotated[list[JSONRecord], Meta(min_length=1, max_length=MOST_RECORDS)]
+
+
+class BinaryProduceRequest(Struct, forbid_unknown_fields=True):
+    """Records whose keys and values are any bytes, in base64."""
+
+    records: Annotated[list[BinaryRecord], Meta(min_length=1, max_length=MOST_RECORDS)]
+
+
+class Replica(Struct):
+    """One copy of a partition."""
+
+    broker: Annotated[int, Meta(description="The id of the broker that has this replica.")]
+    leader: bool
+    in_sync: Annotated[bool, Meta(description="True if the replica is in sync with the leader.")]
+
+
+class Partition(Struct):
+    """One partition of a topic."""
+
+    partition: int
+    leader: Annotated[int, Meta(description="The id of the broker that leads it; -1 without a leader.")]
+    replicas: list[Replica]
+
+
+class Topic(Struct):
+    """One topic."""
+
+    name: str
+    configs: Annotated[
+        dict[str, str], Meta(description="Always empty: the service does not read the topic's settings.")
+    ]
+    partitions: list[Partition]
