@@ -1,9 +1,15 @@
 """
 afkak's client with current versions of Kafka's requests.
 
-afkak keeps the connections and the metadata of the cluster. Its own requests are of Kafka 0.8, and Kafka 4
-closes the connection on them (KIP-896); so every request is one of `sampleapp.brokers.kafka.protocol`, in the
-highest version that the broker and this service have in common.
+From afkak, by subclassing:
+
+- ``KafkaClient``: the table of brokers and leaders, a client for each broker, opening and closing them;
+- ``_KafkaBrokerClient``: the address of a broker, and its connection; see `BrokerConnection`.
+
+Its own requests are of Kafka 0.8, and Kafka 4 closes the connection on them (KIP-896). So the rest is not
+afkak's: every request is one of `sampleapp.brokers.kafka.protocol`, in the highest version that the broker
+and this service have in common; waiting for responses, receiving, and the loading of metadata are overridden,
+and no request is repeated here, since only the producer knows whether a repetition could duplicate records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Wires the producer's components."""
+"""
+The producer, on afkak's client: a Deferred for each record, one batch of each partition in flight.
+
+From afkak it has the client, `sampleapp.brokers.kafka.cluster_client.AfkakClient`: the leaders of partitions
+and a connection for each broker. afkak's own producer is not used. It has one batch in flight for all
+partitions, gives each record of a batch the offset of the first, and lets an unknown topic delay the others
+for 20 seconds; the page of decisions has the figures.
+"""
 
 from __future__ import annotations
 
