@@ -14,8 +14,7 @@ from twisted.python.usage import UsageError
 
 from sampleapp.cli._publish import NEGATIVE_NUMBER
 from sampleapp.errors import SampleAppError, StartUpError
-from sampleapp.service.environment_variables import is_made_by_kubernetes
-from sampleapp.service.options import Options
+from sampleapp.service.command_line import Options, is_made_by_kubernetes
 from sampleapp.tls.https_arguments import HTTPSArguments
 from sampleapp.web.server.body import ChunkedBody
 from sampleapp.web.server.head import MAX_HEAD

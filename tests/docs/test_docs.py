@@ -358,7 +358,7 @@ def test_what_else_the_readme_has_make_do_is_there(project):
 
 
 def test_one_sentence_says_what_sampleapp_is_everywhere(project):
-    from sampleapp.service.options import Options
+    from sampleapp.service.command_line import Options
 
     sentence = (
         "an HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
@@ -689,7 +689,7 @@ def test_every_status_is_on_the_screen_of_status_codes(project):
 
 
 def test_the_reference_has_every_option_in_the_groups_and_the_order_of_help(project):
-    from sampleapp.service.option_groups import GROUPS
+    from sampleapp.service.options import GROUPS
 
     page = (project / "docs/reference/options.rst").read_text(encoding="utf-8")
     shown: dict[str, list[str]] = {}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from twisted.python.usage import UsageError
 
 from sampleapp.brokers.kafka.connections.credential_files import PASSWORD_VARIABLE, USERNAME_VARIABLE
-from sampleapp.service.environment_variables import is_made_by_kubernetes
-from sampleapp.service.options import Options
+from sampleapp.service.command_line import Options, is_made_by_kubernetes
 
 DECLARED = Options({}).declared
 every_option = pytest.mark.parametrize("option", DECLARED, ids=[option.name for option in DECLARED])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.python.usage import UsageError
 
-from sampleapp.service.options import Options
+from sampleapp.service.command_line import Options
 from sampleapp.web import Limits
 
 

@@ -20,7 +20,7 @@ from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.client import parse_base_url
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
-from sampleapp.service.options import Options
+from sampleapp.service.command_line import Options
 from tests.support.logs import logged_lines
 
 LETTERS = string.ascii_letters + string.digits

@@ -1,418 +1,341 @@
-"""The command line of ``twistd sampleapp``, parsed into values."""
+"""The options of the service, in the groups and the order in which ``--help`` and the reference show them."""
 
 from __future__ import annotations
 
-import getopt
-import math
-import os
-import re
-import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator
+from typing import Final
 
-from twisted.python.usage import Options as TwistedOptions
-from twisted.python.usage import UsageError
+from msgspec import Struct
 
-from sampleapp import __version__
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
-from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat, LogSettings
-from sampleapp.messages.request_headers import CONTENT_TYPE, NotRecordable, check_recorded_name
-from sampleapp.model import is_legal_topic
-from sampleapp.service.config import DEFAULTS, Config
-from sampleapp.service.environment_variables import InvalidVariable, arguments_of, unknown_variables
-from sampleapp.service.option import Option
-from sampleapp.service.option_groups import GROUPS
-from sampleapp.web.cors import NotAnOrigin, check_origin
-from sampleapp.web.server import Limits, NotAHost, check_host_name
+from sampleapp.logs import LEVELS
+from sampleapp.service.config import DEFAULTS
 
-__all__ = ["Options"]
+__all__ = ["GROUPS", "PREFIX", "Option", "OptionGroup"]
 
-_OPTIONS: Final = tuple(option for group in GROUPS for option in group.options)
-_DEFAULT_LISTEN: Final = DEFAULTS.listen[0]
-_EXAMPLE_ADMIN: Final = "tcp:9090:interface=127.0.0.1"
-_KEPT_FOR_ADMIN: Final = 32
-"""Connections reserved for --admin, however many clients of other endpoints are connected."""
-
-# The words of `getopt`, and so of Twisted.
-_UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
-_PORT_OPTIONS: Final = ("--port", "-p")
-_OPTION_IN_TEXT: Final = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?![\w-])")
-
-_SHOWN_AT_ONCE: Final = frozenset({"help", "version"})
-"""Options that end the process before the rest of the command line is parsed."""
-_HAVE_METHODS: Final = _SHOWN_AT_ONCE | {option.name for option in _OPTIONS if option.is_repeatable}
-_WIDTH: Final = 80
-
-_EXAMPLES: Final = """
-Examples:
-
-  {command}
-  curl -H 'Content-Type: application/json' \\
-       -d '{{"topic": "readings", "key": "kitchen", "content": "21.5"}}' \\
-       http://127.0.0.1:8080/messages
-  curl http://127.0.0.1:8080/
-  curl -H 'Accept: application/vnd.sampleApp.v2+json' http://127.0.0.1:8080/
-
-Plain HTTP and TLS, with the records in another directory. (Without interface=,
-an endpoint is open to the network, and --callers FILE is required.)
-
-  {command} \\
-      --listen tcp:8080:interface=127.0.0.1 \\
-      --listen https:8443:interface=127.0.0.1:privateKey=key.pem:certKey=certificate.pem \\
-      --broker sqlite:/var/lib/sampleapp/records.sqlite3
-
-Apache Kafka, with TLS and a password:
-
-  {command} --broker \\
-      'kafka+tls://kafka1:9093?sasl=SCRAM-SHA-512&credentials=/etc/sampleapp/kafka-credentials'
-
-Environment variables:
-
-Each of these sets an option that is not on the command line. Several values of
-one option are separated by spaces. A flag is set by 1, true, yes or on, and not
-set by 0, false, no or off.
-
-{variables}"""
+PREFIX: Final = "SAMPLEAPP_"
+"""The names of environment variables begin with it."""
+_HELP_COLUMN: Final = 30
+_LIMITS: Final = DEFAULTS.limits
 
 
-class Options(TwistedOptions):
-    """The options of ``twistd sampleapp``, from its command line and from environment variables."""
+class Option(Struct, frozen=True, kw_only=True):
+    """One option. Its help text is understandable without those of other options."""
 
-    command = "twistd -n --pidfile= sampleapp"
-    """The command that starts the service, for the examples."""
-    synopsis = "[options]"
-    longdesc = (
-        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
-        "and read the latest values with GET. Without options, it listens on port 8080 of this machine only, "
-        "and keeps its records in sampleapp.sqlite3 in the working directory."
-    )
-
-    # Twisted parses these by itself. Repeatable options, --help and --version have methods.
-    optFlags: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
-        [each.name, each.short, each.help]
-        for each in _OPTIONS
-        if each.is_flag and each.name not in _HAVE_METHODS
-    ]
-    optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
-        [each.name, each.short, each.default, each.help]
-        for each in _OPTIONS
-        if not each.is_flag and each.name not in _HAVE_METHODS
-    ]
-
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """:param environ: the environment variables, for options that are not on the command line."""
-        super().__init__()
-        self._environ = environ
-        self._listen: list[str] = []
-        self._given: list[tuple[str, str]] = []
-        self._from_environment: frozenset[str] = frozenset()
-        self._allowed_origins: list[str] = []
-        self._allowed_hosts: list[str] = []
-        self._idempotent_topics: list[str] = []
-        self._record_headers: list[str] = []
-
-    def opt_listen(self, description: str) -> None:
-        """Add an endpoint."""
-        if ":" not in description:
-            raise UsageError(
-                f"--listen takes a Twisted endpoint, such as {_DEFAULT_LISTEN}{_not_number(description)}."
-            )
-        self._listen.append(description)
-
-    opt_l = opt_listen
-
-    def opt_allow_origin(self, origin: str) -> None:
-        """Add the origin of a site."""
-        try:
-            self._allowed_origins.append(check_origin(origin))
-        except NotAnOrigin as error:
-            raise UsageError(f"--allow-origin {error}.") from error
-
-    def opt_allow_host(self, host: str) -> None:
-        """Add a name or an address of the service."""
-        try:
-            self._allowed_hosts.append(check_host_name(host))
-        except NotAHost as error:
-            raise UsageError(f"--allow-host {error}.") from error
-
-    def opt_idempotent_topic(self, pattern: str) -> None:
-        """Add a topic, or a pattern of topics."""
-        if not is_legal_pattern(pattern):
-            raise UsageError(
-                "--idempotent-topic takes the name of a topic, or a pattern such as orders.*: 1 to 249 "
-                f"characters out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
-            )
-        self._idempotent_topics.append(pattern)
-
-    def opt_record_header(self, name: str) -> None:
-        """Add a header of requests, or the beginning of names."""
-        try:
-            self._record_headers.append(check_recorded_name(name))
-        except NotRecordable as error:
-            raise UsageError(f"--record-header {error}.") from error
-
-    opt_h = TwistedOptions.opt_help
-
-    def opt_version(self) -> None:
-        """Show the version, and exit."""
-        sys.stdout.write(f"sampleapp {__version__}\n")
-        raise SystemExit(0)
-
-    def parseArgs(self, *arguments: str) -> None:  # noqa: N802 -- Twisted's name
-        """
-        Accept no arguments besides options.
-
-        :raise UsageError: there is one.
-        """
-        if arguments:
-            raise UsageError(f"Unexpected argument {arguments[0]!r}: the service takes only options.")
-
-    def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
-        """Return the text of ``--help``: the options in their groups, examples, environment variables."""
-        width = width or _WIDTH
-        parts = [textwrap.fill(self.longdesc, width), *(group.help(width=width) for group in GROUPS)]
-        variables = "\n".join(f"  {option.variable}" for option in self.declared)
-        return "\n" + "\n\n".join(parts) + "\n" + _EXAMPLES.format(command=self.command, variables=variables)
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:  # noqa: N802 -- Twisted's name
-        """
-        Parse the arguments after ``twistd sampleapp``, and environment variables for options not among them.
-
-        :raise UsageError: an argument or a variable is invalid; says what would be valid.
-        """
-        arguments = list(sys.argv[1:] if options is None else options)
-        try:
-            # Variables come first, since options end at the first argument that is not one.
-            super().parseOptions([*self._parse_environment(arguments), *arguments])
-        except UsageError as error:
-            raise UsageError(self.with_origins(f"{error}{self._hint(str(error))}")) from error
-
-    def _parse_environment(self, arguments: list[str]) -> list[str]:
-        try:
-            parsed, _ = getopt.getopt(arguments, self.shortOpt, self.longOpt)
-        except getopt.error:
-            # Twisted will raise it as a UsageError.
-            return []
-        self._given = [(self._full_name(name), value) for name, value in parsed]
-        on_command_line = {name for name, _ in self._given}
-        if on_command_line & _SHOWN_AT_ONCE:
-            return []
-        found: list[str] = []
-        for option in self.declared:
-            if option.name in on_command_line:
-                continue
-            try:
-                values = arguments_of(option, self._environ)
-            except InvalidVariable as error:
-                raise UsageError(str(error)) from error
-            if values:
-                self._from_environment |= {option.name}
-                self._given += [(option.name, value.partition("=")[2]) for value in values]
-                found += values
-        return found
-
-    def _full_name(self, option: str) -> str:
-        name = option.lstrip("-")
-        full: str = self.synonyms[name]
-        return full
+    name: str
+    """Without the dashes: ``max-body``."""
+    short: str | None = None
+    """One letter."""
+    value: str | None = None
+    """The name of its value in ``--help``, such as ``SECONDS``; ``None`` for a flag."""
+    default: str | None = None
+    """As it would be written on the command line; ``None`` for no default."""
+    is_repeatable: bool = False
+    is_action: bool = False
+    """True for a flag that makes the process do something else instead of running the service."""
+    help: str
 
     @property
-    def declared(self) -> list[Option]:
-        """The options that environment variables can set, in the order of their names."""
-        return sorted((each for each in _OPTIONS if not each.is_action), key=lambda option: option.name)
+    def is_flag(self) -> bool:
+        """True if it takes no value."""
+        return self.value is None
 
     @property
-    def unknown_variables(self) -> list[tuple[str, str]]:
-        """The variables that look like options and are not; each with the end of a sentence about it."""
-        found = []
-        for variable, similar in unknown_variables(self.declared, self._environ):
-            hint = f"; did you mean {similar}?" if similar else "."
-            if variable == "SAMPLEAPP_PORT":
-                hint = "; give the port with SAMPLEAPP_LISTEN, such as tcp:9090:interface=127.0.0.1."
-            found.append((variable, hint))
-        return found
+    def variable(self) -> str:
+        """The name of its environment variable: ``SAMPLEAPP_MAX_BODY`` for ``max-body``."""
+        return PREFIX + self.name.upper().replace("-", "_")
 
-    def with_origins(self, sentences: str) -> str:
-        """Add, to each line, the variables that the options named in it come from, if any do."""
-        return "\n".join(map(self._with_origins, sentences.split("\n")))
+    def help_lines(self, *, width: int) -> Iterator[str]:
+        """Format its entry in ``--help``, in lines of at most ``width`` characters."""
+        short = f"-{self.short}, " if self.short else "    "
+        head = f"  {short}--{self.name}" + (f" {self.value}" if self.value else "")
+        text = self.help + (" May be given more than once." if self.is_repeatable else "")
+        if not self.is_flag:
+            text += f" [default:\N{NO-BREAK SPACE}{self.default or 'none'}]"
+        if len(head) > _HELP_COLUMN - 2:
+            yield head
+            head = ""
+        # Broken at hyphens, the name of an option could not be searched for.
+        for line in textwrap.wrap(text, width - _HELP_COLUMN, break_on_hyphens=False):
+            yield f"{head:<{_HELP_COLUMN}}{line}".replace("\N{NO-BREAK SPACE}", " ")
+            head = ""
 
-    def _with_origins(self, sentence: str) -> str:
-        first = _OPTION_IN_TEXT.match(sentence)
-        named = {match["name"] for match in _OPTION_IN_TEXT.finditer(sentence)} & self._from_environment
-        variables = {option.name: option.variable for option in self.declared}
-        if first is not None and first["name"] in named:
-            named.discard(first["name"])
-            sentence = variables[first["name"]] + sentence[first.end() :]
-        if not named:
-            return sentence
-        origins = "; ".join(f"--{name} comes from {variables[name]}" for name in sorted(named))
-        return f"{sentence} ({origins}.)"
 
-    @property
-    def summary(self) -> str:
-        """The options that are set, one value per line as on the command line, with their variables."""
-        config = self.config
-        given = {name for name, _ in self._given}
-        lines = [
-            *([] if "listen" in given else [f"--listen {_DEFAULT_LISTEN} (by default)"]),
-            *([] if "broker" in given else [f"--broker {config.broker} (by default)"]),
-        ]
-        for option in self.declared:
-            origin = f" ({option.variable})" if option.name in self._from_environment else ""
-            lines += [
-                f"--{option.name}{' ' if value else ''}{value}{origin}"
-                for name, value in self._given
-                if name == option.name
-            ]
-        return "\n".join(lines)
+class OptionGroup(Struct, frozen=True):
+    """Options that belong together."""
 
-    def _hint(self, sentence: str) -> str:
-        match = _UNKNOWN_OPTION.fullmatch(sentence)
-        if match is None:
-            return ""
-        if match["name"] in _PORT_OPTIONS:
-            return "; give the port with --listen, such as --listen tcp:9090:interface=127.0.0.1"
-        names = [option.name for option in _OPTIONS]
-        close = get_close_matches(match["name"].lstrip("-"), names, n=1)
-        return f"; did you mean --{close[0]}?" if close else ""
+    title: str
+    options: tuple[Option, ...]
 
-    @property
-    def config(self) -> Config:
-        """
-        The options as values.
+    def help(self, *, width: int) -> str:
+        """Format its part of ``--help``, in lines of at most ``width`` characters."""
+        lines = [line for option in self.options for line in option.help_lines(width=width)]
+        return "\n".join([f"{self.title}:", *lines])
 
-        :raise UsageError: one of them is invalid.
-        """
-        topic = self["readings-topic"]
-        if not is_legal_topic(topic):
-            raise UsageError(
-                "--readings-topic takes the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, "
-                f"'.', '_' and '-', and neither '.' nor '..'; not {topic!r}."
-            )
-        if self["callers"] and self["open-to-everybody"]:
-            raise UsageError(
-                "--open-to-everybody lets every client do everything, and --callers only the callers in the "
-                "file; give one of them."
-            )
-        if self["no-record-content-type"] and CONTENT_TYPE in self._record_headers:
-            raise UsageError(
-                "--no-record-content-type contradicts --record-header Content-Type; give one of them."
-            )
-        return Config(
-            callers=_file("--callers", self["callers"]),
-            is_open_to_everybody=bool(self["open-to-everybody"]),
-            listen=tuple(self._listen) or DEFAULTS.listen,
-            admin=self._admin(),
-            allowed_origins=tuple(dict.fromkeys(self._allowed_origins)),
-            allowed_hosts=tuple(dict.fromkeys(self._allowed_hosts)),
-            has_hsts=not self["no-hsts"],
-            broker=self["broker"],
-            readings_topic=topic,
-            idempotent_topics=TopicPatterns(dict.fromkeys(self._idempotent_topics)),
-            record_headers=tuple(dict.fromkeys(self._record_headers)),
-            has_record_content_type=not self["no-record-content-type"],
-            idempotency_window_s=_seconds("--idempotency-window", self["idempotency-window"]),
-            idempotency_rate=_whole(
-                "--idempotency-rate", self["idempotency-rate"], "a whole number of records a second", 20
+
+GROUPS: Final = (
+    OptionGroup(
+        "Listening",
+        (
+            Option(
+                name="listen",
+                short="l",
+                value="ENDPOINT",
+                default=" ".join(DEFAULTS.listen),
+                is_repeatable=True,
+                help="Twisted endpoint to listen on: tcp:PORT, tcp:PORT:interface=ADDRESS, "
+                "https:PORT:privateKey=FILE:certKey=FILE, unix:PATH, and so on.",
             ),
-            limits=Limits(
-                max_body=_whole("--max-body", self["max-body"], "a whole number of bytes", 1048576),
-                max_batch_body=_whole(
-                    "--max-batch-body", self["max-batch-body"], "a whole number of bytes", 16777216
-                ),
-                max_body_memory=_whole(
-                    "--max-body-memory", self["max-body-memory"], "a whole number of bytes", 268435456
-                ),
-                header_timeout_s=_seconds("--header-timeout", self["header-timeout"]),
-                body_rate=_whole(
-                    "--min-body-rate", self["min-body-rate"], "a whole number of bytes a second", 1024
-                ),
-                body_grace_s=_seconds("--body-grace", self["body-grace"], may_be_zero=True),
-                body_idle_timeout_s=_seconds("--body-idle-timeout", self["body-idle-timeout"]),
-                idle_timeout_s=_seconds("--idle-timeout", self["idle-timeout"]),
-                send_timeout_s=_seconds("--send-timeout", self["send-timeout"]),
-                max_connections=_whole("--max-connections", self["max-connections"], "a whole number", 10000),
-                max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
-                max_streams=_whole(
-                    "--max-streams", self["max-streams"], "a whole number", 10000, may_be_zero=True
-                ),
-                max_streams_per_caller=_whole(
-                    "--max-streams-per-caller",
-                    self["max-streams-per-caller"],
-                    "a whole number",
-                    5000,
-                    may_be_zero=True,
-                ),
-                max_followed_topics=_whole(
-                    "--max-followed-topics", self["max-followed-topics"], "a whole number", 100
-                ),
-                kept_for_admin=0 if self["admin"] is None else _KEPT_FOR_ADMIN,
+            Option(
+                name="admin",
+                value="ENDPOINT",
+                help="Twisted endpoint for operators, without credentials: /live, /ready, /metrics, /docs.",
             ),
-            drain_delay_s=_seconds("--drain-delay", self["drain-delay"], may_be_zero=True),
-            drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"], may_be_zero=True),
-            log=LogSettings(
-                format=LogFormat(
-                    _one_of("--log-format", self["log-format"], [each.value for each in LogFormat])
-                ),
-                level=_one_of("--log-level", self["log-level"], LEVELS),
-                access_log=_file("--access-log", self["access-log"]),
-                access_log_format=AccessLogFormat(
-                    _one_of(
-                        "--access-log-format",
-                        self["access-log-format"],
-                        [each.value for each in AccessLogFormat],
-                    )
-                ),
+            Option(
+                name="no-hsts",
+                help="Leave out Strict-Transport-Security, which tells browsers to use only TLS.",
             ),
-        )
-
-    def _admin(self) -> str | None:
-        description: str | None = self["admin"]
-        if description is not None and ":" not in description:
-            raise UsageError(
-                f"--admin takes a Twisted endpoint, such as {_EXAMPLE_ADMIN}{_not_number(description)}."
-            )
-        return description
-
-    def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
-        """Refuse invalid values, whether or not `config` is ever read."""
-        _ = self.config
-
-
-def _file(option: str, path: str | None) -> str:
-    if path == "" or (path is not None and "\0" in path):
-        raise UsageError(f"{option} takes the path of a file, which is not empty and has no NUL in it.")
-    return path or ""
-
-
-def _not_number(text: str) -> str:
-    """Repeat a number, which is a common mistake, but nothing that may be a secret."""
-    return f", not {text!r}" if text.isdigit() else ""
-
-
-def _one_of(option: str, text: str, words: Sequence[str]) -> str:
-    if text not in words:
-        raise UsageError(f"{option} takes {', '.join(words[:-1])} or {words[-1]}, not {text!r}.")
-    return text
-
-
-def _whole(option: str, text: str, kind: str, example: int, *, may_be_zero: bool = False) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]{0,17}" + ("|0+" if may_be_zero else ""), text):
-        least = ", 0 or more" if may_be_zero else " above zero"
-        raise UsageError(f"{option} takes {kind}{least}, such as {example}, not {text!r}.")
-    return int(text)
-
-
-def _seconds(option: str, text: str, *, may_be_zero: bool = False) -> float:
-    # float() would take spaces, underscores, and digits of every script.
-    seconds = (
-        float(text)
-        if re.fullmatch(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", text)
-        else math.nan
-    )
-    if not math.isfinite(seconds) or (seconds == 0 and not may_be_zero):
-        kind = "that is not negative" if may_be_zero else "above zero"
-        raise UsageError(f"{option} takes a number of seconds {kind}, such as 10 or 2.5, not {text!r}.")
-    return seconds
+        ),
+    ),
+    OptionGroup(
+        "Brokers",
+        (
+            Option(
+                name="broker",
+                short="b",
+                value="URL",
+                default=DEFAULTS.broker,
+                help="Storage of the records: sqlite:PATH, kafka://HOST:PORT, or memory: (lost when the "
+                "service ends).",
+            ),
+            Option(
+                name="readings-topic",
+                short="r",
+                value="TOPIC",
+                default=DEFAULTS.readings_topic,
+                help="Topic of the readings: a record's key is the id, its value the text of a number.",
+            ),
+            Option(
+                name="idempotent-topic",
+                value="PATTERN",
+                is_repeatable=True,
+                help="Topic on Kafka for which requests may have Idempotency-Key, or a pattern with * for "
+                "any characters. With SQLite and memory, requests for each topic may have it.",
+            ),
+            Option(
+                name="idempotency-window",
+                value="SECONDS",
+                default=f"{DEFAULTS.idempotency_window_s:g}",
+                help="Time for which SQLite and memory remember an Idempotency-Key. Kafka's brokers have "
+                "producer.id.expiration.ms instead.",
+            ),
+            Option(
+                name="idempotency-rate",
+                value="NUMBER",
+                default=str(DEFAULTS.idempotency_rate),
+                help="Average records per second with an Idempotency-Key that are published to Kafka, whose "
+                "brokers keep each in memory; after 5000 at once, one more gets 429.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Records",
+        (
+            Option(
+                name="record-header",
+                value="NAME",
+                is_repeatable=True,
+                help="Header of requests to /topics/{topic} and of hooks that becomes a header of the "
+                "record, or the beginning of names, such as X-GitHub-*. Content-Type is kept without this "
+                "option.",
+            ),
+            Option(
+                name="no-record-content-type",
+                help="Do not keep the Content-Type of such requests as a header of the record.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Access",
+        (
+            Option(
+                name="callers",
+                value="FILE",
+                help="TOML file with the callers and their rights. Without it, every client on this machine "
+                "may do everything.",
+            ),
+            Option(
+                name="open-to-everybody",
+                help="Without --callers, let clients on other machines do everything, too.",
+            ),
+            Option(
+                name="allow-host",
+                value="HOST",
+                is_repeatable=True,
+                help="Name or address of the service that requests without credentials may have in Host, "
+                "besides localhost and loopback addresses.",
+            ),
+            Option(
+                name="allow-origin",
+                value="ORIGIN",
+                is_repeatable=True,
+                help="Origin of a site whose pages may use the service from a browser (CORS), such as "
+                "https://example.org.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Limits",
+        (
+            Option(
+                name="max-body",
+                value="BYTES",
+                default=str(_LIMITS.max_body),
+                help="Maximum length of the body of a request with one message; a longer one gets 413.",
+            ),
+            Option(
+                name="max-batch-body",
+                value="BYTES",
+                default=str(_LIMITS.max_batch_body),
+                help="Maximum length of the body of a request with many messages, each of up to "
+                "--max-body bytes; a longer one gets 413.",
+            ),
+            Option(
+                name="max-body-memory",
+                value="BYTES",
+                default=str(_LIMITS.max_body_memory),
+                help="Maximum memory for request bodies that have arrived, their unpublished records, and "
+                "unread pages; a request that needs more gets 503, a caller above half 429.",
+            ),
+            Option(
+                name="max-connections",
+                value="NUMBER",
+                default=str(_LIMITS.max_connections),
+                help="Maximum open connections; fewer if the process may not open as many files.",
+            ),
+            Option(
+                name="max-waiting",
+                value="NUMBER",
+                default=str(_LIMITS.max_waiting),
+                help="Maximum requests waiting for the broker at one time; one more gets 503.",
+            ),
+            Option(
+                name="max-streams",
+                value="NUMBER",
+                default=str(_LIMITS.max_streams),
+                help="Maximum open streams, and maximum pages waiting for a record; one more gets 503. 0 "
+                "permits none.",
+            ),
+            Option(
+                name="max-streams-per-caller",
+                value="NUMBER",
+                default=str(_LIMITS.max_streams_per_caller),
+                help="Maximum open streams, and maximum waiting pages, of each caller in the callers file "
+                "without max_streams; one more gets 429.",
+            ),
+            Option(
+                name="max-followed-topics",
+                value="NUMBER",
+                default=str(_LIMITS.max_followed_topics),
+                help="Maximum topics that streams and waiting pages read at one time; one more gets 503.",
+            ),
+            Option(
+                name="header-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.header_timeout_s:g}",
+                help="Maximum time for the header of a request, from its first byte, then 408; and for a TLS "
+                "handshake.",
+            ),
+            Option(
+                name="min-body-rate",
+                value="BYTES",
+                default=str(_LIMITS.body_rate),
+                help="Minimum bytes per second of a request's body, on average; a slower one gets 408.",
+            ),
+            Option(
+                name="body-grace",
+                value="SECONDS",
+                default=f"{_LIMITS.body_grace_s:g}",
+                help="Time after its header in which a body may stay below --min-body-rate.",
+            ),
+            Option(
+                name="body-idle-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.body_idle_timeout_s:g}",
+                help="Maximum pause in sending a body, however fast it was before; then 408.",
+            ),
+            Option(
+                name="idle-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.idle_timeout_s:g}",
+                help="Maximum time for which a connection stays open without a request.",
+            ),
+            Option(
+                name="send-timeout",
+                value="SECONDS",
+                default=f"{_LIMITS.send_timeout_s:g}",
+                help="Maximum time in which a client reads nothing of an answer or a stream; then its "
+                "connection is cut.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Logging",
+        (
+            Option(
+                name="log-format",
+                value="FORMAT",
+                default=DEFAULTS.log.format.value,
+                help="Format of the log: text, or json for one object per line.",
+            ),
+            Option(
+                name="log-level",
+                value="LEVEL",
+                default=DEFAULTS.log.level,
+                help=f"Lowest level of the events in the log: {', '.join(LEVELS[:-1])} or {LEVELS[-1]}.",
+            ),
+            Option(
+                name="access-log",
+                value="FILE",
+                help="File that gets a line for each request; - is standard output.",
+            ),
+            Option(
+                name="access-log-format",
+                value="FORMAT",
+                default=DEFAULTS.log.access_log_format.value,
+                help="Format of the access log: combined (Apache's, with more fields) or json.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Stopping",
+        (
+            Option(
+                name="drain-delay",
+                value="SECONDS",
+                default=f"{DEFAULTS.drain_delay_s:g}",
+                help="Time for which a stopping service still serves requests, while /ready answers 503, "
+                "before it closes its ports.",
+            ),
+            Option(
+                name="drain-timeout",
+                value="SECONDS",
+                default=f"{DEFAULTS.drain_timeout_s:g}",
+                help="Maximum time for which a stopping service waits for requests in flight; streams end in "
+                "the first half of it.",
+            ),
+        ),
+    ),
+    OptionGroup(
+        "Information",
+        (
+            Option(
+                name="check",
+                is_action=True,
+                help="Check the configuration, and exit. Opens no port and does not connect to Kafka.",
+            ),
+            Option(name="version", is_action=True, help="Show the version, and exit."),
+            Option(name="help", short="h", is_action=True, help="Show this help, and exit."),
+        ),
+    ),
+)

@@ -29,7 +29,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
 from sampleapp.service.application import SampleApp
 from sampleapp.service.assembly import build
-from sampleapp.service.options import Options as ServiceOptions
+from sampleapp.service.command_line import Options as ServiceOptions
 from sampleapp.service.systemd import Supervision
 from sampleapp.web import Descriptors
 
