@@ -29,7 +29,7 @@ class Service:
     def __init__(self, way, broker=PromptBroker):
         self.inside = InMemoryService(broker=broker())
         self.broker = self.inside.broker
-        self.client = StubTreq(self.inside.front_door.app.resource())
+        self.client = StubTreq(self.inside.gateway.app.resource())
         if way == "own server":
             self.client._agent._serverFactory = self.inside.site  # noqa: SLF001 -- instead of a stock site
 

@@ -20,7 +20,7 @@ from sampleapp.cli._times import date_time
 from sampleapp.client import Client, Message, Page, PartlyPublished, ProblemError
 from sampleapp.errors import UnknownTopic
 from sampleapp.model import ConsumerRecord, Record, RecordMetadata
-from sampleapp.web import FrontDoor
+from sampleapp.web import SampleApp
 from tests.support import strategies
 from tests.support.planned_outcomes import PlannedBroker, plans
 
@@ -30,8 +30,8 @@ class Service:
 
     def __init__(self, broker, clock=None):
         self.broker, self.clock = broker, Clock() if clock is None else clock
-        front_door = FrontDoor(broker=broker, get_representation=None, clock=self.clock)
-        self.agent = treq.testing.RequestTraversalAgent(front_door.app.resource())
+        gateway = SampleApp(broker=broker, get_representation=None, clock=self.clock)
+        self.agent = treq.testing.RequestTraversalAgent(gateway.app.resource())
         self.client = Client(base_url="http://service.example", reactor=self.clock, agent=self.agent)
 
     def result_of(self, deferred):

@@ -166,7 +166,7 @@ def test_the_values_of_labels_that_expressions_name_exist(dashboard, monitoring)
     service = MeasuredService()
     values = {
         "kind": set(service.counts.problems),
-        "limit": {*service.site.refusals, *service.front_door.streams.refusals},
+        "limit": {*service.site.refusals, *service.gateway.streams.refusals},
         "route": {"/messages", "/"},
     }
     expressions = [expr for _, expr in (*expressions_of(dashboard), *alerts_in(monitoring))]

@@ -26,7 +26,7 @@ class MeasuredService(InMemoryService):
         self.counts = RequestCounts(seconds=self.clock.seconds)
         self.page = MetricsPage(clock=self.clock)
         self.site = HTTPServer(
-            RouteTable(self.front_door.app, MetricsApp(self.page.answer).app).dispatch,
+            RouteTable(self.gateway.app, MetricsApp(self.page.answer).app).dispatch,
             refuse=problem_answer,
             answer_to=answer_to_failure,
             reactor=self.clock,
@@ -46,9 +46,9 @@ class MeasuredService(InMemoryService):
             admin=self.admin,
             broker=self.broker,
             follower=self.follower,
-            streams=self.front_door.streams,
-            reads=self.front_door.reads,
-            idempotent_records=self.front_door.idempotent_records,
+            streams=self.gateway.streams,
+            reads=self.gateway.reads,
+            idempotent_records=self.gateway.idempotent_records,
             rate_refusals=None if self.authenticator is None else self.authenticator.refusals,
         )
         self.page.show(self.families)

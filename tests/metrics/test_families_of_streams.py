@@ -11,7 +11,7 @@ from tests.metrics.service import MeasuredService, of
 
 def test_streams_are_counted_by_their_kind_and_the_reason_of_their_end():
     service = MeasuredService(max_streams=7)
-    numbers = service.front_door.streams.numbers
+    numbers = service.gateway.streams.numbers
     numbers[StreamKind.CHANGES].open = 2
     numbers[StreamKind.PAGE].open = 3
     numbers[StreamKind.RECORDS].behind = 1
@@ -35,7 +35,7 @@ def test_reads_are_counted_while_and_after_the_broker_answers_also_if_it_fails_o
     waiting = iter(answers)
     service.broker.read = lambda _: next(waiting)
     request = ReadRequest(topic="t", limit=1, max_bytes=1)
-    reads = [service.front_door.reads.read(request).addErrback(lambda _: None) for _ in answers]
+    reads = [service.gateway.reads.read(request).addErrback(lambda _: None) for _ in answers]
 
     def numbers():
         found = service.counted()

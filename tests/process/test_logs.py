@@ -38,7 +38,7 @@ def test_each_line_is_json_from_the_first_to_the_last(start, command):
     assert lines[-1]["event"] == "Server Shut Down."
     (listening,) = [line for line in lines if line["event"] == LISTENING]
     assert listening["url"] == service.url
-    assert listening["logger"] == "sampleapp.service.application.SampleApp"
+    assert listening["logger"] == "sampleapp.service.application.SampleAppService"
     assert {line["level"] for line in lines} == {"info"}
 
 

@@ -10,7 +10,7 @@ from zope.interface import implementer
 from sampleapp.errors import BrokerStopped
 from sampleapp.interfaces import IFollowing
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.application import SampleApp
+from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
@@ -87,7 +87,7 @@ class Setup:
         endpoint = Endpoint(self.events, succeed(Port(self.events, stopping=stopping)))
         follower = ReadingsFollower(broker=self.web.broker, topic="readings", clock=self.web.clock)
         readiness = Readiness(broker=self.web.broker, follower=follower)
-        self.service = SampleApp(
+        self.service = SampleAppService(
             config=Config(drain_timeout_s=drain_timeout_s, drain_delay_s=drain_delay_s),
             broker=self.web.broker,
             follower=follower,

@@ -25,13 +25,13 @@ from sampleapp.web import (
     AdminApp,
     Cors,
     Documentation,
-    FrontDoor,
     Gate,
     HostRule,
     HTTPServer,
     Limits,
     Probes,
     RouteTable,
+    SampleApp,
     answer_to_failure,
     problem_answer,
     refusal_in_form,
@@ -255,7 +255,7 @@ class InMemoryService:
         self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
         if callers is not None:
             self.use_hooks(callers)
-        self.front_door = FrontDoor(
+        self.gateway = SampleApp(
             broker=self.broker,
             get_representation=self._representation,
             changes=self.changes,
@@ -272,8 +272,8 @@ class InMemoryService:
             **({} if gate is None else {"may_see_reasons": gate.knows}),
         )
         self.documentation = Documentation(run=lambda function: succeed(function()), clock=self.clock)
-        admin = AdminApp(self.probes, self.documentation, access=self.front_door.access)
-        self.table = RouteTable(self.front_door.app, admin.app, *others)
+        admin = AdminApp(self.probes, self.documentation, access=self.gateway.access)
+        self.table = RouteTable(self.gateway.app, admin.app, *others)
         host_rule = None if allowed_hosts is None else HostRule(allowed_hosts)
         self.documentation.show(
             self.table, is_for_other_sites=bool(allowed_origins), has_host_rule=host_rule is not None

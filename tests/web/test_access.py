@@ -230,7 +230,7 @@ LIMITED = caller("t", 'publish = ["t"]', "requests_per_second = 2", "requests_bu
 @pytest.mark.parametrize("is_klein", [False, True])
 def test_more_requests_than_the_rate_are_refused_until_there_is_room(is_klein):
     service = InMemoryService(broker=PromptBroker(), callers=LIMITED + FULL)
-    site = Site(service.front_door.app.resource(), reactor=service.clock) if is_klein else service.site
+    site = Site(service.gateway.app.resource(), reactor=service.clock) if is_klein else service.site
 
     def status(name):
         connection = Connection(site)

@@ -22,7 +22,7 @@ def post(service, host, *headers, method="POST", path="/messages", body=MESSAGE)
     """Send one request to the service, and to its resource in a site of twisted.web; both answer alike."""
     lines = [f"{method} {path} HTTP/1.1".encode(), b"Host: " + host, b"Content-Length: %d" % len(body)]
     data = b"\r\n".join([*lines, *(b"%b: %b" % header for header in headers)]) + b"\r\n\r\n" + body
-    servers = [service.site, Site(service.front_door.app.resource(), reactor=service.clock)]
+    servers = [service.site, Site(service.gateway.app.resource(), reactor=service.clock)]
     connections = [Connection(server) for server in servers]
     before = len(service.broker.records)
     for connection in connections:

@@ -213,7 +213,7 @@ def pages():
     service = PageService(partitions=1)
     service.topic.publish(0, b"v" * 100_000, key=b"k")
     # A feed that ends is freed later, once for all streams.
-    service.front_door.feeds.linger_s = 10**6
+    service.gateway.feeds.linger_s = 10**6
     return service
 
 

@@ -112,7 +112,7 @@ def test_answers_for_operators_may_not_either():
     ],
 )
 def test_answers_inside_a_site_of_twisted_web_may_not_either(service, data, status):
-    connection = Connection(Site(service.front_door.app.resource(), reactor=service.clock))
+    connection = Connection(Site(service.gateway.app.resource(), reactor=service.clock))
     connection.send(data)
     assert connection.sent.startswith(b"HTTP/1.1 %d " % status)
     assert no_sniffing(connection.sent) == [1]

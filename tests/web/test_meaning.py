@@ -56,7 +56,7 @@ class BothFaces:
     def __init__(self):
         self.broker = MemoryBroker(clock=Clock())
         self.service = WholeService(broker=self.broker)
-        site = Site(self.service.front_door.app.resource(), reactor=self.service.clock)
+        site = Site(self.service.gateway.app.resource(), reactor=self.service.clock)
         self.servers = [self.service.site, site]
 
     def request(self, method, *request):

@@ -68,7 +68,7 @@ def answers(method, path, *, topic):
     service = InMemoryService(
         broker=broker, callers=caller("one", f'publish = ["{GRANTED}"]', f'consume = ["{GRANTED}"]')
     )
-    servers = (service.site, Site(service.front_door.app.resource(), reactor=service.clock))
+    servers = (service.site, Site(service.gateway.app.resource(), reactor=service.clock))
     for server, query, content_type, body in product(servers, QUERIES, CONTENT_TYPES, BODIES):
         headers = [by("one"), *([(b"Content-Type", content_type)] if content_type else [])]
         connection = Connection(server)

@@ -115,7 +115,7 @@ class BothWays:
             ]
             for version in (1, 2)
         }
-        self.servers = [own.site, Site(other.front_door.app.resource(), reactor=other.clock)]
+        self.servers = [own.site, Site(other.gateway.app.resource(), reactor=other.clock)]
 
     def send(self, data, method="GET"):
         """Send one request to both, and return its only answer, which is the same."""
@@ -276,7 +276,7 @@ def test_any_request_is_answered_alike(both, request):
 @pytest.mark.parametrize("value", [b"\x01", b"text/\x1bplain", b"a\x7f"])
 def test_a_control_character_in_a_field_is_refused_there_too(value):
     service = InMemoryService(broker=PromptBroker())
-    connection = Connection(Site(service.front_door.app.resource(), reactor=service.clock))
+    connection = Connection(Site(service.gateway.app.resource(), reactor=service.clock))
     connection.send(request_bytes("POST", "/topics/t", [(b"Content-Type", value)], b"x"))
     (response,) = connection.responses(["POST"])
     assert response.status == 400

@@ -19,9 +19,9 @@ from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
-from sampleapp.web import FrontDoor, HTTPServer
+from sampleapp.web import HTTPServer, SampleApp
 
-__all__ = ["Admin", "SampleApp"]
+__all__ = ["Admin", "SampleAppService"]
 
 _OPEN_ADMIN: Final = (
     "The endpoint for operators (--admin), {url}, is open to the network without credentials: let only "
@@ -46,7 +46,7 @@ class Admin(NamedTuple):
     server: HTTPServer
 
 
-class SampleApp(Service):
+class SampleAppService(Service):
     """
     The running service: listeners, server, broker and readings.
 
@@ -68,7 +68,7 @@ class SampleApp(Service):
         reloads: Reloads,
         readiness: Readiness,
         clock: IReactorTime,
-        front_door: FrontDoor | None = None,
+        gateway: SampleApp | None = None,
         callers: CurrentCallers | None = None,
         admin: Admin | None = None,
         access_log: AccessLog | None = None,
@@ -77,7 +77,7 @@ class SampleApp(Service):
         :param listeners: the endpoints of the server.
         :param reloads: is started and stopped with the service.
         :param readiness: is told when the service begins to stop.
-        :param front_door: ends the reading of topics; by default there is none.
+        :param gateway: ends the reading of topics; by default there is none.
         :param callers: the callers with their rights; by default every client may do everything.
         :param admin: is stopped last, so that operators can see how the service ends.
         :param access_log: is opened at the start and closed at the end.
@@ -91,7 +91,7 @@ class SampleApp(Service):
         self._reloads = reloads
         self._readiness = readiness
         self._clock = clock
-        self._front_door = front_door
+        self._gateway = gateway
         self._callers = callers
         self._admin = admin
         self._access_log = access_log
@@ -211,8 +211,8 @@ class SampleApp(Service):
         deadline_s = self._clock.seconds() + timeout_s
         for listener in self._listeners:
             await listener.stop()
-        if self._front_door is not None:
-            self._front_door.end_waits()
+        if self._gateway is not None:
+            self._gateway.end_waits()
         await self._wait(
             self._server.drain(streams_within_s=timeout_s / 2), timeout_s=timeout_s - last_records_s
         )
@@ -229,8 +229,8 @@ class SampleApp(Service):
             self._callers.stop()
         # Not waited for: the broker stops its followers within its own deadline.
         self._follower.stop()
-        if self._front_door is not None:
-            self._front_door.feeds.stop()
+        if self._gateway is not None:
+            self._gateway.feeds.stop()
         left_s = max(deadline_s - self._clock.seconds(), last_records_s)
         if not await self._wait(self._broker.stop(deadline_s=left_s), timeout_s=left_s + _STUCK_BROKER_S):
             self._log.error("The broker did not stop in time; ending without it.")

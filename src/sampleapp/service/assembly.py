@@ -20,7 +20,7 @@ from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.service.application import Admin, SampleApp
+from sampleapp.service.application import Admin, SampleAppService
 from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
@@ -32,7 +32,6 @@ from sampleapp.web import (
     Descriptors,
     Documentation,
     Exchange,
-    FrontDoor,
     Gate,
     HostRule,
     HTTPServer,
@@ -40,6 +39,7 @@ from sampleapp.web import (
     OnAnswer,
     Probes,
     RouteTable,
+    SampleApp,
     answer_to_failure,
     problem_answer,
     refusal_in_form,
@@ -56,7 +56,7 @@ def build(
     reactor: Any,
     descriptors: Descriptors | None = None,
     lost_lines: Counter[str] | None = None,
-) -> SampleApp:
+) -> SampleAppService:
     """
     Create the service. Nothing of it runs yet.
 
@@ -91,7 +91,7 @@ def build(
     gate = None
     if callers is not None:
         gate = Gate(callers.authenticator, seconds=reactor.seconds, max_body=limits.max_body)
-    front_door = FrontDoor(
+    gateway = SampleApp(
         broker=broker,
         get_representation=follower.representation,
         changes=follower.changes,
@@ -105,7 +105,7 @@ def build(
     metrics = MetricsPage(clock=reactor)
     server = _server(
         config,
-        front_door=front_door,
+        gateway=gateway,
         probes=Probes(
             get_reasons=readiness.reasons, may_see_reasons=_every_client if gate is None else gate.knows
         ),
@@ -128,9 +128,9 @@ def build(
             admin=None if admin is None else admin.server,
             broker=broker,
             follower=follower,
-            streams=front_door.streams,
-            reads=front_door.reads,
-            idempotent_records=front_door.idempotent_records,
+            streams=gateway.streams,
+            reads=gateway.reads,
+            idempotent_records=gateway.idempotent_records,
             rate_refusals={} if callers is None else callers.refusals,
             hook_results={} if callers is None else callers.hooks.results,
             lost_lines=lost_lines,
@@ -138,11 +138,11 @@ def build(
     )
     for listener in listeners if admin is None else [*listeners, admin.listener]:
         listener.add_to(reloads)
-    return SampleApp(
+    return SampleAppService(
         config=config,
         broker=broker,
         follower=follower,
-        front_door=front_door,
+        gateway=gateway,
         server=server,
         listeners=listeners,
         reloads=reloads,
@@ -227,7 +227,7 @@ def _every_client(_request: object) -> bool:
 def _server(
     config: Config,
     *,
-    front_door: FrontDoor,
+    gateway: SampleApp,
     probes: Probes,
     metrics: MetricsPage,
     listeners: Sequence[Listener],
@@ -236,9 +236,9 @@ def _server(
 ) -> HTTPServer:
     """Create the server for clients, with the metrics unless there is an endpoint for operators."""
     documentation = _documentation(reactor)
-    admin = AdminApp(probes, documentation, access=front_door.access)
+    admin = AdminApp(probes, documentation, access=gateway.access)
     apps = [admin.app] if config.admin else [admin.app, MetricsApp(metrics.answer).app]
-    table = RouteTable(front_door.app, *apps)
+    table = RouteTable(gateway.app, *apps)
     cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
     host_rule = None if config.callers else _host_rule(config)
     documentation.show(

@@ -27,7 +27,7 @@ from zope.interface import implementer
 from sampleapp.concurrency.monotonic_time import use_monotonic_time
 from sampleapp.errors import StartUpError
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
-from sampleapp.service.application import SampleApp
+from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build
 from sampleapp.service.command_line import Options as ServiceOptions
 from sampleapp.service.systemd import Supervision
@@ -88,7 +88,7 @@ class TwistdService(Service):
     name = "sampleapp"
 
     def __init__(
-        self, sampleapp: SampleApp, *, supervision: Supervision, log: ProcessLog | None = None
+        self, sampleapp: SampleAppService, *, supervision: Supervision, log: ProcessLog | None = None
     ) -> None:
         """
         :param sampleapp: the service that is run.

@@ -2,7 +2,7 @@
 
 from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.answers import Answer, Batch, TopicTotal
-from sampleapp.web.app import FrontDoor
+from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
 from sampleapp.web.failures import answer_to_failure, refusal_in_form
 from sampleapp.web.gate import Gate
@@ -36,7 +36,6 @@ __all__ = [
     "Dispatch",
     "Documentation",
     "Exchange",
-    "FrontDoor",
     "Gate",
     "HTTPServer",
     "HostRule",
@@ -48,6 +47,7 @@ __all__ = [
     "Probes",
     "Request",
     "RouteTable",
+    "SampleApp",
     "StreamEnd",
     "StreamKind",
     "TopicReads",

@@ -35,15 +35,15 @@ from sampleapp.web.read.topics import Topics
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 
-__all__ = ["FrontDoor"]
+__all__ = ["SampleApp"]
 
 
-class FrontDoor:
+class SampleApp:
     """
     The HTTP interface of the service: a Klein application between callers and a broker.
 
     The service's own HTTP server takes the routes from a `sampleapp.web.routing.RouteTable`. In any other
-    site of twisted.web, Klein serves them: ``Site(front_door.app.resource())``.
+    site of twisted.web, Klein serves them: ``Site(gateway.app.resource())``.
     """
 
     app = App()

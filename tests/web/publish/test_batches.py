@@ -484,7 +484,7 @@ def test_a_site_of_twisted_web_answers_in_the_same_way(body):
     connections = []
     for _ in range(2):
         service = InMemoryService(broker=PlannedBroker(topics={"u": errors.UnknownTopic}))
-        site = Site(service.front_door.app.resource()) if connections else service.site
+        site = Site(service.gateway.app.resource()) if connections else service.site
         connection = Connection(site)
         connection.send(request_bytes("POST", "/messages", NDJSON, body))
         service.clock.advance(0)

@@ -380,10 +380,10 @@ def test_a_client_that_goes_away_does_not_stop_the_first(service):
     (waiting,) = broker.waiting
     connection.lose()
     assert not waiting.called
-    assert service.front_door.idempotent_records.waiting == 1
+    assert service.gateway.idempotent_records.waiting == 1
     broker.acknowledge()
-    assert service.front_door.idempotent_records.waiting == 0
-    assert service.front_door.idempotent_records.results["first"] == 1
+    assert service.gateway.idempotent_records.waiting == 0
+    assert service.gateway.idempotent_records.results["first"] == 1
 
 
 def test_the_same_key_in_flight_waits_and_gets_the_answer():
@@ -393,7 +393,7 @@ def test_the_same_key_in_flight_waits_and_gets_the_answer():
         connection.send(request_bytes("POST", "/messages", [*JSON, KEY], MESSAGE))
     first, second = service.broker.records
     assert first.identity == second.identity
-    assert (service.site.waiting, service.front_door.idempotent_records.waiting) == (2, 2)
+    assert (service.site.waiting, service.gateway.idempotent_records.waiting) == (2, 2)
     assert [connection.sent for connection in connections] == [b"", b""]
     place = {"topic": "t", "partition": 0, "offset": 7}
     service.broker.waiting[0].callback(RecordMetadata(**place))
@@ -405,7 +405,7 @@ def test_the_same_key_in_flight_waits_and_gets_the_answer():
 
 def test_inside_a_site_of_twisted_web_it_is_the_same():
     service = InMemoryService(broker=MemoryBroker(clock=Clock()))
-    site = Site(service.front_door.app.resource())
+    site = Site(service.gateway.app.resource())
     for replayed in (False, True):
         connection = Connection(site)
         connection.send(request_bytes("POST", "/messages", [*JSON, KEY], MESSAGE))
@@ -461,5 +461,5 @@ def test_a_cancelled_publish_no_longer_waits(no_failure_is_lost):
     for content_type in (JSON, NDJSON):
         service.connect().send(request_bytes("POST", "/messages", [*content_type, KEY], MESSAGE))
         service.broker.waiting.pop().errback(CancelledError())
-    assert service.front_door.idempotent_records.waiting == 0
+    assert service.gateway.idempotent_records.waiting == 0
     no_failure_is_lost.clear()

@@ -607,7 +607,7 @@ def test_others_are_refused_with_problem_documents():
 
 
 def in_twisted_web(service):
-    return Site(service.front_door.app.resource())
+    return Site(service.gateway.app.resource())
 
 
 @given(

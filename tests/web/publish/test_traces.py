@@ -26,7 +26,7 @@ HEADERS = (("traceparent", PARENT), ("tracestate", STATE))
 
 @pytest.fixture
 def sites(service):
-    return service.site, Site(service.front_door.app.resource())
+    return service.site, Site(service.gateway.app.resource())
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_an_event_is_encoded_once_for_all(service):
     service.read(b"a", b"1")
     service.turn()
     assert len({client.events[-1] for client in clients}) == 1
-    numbers = service.front_door.streams.numbers[StreamKind.CHANGES]
+    numbers = service.gateway.streams.numbers[StreamKind.CHANGES]
     # The first one is the time after which to come back.
     assert (numbers.open, numbers.events) == (20, 20 * 3)
 
@@ -357,7 +357,7 @@ def test_head_and_a_client_that_goes_leave_nothing_behind(service):
     client.link.reset()
     service.turn()
     assert service.readings.on_change is None
-    assert service.front_door.streams.numbers[StreamKind.CHANGES].open == 0
+    assert service.gateway.streams.numbers[StreamKind.CHANGES].open == 0
 
 
 def test_a_stream_ends_within_five_seconds_when_its_caller_loses_the_right():
@@ -369,7 +369,7 @@ def test_a_stream_ends_within_five_seconds_when_its_caller_loses_the_right():
     service.use_callers(caller("full", "metrics = true"))
     client.link.advance(5)
     assert client.link.read_all().endswith(b"\r\n0\r\n\r\n")
-    assert service.front_door.streams.numbers[StreamKind.CHANGES].ended == {RIGHT_LOST: 1}
+    assert service.gateway.streams.numbers[StreamKind.CHANGES].ended == {RIGHT_LOST: 1}
 
 
 def test_a_browser_that_is_one_too_many_comes_back():

@@ -35,7 +35,7 @@ def ask(service, target):
 
 
 def waiting_pages(service):
-    return service.front_door.streams.numbers[StreamKind.PAGE].open
+    return service.gateway.streams.numbers[StreamKind.PAGE].open
 
 
 def test_a_client_that_closes_its_side_gets_its_answer_at_once(service):
@@ -65,5 +65,5 @@ def test_the_place_of_a_client_that_is_gone_is_free_at_once(service):
     connection.lose()
     service.clock.pump([0.1] * 5)
     assert waiting_pages(service) == 0
-    numbers = service.front_door.streams.numbers[StreamKind.PAGE]
+    numbers = service.gateway.streams.numbers[StreamKind.PAGE]
     assert numbers.ended == {"client": 1}

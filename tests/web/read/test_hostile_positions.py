@@ -45,7 +45,7 @@ def ask(query="", *headers):
     assert len(sent) < 2 * LONGEST
     status = int(sent[9:12])
     if status >= 400:
-        assert service.front_door.streams.numbers[StreamKind.RECORDS].open == 0
+        assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
         problem = json.loads(sent.partition(b"\r\n\r\n")[2])
         pointers = [fault["pointer"] for fault in problem.get("errors", ())]
         return status, problem["type"].rpartition(":")[2], *pointers

@@ -54,7 +54,7 @@ class ServiceInTurns(InMemoryService):
             for version in ACCEPTS
         }
         if way == "klein":
-            self.site = Site(self.front_door.app.resource(), reactor=self.clock)
+            self.site = Site(self.gateway.app.resource(), reactor=self.clock)
         elif way == "resource":
             self.site = Site(AcceptDispatch(self._representation), reactor=self.clock)
 

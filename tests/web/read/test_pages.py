@@ -39,7 +39,7 @@ def topic(service):
 
 
 def numbers_of_waits(service):
-    return service.front_door.streams.numbers[StreamKind.PAGE]
+    return service.gateway.streams.numbers[StreamKind.PAGE]
 
 
 # What is in a page
@@ -411,7 +411,7 @@ def test_too_many_pages_that_wait_are_refused():
 
 def test_a_wait_ends_when_the_service_stops(service):
     asked = [service.ask("?from=latest&wait=30") for _ in range(50)]
-    service.front_door.end_waits()
+    service.gateway.end_waits()
     service.run(0.1)
     assert {each.page.status for each in asked} == {204}
     assert numbers_of_waits(service).ended == {"drain": 50}
@@ -771,7 +771,7 @@ def test_pages_whose_clients_go_while_they_wait_for_a_turn_leave_it_to_others(se
 
 def test_a_site_of_twisted_web_answers_alike(service, topic):
     topic.publish(0, b"a")
-    site = Site(service.front_door.app.resource(), reactor=service.clock)
+    site = Site(service.gateway.app.resource(), reactor=service.clock)
     for query in ("", "?from=latest", "?from=id0~9", "?x=1"):
         connection = Connection(site)
         connection.send(request_bytes("GET", PATH + query))
@@ -784,7 +784,7 @@ def test_a_site_of_twisted_web_answers_alike(service, topic):
 
 
 def test_a_client_of_a_site_of_twisted_web_that_has_gone_ends_its_wait(service):
-    connection = Connection(Site(service.front_door.app.resource(), reactor=service.clock))
+    connection = Connection(Site(service.gateway.app.resource(), reactor=service.clock))
     connection.send(request_bytes("GET", PATH + "?from=latest&wait=30"))
     service.run(0.1)
     assert numbers_of_waits(service).open == 1

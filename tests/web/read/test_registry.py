@@ -53,7 +53,7 @@ class Opener:
 
     def _open(self, kind, request, topic=None):
         self.request = request
-        self.open.append(Stream(self.errors, self.service.front_door.streams, kind, request, topic))
+        self.open.append(Stream(self.errors, self.service.gateway.streams, kind, request, topic))
         return Answer(HTTPStatus.OK)
 
     @app.route("/records/<topic>", methods=["GET"], topic_use=TO_CONSUME)
@@ -91,7 +91,7 @@ def said(answer, status, kind, *, retry_after=b"30"):
 
 def test_a_place_is_given_back_once_and_the_reason_is_counted():
     service = service_with(opener := Opener(), callers=None, max_streams=1)
-    streams = service.front_door.streams
+    streams = service.gateway.streams
     assert get(service, "/records/t").status == 200
     detail = said(get(service, "/changing"), 503, "too-many-streams")
     assert detail.startswith("1 streams are open, the maximum of this service. Send the request again")
@@ -137,7 +137,7 @@ def test_one_caller_cannot_take_all_places():
     assert [get(service, "/changing", "one").status for _ in range(4)] == [200, 200, 200, 429]
     opener.open[0].close("client")
     assert get(service, "/records/t.1", "two").status == 200
-    assert +service.front_door.streams.refusals == {"max-streams-per-caller": 2}
+    assert +service.gateway.streams.refusals == {"max-streams-per-caller": 2}
 
 
 def test_streams_and_waiting_pages_read_a_limited_number_of_topics():
@@ -150,7 +150,7 @@ def test_streams_and_waiting_pages_read_a_limited_number_of_topics():
     assert get(service, "/records/c").status == 503
     opener.open[2].close("client")
     assert get(service, "/records/c").status == 200
-    assert +service.front_door.streams.refusals == {"max-followed-topics": 2}
+    assert +service.gateway.streams.refusals == {"max-followed-topics": 2}
 
 
 OTHER_TOKEN = ONE.replace('sha256 = "', 'sha256 = "' + "0" * 64 + '"  # "')
@@ -174,7 +174,7 @@ def test_a_stream_of_records_ends_when_the_callers_file_grants_it_no_longer(call
     assert [type(each) for each in opener.errors] == [error, error]
     for each in opener.open:
         each.close("client")
-    numbers = service.front_door.streams.numbers
+    numbers = service.gateway.streams.numbers
     assert numbers[StreamKind.RECORDS].ended == numbers[StreamKind.PAGE].ended == {"right": 1}
 
 
@@ -198,7 +198,7 @@ def test_a_stream_goes_on_while_the_right_is_granted_in_another_way():
 
 
 def event_stream(service, request):
-    return EventStream(service.front_door.streams, kind=StreamKind.RECORDS, request=request, topic="t.1")
+    return EventStream(service.gateway.streams, kind=StreamKind.RECORDS, request=request, topic="t.1")
 
 
 def test_a_client_that_reads_slowly_gets_nothing_more_when_its_caller_loses_the_right():
@@ -218,7 +218,7 @@ def test_an_event_stream_ends_and_gives_its_place_back_when_its_caller_loses_the
     service = service_with(opener := Opener(), callers=ONE)
     get(service, "/records/t.1", "one")
     opener.open.pop().close("client")
-    places = service.front_door.streams
+    places = service.gateway.streams
     stream = event_stream(service, opener.request)
     stream.begin(sink := RecordingSink(stream))
     stream.write(Event(b"data: 1\n\ndata: 2\n\n"), 2)
@@ -288,7 +288,7 @@ def test_places_are_those_of_the_open_streams_whatever_happens():
 
     @given(st.lists(CHANGES, max_size=30))
     def check(changes):
-        require_right_places(service.front_door.streams, requests, changes)
+        require_right_places(service.gateway.streams, requests, changes)
         assert service.clock.getDelayedCalls() == timers
 
     check()

@@ -77,7 +77,7 @@ def test_head_is_answered_at_once_and_leaves_nothing(service, topic):
     (answer,) = [connection.sent]
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\n")
-    assert service.front_door.streams.numbers[StreamKind.RECORDS].open == 0
+    assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
     assert topic.followings == []
 
 
@@ -97,7 +97,7 @@ def test_a_stream_that_cannot_begin_has_a_status(service, query, status):
     assert connection.sent.startswith(b"HTTP/1.1 %d " % status)
     assert b"application/problem+json" in connection.sent
     assert b"\r\nvary: accept" in connection.sent.lower()
-    assert service.front_door.streams.numbers[StreamKind.RECORDS].open == 0
+    assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
 
 
 def test_too_many_streams_are_refused_and_a_browser_is_told_when_to_come_back():
@@ -139,7 +139,7 @@ class BusyService(PageService):
 def test_the_right_of_a_stream_is_checked_also_after_many_streams_have_lost_theirs(count):
     granted, lost = caller("c", 'consume = ["t"]'), caller("c", 'consume = ["other"]')
     service = BusyService(callers=granted)
-    numbers = service.front_door.streams.numbers[StreamKind.RECORDS]
+    numbers = service.gateway.streams.numbers[StreamKind.RECORDS]
     for streams in (count, 1, count):
         connections = [opened(service, "", by("c"), settle_s=0.02) for _ in range(streams)]
         pass_time(service, 1)
@@ -165,5 +165,5 @@ def test_a_client_that_goes_while_its_stream_is_prepared_leaves_nothing(service,
     connection = opened(service, settle_s=0)
     connection.lose()
     pass_time(service, 60)
-    assert service.front_door.streams.numbers[StreamKind.RECORDS].open == 0
+    assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
     assert topic.followings == []

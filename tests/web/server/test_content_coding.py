@@ -293,7 +293,7 @@ def test_where_there_is_no_body_there_is_nothing_to_decode(service):
 def test_a_request_without_a_body_is_answered_whatever_its_coding(coding, method, target, status):
     service = InMemoryService()
     data = request_bytes(method, target, [(b"Content-Encoding", coding)])
-    for site in (service.site, Site(service.front_door.app.resource(), reactor=service.clock)):
+    for site in (service.site, Site(service.gateway.app.resource(), reactor=service.clock)):
         connection = Connection(site)
         connection.send(data)
         (response,) = connection.responses([method])
@@ -473,7 +473,7 @@ def test_the_rate_of_a_caller_counts_bytes_as_they_are_decoded(way, is_chunked):
         broker=PromptBroker(),
         callers=caller("c", 'publish = ["t"]\nbytes_per_second = 1000\nbytes_burst = 5000'),
     )
-    site = service.site if way == "own" else Site(service.front_door.app.resource(), reactor=service.clock)
+    site = service.site if way == "own" else Site(service.gateway.app.resource(), reactor=service.clock)
     body = large_message("x" * 4000)
     headers = [*CODED, by("c")]
     data = request_bytes("POST", "/messages", headers, body)

@@ -37,7 +37,7 @@ def ids_in(connection):
 
 def own_and_klein(service):
     """The service's own server, and its resource in a site of twisted.web."""
-    return service.site, Site(service.front_door.app.resource())
+    return service.site, Site(service.gateway.app.resource())
 
 
 ANSWERED = {
