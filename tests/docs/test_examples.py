@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -104,3 +105,18 @@ def test_every_example_is_short_enough_to_be_read_at_a_glance(project):
     assert len(examples) >= 7
     lengths = {example.name: len(example.read_text(encoding="utf-8").splitlines()) for example in examples}
     assert {name: length for name, length in lengths.items() if length >= 30} == {}
+
+
+def test_a_site_of_one_s_own_serves_the_interface_beside_its_own_pages(project, tmp_path):
+    command = [sys.executable, "-W", "error", project / "docs/howto/embed.py", "tcp:0:interface=127.0.0.1"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, encoding="utf-8") as program:
+        try:
+            url = program.stdout.readline().strip()
+            assert url.endswith("/gateway/")
+            with urlopen(url.removesuffix("gateway/")) as page:
+                assert page.read() == b"My own page.\n"
+            with urlopen(Request(f"{url}topics/readings?key=kitchen", b"21.5")) as answer:
+                assert json.load(answer) == {"topic": "readings", "partition": 0, "offset": 0}
+            assert eventually_printed("[21.5]\n", project, "readings_v1.py", url) == "[21.5]\n"
+        finally:
+            program.terminate()

@@ -51,7 +51,7 @@ def test_tls_works_beside_plain_http(start, certificate, scheme):
         assert service.stop() == -15
     assert "still running" not in service.output
     # Nobody who reads the log knows the names of classes.
-    assert "FrontDoorSite" not in service.output
+    assert "HTTPServer" not in service.output
 
 
 def test_a_connection_that_the_service_ends_is_closed_as_soon_as_its_client_has_the_answer(
