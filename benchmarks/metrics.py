@@ -26,7 +26,7 @@ from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.model import RecordMetadata
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import Answer, Exchange, HTTPServer, Request, answer_to_failure
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import Head, parse_head
 

@@ -31,7 +31,7 @@ def test_only_one_module_knows_the_statuses_of_errors(modules):
         and HTTPStatus[node.attr] >= 400
         and name.startswith("web/")
     }
-    assert knowing == {"web/problems.py"}
+    assert knowing == {"web/errors.py"}
 
 
 OWNERS = {

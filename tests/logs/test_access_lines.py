@@ -14,7 +14,7 @@ from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
 from sampleapp.model import ReplayedRecord
 from sampleapp.web import Answer, Batch, Exchange, HTTPServer, StreamEnd, TopicTotal, answer_to_failure
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import HTTPServer, MetricsApp, RouteTable, answer_to_failure
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.in_memory import InMemoryService, PromptBroker
 
 OPENMETRICS = [(b"Accept", b"application/openmetrics-text; version=1.0.0")]

@@ -14,7 +14,7 @@ from twisted.web.http import HTTPChannel
 from twisted.web.http import Request as TwistedRequest
 
 from sampleapp.web.answers import Answer
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.server import HTTPServer
 from tests.support.simulated_socket import Link
 

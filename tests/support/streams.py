@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.web import HTTPServer, Limits, answer_to_failure
 from sampleapp.web.answers import Answer, Event
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 
 GET = b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"
 GET_1_0 = b"GET /stream HTTP/1.0\r\n\r\n"

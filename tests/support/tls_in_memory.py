@@ -17,7 +17,7 @@ from sampleapp.service.listener import Listener
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import Answer
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.in_memory import MemoryTransport
 from tests.support.secrets import record_output
 

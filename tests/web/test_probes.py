@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sampleapp.web import AdminApp, HTTPServer, Probes, RouteTable, answer_to_failure
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, request_bytes
 from tests.web.http import assert_problem

@@ -20,7 +20,7 @@ from twisted.web.server import Site
 from sampleapp.errors import TopicNotAuthorized, UnknownTopic
 from sampleapp.web import HTTPServer, answer_to_failure
 from sampleapp.web.answers import json_answer
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.routing import AccessPolicy, App, RouteTable
 from tests.support.in_memory import Connection, request_bytes
 from tests.web.http import assert_problem, same_answer

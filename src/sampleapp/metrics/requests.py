@@ -12,7 +12,7 @@ from typing import Final
 
 from sampleapp.measures import SECONDS, Distribution
 from sampleapp.web import Answer, Batch, Exchange
-from sampleapp.web.problems import KINDS
+from sampleapp.web.errors import KINDS
 
 __all__ = ["MOST_TOPICS", "OTHER", "Published", "RequestCounts"]
 

@@ -4,11 +4,11 @@ from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.failures import answer_to_failure, refusal_in_form
 from sampleapp.web.gate import Gate
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
-from sampleapp.web.problems import problem_answer
 from sampleapp.web.publish.idempotency import IdempotentRecords
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import TopicReads

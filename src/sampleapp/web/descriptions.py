@@ -1,7 +1,7 @@
 """
 Descriptions of routes, from which `sampleapp.web.openapi.document` makes the OpenAPI document.
 
-They have no statuses of refusals: `sampleapp.web.problems` has one for each kind of error.
+They have no statuses of refusals: `sampleapp.web.errors` has one for each kind of error.
 """
 
 from __future__ import annotations

@@ -1,13 +1,35 @@
-"""Errors of requests at the level of HTTP."""
+"""
+Every error of HTTP: its status, and the type, title and header fields of its problem document (RFC 9457).
+
+No other module gives a status to an error.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from itertools import chain
+from typing import Annotated, ClassVar, Final
 
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from sampleapp import errors
+from sampleapp.access import errors as access_errors
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Headers
+from sampleapp.model import GoneRecords
+from sampleapp.records import position_errors
+from sampleapp.web.answers import Answer, Headers, json_line
 
 __all__ = [
+    "BROKER_REFUSALS",
+    "FAULT",
+    "IDEMPOTENCY_REFUSALS",
+    "INTERNAL_ERROR",
+    "KINDS",
+    "LEAST_URGENT",
+    "ROWS",
     "BodyMemoryFull",
     "BodyMemoryOfCallerFull",
     "BodyNeedsTooMuchMemory",
@@ -23,8 +45,11 @@ __all__ = [
     "NotReady",
     "PathNotFound",
     "PreconditionFailed",
+    "Problem",
     "RequestError",
     "RequestTooSlow",
+    "Result",
+    "Row",
     "SeveralContentTypes",
     "TooManyConnections",
     "TooManyRequests",
@@ -34,29 +59,77 @@ __all__ = [
     "UnsupportedContentCoding",
     "UnsupportedContentType",
     "UnsupportedEmbeddedFormat",
+    "UnsupportedEventFormat",
+    "is_temporary",
+    "partly_published_answer",
+    "problem_answer",
+    "row_of",
+    "urgency_of",
 ]
 
+_S = HTTPStatus
+_RETRY_AFTER: Final[Headers] = ((b"Retry-After", b"1"),)
 _LONGEST_FIELD = 100
 """The maximum length of a header field that an error quotes, in bytes."""
+
+
+class Row(Struct, frozen=True):
+    """The status, type, title and header fields of one kind of error."""
+
+    status: HTTPStatus
+    name: str | None
+    """The last part of ``type``; ``None`` for ``about:blank`` (RFC 9457, section 4.2.1)."""
+    title: str
+    headers: Headers = ()
+    at_once: bool = False
+    """True to answer before the whole request is received; see `sampleapp.web.Answer.at_once`."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of problem, as a label of metrics."""
+        return self.name or self.status.phrase.lower().replace(" ", "-")
+
+    @property
+    def type(self) -> str:
+        """The URI that names the problem (RFC 9457, section 3.1.1)."""
+        return "about:blank" if self.name is None else f"urn:sampleapp:problem:{self.name}"
+
+
+def _plain(status: HTTPStatus, *, headers: Headers = (), at_once: bool = False) -> Row:
+    return Row(status, None, status.phrase, headers, at_once)
+
+
+def _shown(field: bytes) -> str:
+    # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
+    text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
 
 
 class RequestError(SampleAppError):
     """A request is not valid in HTTP, or for this service."""
 
+    row: ClassVar[Row]
     headers: Headers = ()
-    """Header fields of the answer."""
+    """Further header fields, of this error alone."""
 
 
 class MalformedRequest(RequestError):
     """The request does not match the grammar of HTTP (RFC 9112)."""
 
+    row = _plain(_S.BAD_REQUEST)
+
 
 class HeaderTooLarge(RequestError):
     """The request line or the header fields are larger than the limit."""
 
+    row = _plain(_S.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
 
 class LengthRequired(RequestError):
     """A ``POST`` does not say where its body ends, if it has one (RFC 9110, section 15.5.12)."""
+
+    row = Row(_S.LENGTH_REQUIRED, "length-required", "Length required")
 
     def __init__(self) -> None:
         super().__init__(
@@ -68,6 +141,8 @@ class LengthRequired(RequestError):
 class PathNotFound(RequestError):
     """No resource has this path."""
 
+    row = _plain(_S.NOT_FOUND)
+
     def __init__(self, reason: str = "No resource has this path.") -> None:
         """:param reason: a sentence."""
         super().__init__(f"{reason} /openapi.json lists all paths.")
@@ -75,6 +150,8 @@ class PathNotFound(RequestError):
 
 class MethodNotAllowed(RequestError):
     """The path does not have this method (RFC 9110, section 15.5.6)."""
+
+    row = _plain(_S.METHOD_NOT_ALLOWED)
 
     def __init__(self, allowed: Iterable[str]) -> None:
         """:param allowed: the methods of the path."""
@@ -86,6 +163,8 @@ class MethodNotAllowed(RequestError):
 class NotReady(RequestError):
     """Publishing is expected to fail, the readings are not complete yet, or the service is stopping."""
 
+    row = Row(_S.SERVICE_UNAVAILABLE, "not-ready", "Service is not ready", _RETRY_AFTER)
+
     def __init__(self, reasons: Iterable[str] = ()) -> None:
         """:param reasons: a sentence each; none if the client may not see them."""
         self.reasons = tuple(reasons)
@@ -94,6 +173,8 @@ class NotReady(RequestError):
 
 class PreconditionFailed(RequestError):
     """A condition of the request is not met (RFC 9110, section 15.5.13)."""
+
+    row = _plain(_S.PRECONDITION_FAILED)
 
     def __init__(
         self,
@@ -106,6 +187,8 @@ class PreconditionFailed(RequestError):
 
 class BodyTooLarge(RequestError):
     """The body is larger than the limit (``--max-body``, ``--max-batch-body``)."""
+
+    row = Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large")
 
     def __init__(self, max_body: int | None, *, is_decoded: bool = False) -> None:
         """
@@ -123,6 +206,10 @@ class BodyTooLarge(RequestError):
 class BodyMemoryFull(RequestError):
     """The memory for bodies is full (``--max-body-memory``)."""
 
+    row = Row(
+        _S.SERVICE_UNAVAILABLE, "body-memory-full", "Too many bodies at once", _RETRY_AFTER, at_once=True
+    )
+
     def __init__(self, max_body_memory: int) -> None:
         """:param max_body_memory: the limit for all of them, in bytes."""
         super().__init__(
@@ -134,6 +221,14 @@ class BodyMemoryFull(RequestError):
 class BodyMemoryOfCallerFull(RequestError):
     """The part of one caller of the memory for bodies is full (``--max-body-memory``)."""
 
+    row = Row(
+        _S.TOO_MANY_REQUESTS,
+        "body-memory-of-caller-full",
+        "Too many bodies of one caller at once",
+        _RETRY_AFTER,
+        at_once=True,
+    )
+
     def __init__(self, most: int) -> None:
         """:param most: the limit for all requests of a caller together, in bytes."""
         super().__init__(
@@ -144,6 +239,8 @@ class BodyMemoryOfCallerFull(RequestError):
 
 class BodyNeedsTooMuchMemory(RequestError):
     """The body, its records or the answer need more memory than one request may have."""
+
+    row = Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large", at_once=True)
 
     def __init__(self, needed: int, most: int) -> None:
         """
@@ -158,6 +255,8 @@ class BodyNeedsTooMuchMemory(RequestError):
 
 class CrossSiteRequest(RequestError):
     """A page of another site made the request, and its origin is not allowed (``--allow-origin``)."""
+
+    row = Row(_S.FORBIDDEN, "cross-site", "Cross-site request")
 
     def __init__(self, name: str, value: bytes) -> None:
         """
@@ -174,6 +273,8 @@ class CrossSiteRequest(RequestError):
 class MisdirectedRequest(RequestError):
     """``Host`` is not a known name of this service (``--allow-host``)."""
 
+    row = Row(_S.MISDIRECTED_REQUEST, "misdirected-request", "Misdirected request", at_once=True)
+
     def __init__(self, host: bytes) -> None:
         """:param host: from the field, or from the target."""
         super().__init__(
@@ -187,9 +288,13 @@ class MisdirectedRequest(RequestError):
 class RequestTooSlow(RequestError):
     """The head or the body was not received in time (RFC 9110, section 15.5.9)."""
 
+    row = _plain(_S.REQUEST_TIMEOUT)
+
 
 class TooManyConnections(RequestError):
     """The maximum number of connections is open."""
+
+    row = Row(_S.SERVICE_UNAVAILABLE, "too-many-connections", "Too many connections", _RETRY_AFTER)
 
     def __init__(self, max_connections: int) -> None:
         """:param max_connections: the limit."""
@@ -198,6 +303,10 @@ class TooManyConnections(RequestError):
 
 class TooManyRequests(RequestError):
     """The maximum number of requests is waiting for the broker."""
+
+    row = Row(
+        _S.SERVICE_UNAVAILABLE, "too-many-requests-waiting", "Too many requests are waiting", _RETRY_AFTER
+    )
 
     def __init__(self, max_waiting: int) -> None:
         """:param max_waiting: the limit."""
@@ -208,6 +317,8 @@ class TooManyRequests(RequestError):
 
 class TooManyStreams(RequestError):
     """The maximum number of streams, or of waiting pages, is open (``--max-streams``)."""
+
+    row = Row(_S.SERVICE_UNAVAILABLE, "too-many-streams", "Too many streams", ((b"Retry-After", b"30"),))
 
     def __init__(self, limit: int, *, what: str) -> None:
         """:param what: ``streams`` or ``waiting pages``."""
@@ -222,6 +333,8 @@ class TooManyStreams(RequestError):
 class TooManyTopics(RequestError):
     """Streams and waiting pages read the maximum number of topics (``--max-followed-topics``)."""
 
+    row = Row(_S.SERVICE_UNAVAILABLE, "too-many-topics", "Too many topics", ((b"Retry-After", b"30"),))
+
     def __init__(self, limit: int) -> None:
         """:param limit: the number of topics."""
         super().__init__(
@@ -233,7 +346,10 @@ class TooManyTopics(RequestError):
 class UnsupportedContentType(RequestError):
     """``Content-Type`` is not JSON or lines of JSON."""
 
-    headers = ((b"Accept", b"application/json, application/x-ndjson, application/jsonl"),)
+    row = _plain(
+        _S.UNSUPPORTED_MEDIA_TYPE,
+        headers=((b"Accept", b"application/json, application/x-ndjson, application/jsonl"),),
+    )
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
@@ -252,6 +368,8 @@ class UnsupportedContentType(RequestError):
 class SeveralContentTypes(RequestError):
     """The request has more than one ``Content-Type`` (RFC 9110, section 8.3)."""
 
+    row = _plain(_S.UNSUPPORTED_MEDIA_TYPE)
+
     def __init__(self) -> None:
         super().__init__("The request has more than one Content-Type. Send one, or none.")
 
@@ -259,7 +377,10 @@ class SeveralContentTypes(RequestError):
 class UnsupportedEventFormat(RequestError):
     """``Content-Type`` is a format of CloudEvents other than JSON."""
 
-    headers = ((b"Accept", b"application/cloudevents+json, application/cloudevents-batch+json"),)
+    row = _plain(
+        _S.UNSUPPORTED_MEDIA_TYPE,
+        headers=((b"Accept", b"application/cloudevents+json, application/cloudevents-batch+json"),),
+    )
 
     def __init__(self) -> None:
         super().__init__(
@@ -268,17 +389,13 @@ class UnsupportedEventFormat(RequestError):
         )
 
 
-def _shown(field: bytes) -> str:
-    # RFC 9110, section 5.5: bytes that are not ASCII have no defined meaning.
-    text = field[:_LONGEST_FIELD].decode("ascii", errors="replace")
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return f"{shown}…" if len(field) > _LONGEST_FIELD else shown or "empty"
-
-
 class UnsupportedEmbeddedFormat(RequestError):
     """``Content-Type`` is none of the supported formats of REST Proxy's API v2: ``json`` and ``binary``."""
 
-    headers = ((b"Accept", b"application/vnd.kafka.json.v2+json, application/vnd.kafka.binary.v2+json"),)
+    row = _plain(
+        _S.UNSUPPORTED_MEDIA_TYPE,
+        headers=((b"Accept", b"application/vnd.kafka.json.v2+json, application/vnd.kafka.binary.v2+json"),),
+    )
 
     def __init__(self, content_types: Sequence[bytes]) -> None:
         """:param content_types: the values of the fields that the request has."""
@@ -293,6 +410,8 @@ class UnsupportedEmbeddedFormat(RequestError):
 class NotAcceptable(RequestError):
     """``Accept`` allows none of the media types of the answer (RFC 9110, section 15.5.7)."""
 
+    row = _plain(_S.NOT_ACCEPTABLE)
+
     def __init__(self) -> None:
         super().__init__(
             "The answer can be application/vnd.kafka.v2+json, application/vnd.kafka+json or "
@@ -304,7 +423,7 @@ class UnsupportedContentCoding(RequestError):
     """The ``Content-Encoding`` of the body is not supported (RFC 9110, section 15.5.16)."""
 
     # RFC 7694, section 3.
-    headers = ((b"Accept-Encoding", b"gzip, zstd"),)
+    row = _plain(_S.UNSUPPORTED_MEDIA_TYPE, headers=((b"Accept-Encoding", b"gzip, zstd"),))
 
     def __init__(self, codings: Sequence[bytes]) -> None:
         """:param codings: of the body, in the order in which they were applied."""
@@ -317,6 +436,8 @@ class UnsupportedContentCoding(RequestError):
 
 class UndecodableBody(RequestError):
     """The body is not valid in its ``Content-Encoding``: gzip (RFC 1952) or zstd (RFC 8878)."""
+
+    row = Row(_S.BAD_REQUEST, "undecodable-body", "Body cannot be decoded")
 
     def __init__(self, coding: str, reason: str) -> None:
         """
@@ -333,5 +454,277 @@ class UndecodableBody(RequestError):
 class ExpectationNotMet(RequestError):
     """``Expect`` is not 100-continue (RFC 9110, section 10.1.1)."""
 
+    row = _plain(_S.EXPECTATION_FAILED, at_once=True)
+
     def __init__(self) -> None:
         super().__init__("The only value of Expect that this service supports is 100-continue.")
+
+
+# RFC 6750, section 3: no "error" if credentials are missing or of another scheme.
+_CHALLENGE: Final[Headers] = ((b"WWW-Authenticate", b'Bearer realm="sampleapp"'),)
+_CHALLENGE_INVALID_TOKEN: Final[Headers] = (
+    (b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_token"'),
+)
+_CHALLENGE_INVALID_REQUEST: Final[Headers] = (
+    (b"WWW-Authenticate", b'Bearer realm="sampleapp", error="invalid_request"'),
+)
+_CHALLENGE_SIGNATURE: Final[Headers] = ((b"WWW-Authenticate", b'Signature realm="sampleapp"'),)
+
+ROWS: Final[dict[type[SampleAppError], Row]] = {
+    **{kind: kind.row for kind in RequestError.__subclasses__()},
+    access_errors.NoCredentials: Row(
+        _S.UNAUTHORIZED, "no-credentials", "No credentials", _CHALLENGE, at_once=True
+    ),
+    access_errors.InvalidCredentials: Row(
+        _S.UNAUTHORIZED, "invalid-credentials", "Invalid credentials", _CHALLENGE_INVALID_TOKEN, at_once=True
+    ),
+    access_errors.InvalidSignature: Row(
+        _S.UNAUTHORIZED, "invalid-signature", "Invalid signature", _CHALLENGE_SIGNATURE, at_once=True
+    ),
+    access_errors.AmbiguousCredentials: Row(
+        _S.UNAUTHORIZED,
+        "ambiguous-credentials",
+        "Ambiguous credentials",
+        _CHALLENGE_INVALID_REQUEST,
+        at_once=True,
+    ),
+    access_errors.IssuerKeysNotKnown: Row(
+        _S.SERVICE_UNAVAILABLE, "issuer-keys-not-known", "Issuer's keys not known", at_once=True
+    ),
+    access_errors.NotGranted: Row(_S.FORBIDDEN, "not-granted", "Not granted"),
+    access_errors.RateExceeded: Row(_S.TOO_MANY_REQUESTS, "rate-exceeded", "Rate exceeded", at_once=True),
+    access_errors.TooManyStreamsOfCaller: Row(
+        _S.TOO_MANY_REQUESTS, "too-many-streams-of-caller", "Too many streams of one caller"
+    ),
+    errors.MalformedIdempotencyKey: Row(
+        _S.BAD_REQUEST, "malformed-idempotency-key", "Idempotency-Key is not valid"
+    ),
+    errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
+    errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
+    errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
+    errors.ReadingsNotReady: Row(
+        _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER
+    ),
+    errors.RecordRefused: Row(_S.UNPROCESSABLE_ENTITY, "record-refused", "Record refused"),
+    errors.IllegalTopic: Row(_S.UNPROCESSABLE_ENTITY, "illegal-topic", "Illegal topic"),
+    errors.RecordTooLarge: Row(_S.REQUEST_ENTITY_TOO_LARGE, "record-too-large", "Record too large"),
+    errors.TopicNotAuthorized: Row(_S.FORBIDDEN, "topic-not-authorized", "Topic not authorized"),
+    errors.IdempotencyKeyReused: Row(
+        _S.UNPROCESSABLE_ENTITY, "idempotency-key-reused", "Idempotency-Key was used for another record"
+    ),
+    errors.IdempotencyNotEnabled: Row(
+        _S.UNPROCESSABLE_ENTITY, "idempotency-not-enabled", "Idempotency-Key is not enabled"
+    ),
+    errors.IdempotencyNotSupported: Row(
+        _S.NOT_IMPLEMENTED, "idempotency-not-supported", "Idempotency-Key is not supported"
+    ),
+    errors.TooManyIdempotencyKeys: Row(
+        _S.TOO_MANY_REQUESTS, "too-many-idempotency-keys", "Too many idempotency keys"
+    ),
+    errors.UnknownTopic: Row(_S.NOT_FOUND, "unknown-topic", "Unknown topic"),
+    errors.UnknownPartition: Row(_S.NOT_FOUND, "unknown-partition", "Unknown partition"),
+    errors.BufferFull: Row(
+        _S.SERVICE_UNAVAILABLE, "buffer-full", "Too much is waiting for the broker", _RETRY_AFTER
+    ),
+    errors.BrokerUnavailable: Row(
+        _S.SERVICE_UNAVAILABLE, "broker-unavailable", "Broker unavailable", _RETRY_AFTER
+    ),
+    errors.BrokerStopped: Row(_S.SERVICE_UNAVAILABLE, "stopping", "Service is stopping", _RETRY_AFTER),
+    errors.BrokerIncompatible: Row(
+        _S.SERVICE_UNAVAILABLE, "broker-incompatible", "Broker incompatible", _RETRY_AFTER
+    ),
+    errors.OutcomeUnknown: Row(_S.GATEWAY_TIMEOUT, "outcome-unknown", "Outcome unknown"),
+    position_errors.PositionExpired: Row(_S.GONE, "position-expired", "Records are gone"),
+    position_errors.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
+    position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position beyond the end"),
+    errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
+    errors.PartlyRefused: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
+    errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
+}
+
+_REFUSALS_OF_IDENTITIES: Final = (
+    errors.IdempotencyKeyReused,
+    errors.IdempotencyNotEnabled,
+    errors.IdempotencyNotSupported,
+    errors.TooManyIdempotencyKeys,
+)
+BROKER_REFUSALS: Final = tuple(
+    kind for kind in ROWS if issubclass(kind, errors.PublishError) and kind not in _REFUSALS_OF_IDENTITIES
+)
+"""The errors with which a broker refuses a record without an identity."""
+IDEMPOTENCY_REFUSALS: Final = (errors.MalformedIdempotencyKey, *_REFUSALS_OF_IDENTITIES)
+"""The further errors of requests with ``Idempotency-Key``."""
+
+
+def row_of(kind: type[SampleAppError]) -> Row:
+    """
+    Return the row of a class of errors: its own, or that of a base class.
+
+    :raise LookupError: the class has no row, since it is not an error for callers.
+    """
+    row = next((ROWS[each] for each in kind.__mro__ if each in ROWS), None)
+    if row is None:
+        raise LookupError(f"{kind.__name__} has no row")
+    return row
+
+
+def is_temporary(error: SampleAppError) -> bool:
+    """Return whether the same request may succeed later: its status is 429 or 503."""
+    return row_of(type(error)).status in (_S.TOO_MANY_REQUESTS, _S.SERVICE_UNAVAILABLE)
+
+
+# If messages of one request have several kinds of faults, the first of these statuses is that of the answer.
+_MOST_URGENT: Final = (_S.BAD_REQUEST, _S.UNPROCESSABLE_ENTITY, _S.FORBIDDEN, _S.NOT_FOUND)
+LEAST_URGENT: Final = len(_MOST_URGENT)
+"""The urgency of errors that are not faults of a message."""
+
+
+def urgency_of(kind: type[SampleAppError]) -> int:
+    """
+    Return the rank of a class of errors: in a request with several, the least rank decides on the status.
+
+    :raise LookupError: the class has no row.
+    """
+    status = row_of(kind).status
+    return _MOST_URGENT.index(status) if status in _MOST_URGENT else LEAST_URGENT
+
+
+class Result(Struct, kw_only=True, omit_defaults=True):
+    """The outcome of one of many messages: its partition and offset, or its problem."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    status: Annotated[
+        int | None, Meta(description="The status that a request with this message alone would get.")
+    ] = None
+    type: Annotated[str | None, Meta(description="The type of the problem.")] = None
+    detail: Annotated[str | None, Meta(description="The fault of the message, and how to correct it.")] = None
+
+
+class Problem(Struct, kw_only=True, omit_defaults=True):
+    """A problem document (RFC 9457)."""
+
+    type: Annotated[
+        str,
+        Meta(
+            description="The kind of problem, for programs. `about:blank`: see the status.",
+            extra_json_schema={"format": "uri-reference"},
+        ),
+    ]
+    title: Annotated[str, Meta(description="The kind of problem, for people. Each type has one title.")]
+    status: Annotated[int, Meta(description="The status of the answer.")]
+    detail: Annotated[
+        str, Meta(description="The fault of this request, and how to correct it. The wording may change.")
+    ]
+    errors: Annotated[
+        tuple[errors.Fault, ...],
+        Meta(description="All faults of a message; if it has more than 64 KiB, perhaps only the first."),
+    ] = ()
+    reasons: Annotated[
+        tuple[str, ...],
+        Meta(description="The reasons why the service is not ready, for callers with the right to see them."),
+    ] = ()
+    results: Annotated[
+        tuple[Result, ...],
+        Meta(description="If only some of many messages were published: the outcome of each, in order."),
+    ] = ()
+    gone: Annotated[
+        tuple[GoneRecords, ...],
+        Meta(description="The records after the position that are no longer in the topic."),
+    ] = ()
+    resume: Annotated[
+        str, Meta(description="The position after the records that are gone.", examples=["pVqT3f8WQb6~99"])
+    ] = ""
+
+
+def problem_answer(
+    error: SampleAppError, *, detail: str | None = None, faults: Sequence[errors.Fault] | None = None
+) -> Answer:
+    """
+    Return the problem document of an error, as an answer.
+
+    :param detail: instead of the message of the error.
+    :param faults: instead of the faults of the error.
+    :raise LookupError: the error has no row, since it is not one for callers.
+    """
+    row = row_of(type(error))
+    errors.forget_frames(error)
+    own_headers = error.headers if isinstance(error, RequestError) else ()
+    if (
+        isinstance(error, access_errors.AccessError | errors.TooManyIdempotencyKeys)
+        and error.retry_after_s is not None
+    ):
+        # Whole seconds, rounded up (RFC 9110, section 10.2.3).
+        own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
+    if faults is None:
+        faults = error.faults if isinstance(error, errors.InvalidMessage) else ()
+    return _answer(
+        row,
+        detail=str(error) if detail is None else detail,
+        headers=own_headers,
+        faults=tuple(faults),
+        reasons=error.reasons if isinstance(error, NotReady) else (),
+        gone=error.gone if isinstance(error, position_errors.PositionExpired) else (),
+        resume=error.resume if isinstance(error, position_errors.PositionExpired) else "",
+    )
+
+
+def partly_published_answer(error: errors.PartlyPublished, results: Iterable[bytes]) -> Answer:
+    """
+    Return the answer for a batch of which only some messages must be sent again.
+
+    :param results: pieces of JSON, each with one or more `Result`, as in an array but without its brackets.
+    """
+    answer = problem_answer(error)
+    (document,) = answer.pieces
+    *separated, _ = chain.from_iterable((piece, b",") for piece in results)
+    return replace(answer, body=(document.removesuffix(b"}\n") + b',"results":[', *separated, b"]}\n"))
+
+
+def _answer(
+    row: Row,
+    *,
+    detail: str,
+    headers: Headers = (),
+    faults: tuple[errors.Fault, ...] = (),
+    reasons: tuple[str, ...] = (),
+    gone: tuple[GoneRecords, ...] = (),
+    resume: str = "",
+) -> Answer:
+    document = Problem(
+        type=row.type,
+        title=row.title,
+        status=row.status,
+        detail=detail,
+        errors=faults,
+        reasons=reasons,
+        gone=gone,
+        resume=resume,
+    )
+    return Answer(
+        row.status,
+        (
+            (b"Content-Type", b"application/problem+json"),
+            # Without it, caches may store some errors (RFC 9111, section 4.2.2).
+            (b"Cache-Control", b"no-store"),
+            *row.headers,
+            *headers,
+        ),
+        json_line(document),
+        problem=row.kind,
+        at_once=row.at_once,
+    )
+
+
+FAULT: Final = _plain(_S.INTERNAL_SERVER_ERROR)
+"""The row of errors that are not for callers: faults in the service itself."""
+
+INTERNAL_ERROR: Final = _answer(
+    FAULT,
+    detail="A fault in the service; its log has the details. The outcome of the request is unknown.",
+)
+"""The answer to a fault in the service, which discloses nothing internal."""
+
+KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
+"""All kinds of problems (`Answer.problem`)."""

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
 from sampleapp.web.error_objects import in_form_for
-from sampleapp.web.problems import INTERNAL_ERROR, problem_answer
+from sampleapp.web.errors import INTERNAL_ERROR, problem_answer
 from sampleapp.web.server.head import Head
 
 __all__ = ["answer_to_failure", "refusal_in_form"]

@@ -9,8 +9,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from sampleapp.web.answers import Answer, json_line
-from sampleapp.web.errors import NotReady
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import NotReady, problem_answer
 from sampleapp.web.server import Request
 
 __all__ = ["Live", "Probes", "Ready"]

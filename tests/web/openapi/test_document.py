@@ -27,8 +27,8 @@ from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import AdminApp, Limits, MetricsApp
 from sampleapp.web.descriptions import Description
+from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.openapi.document import openapi_document
-from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.routing import App
 from tests.support.certificates import Authority
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, MemoryTransport, request_bytes

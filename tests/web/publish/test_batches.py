@@ -12,7 +12,7 @@ from twisted.web.server import Site
 
 from sampleapp import errors
 from sampleapp.concurrency.time_slices import TimeSlices
-from sampleapp.web.problems import ROWS
+from sampleapp.web.errors import ROWS
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IdempotentRecords
 from sampleapp.web.server import Fields, Request

@@ -14,7 +14,7 @@ from twisted.web.server import Site
 from sampleapp import errors
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
-from sampleapp.web.problems import IDEMPOTENCY_REFUSALS, ROWS
+from sampleapp.web.errors import IDEMPOTENCY_REFUSALS, ROWS
 from tests.metrics.service import MeasuredService, of
 from tests.support import strategies
 from tests.support.callers import by, caller

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sampleapp import errors
 from sampleapp.access import AccessError
 from sampleapp.records.position_errors import PositionError
-from sampleapp.web.errors import RequestError
-from sampleapp.web.problems import ROWS
+from sampleapp.web.errors import ROWS, RequestError
 from tests.support import strategies
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
 

@@ -15,7 +15,7 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import PublishError
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Record
-from sampleapp.web.problems import ROWS
+from sampleapp.web.errors import ROWS
 from tests.support import strategies
 from tests.support.brokers import Recorder
 from tests.support.callers import by, caller

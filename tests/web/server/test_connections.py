@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.protocols.policies import WrappingFactory
 
 from sampleapp.web import HTTPServer, answer_to_failure
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.in_memory import Connection, InMemoryService, MemoryTransport, request_bytes
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.web.http import JSON, MESSAGE, raw

@@ -19,8 +19,7 @@ from twisted.web.server import Site
 from sampleapp.decompression import GzipDecompressor
 from sampleapp.web import HTTPServer, Limits, RouteTable, answer_to_failure
 from sampleapp.web.answers import json_answer
-from sampleapp.web.errors import BodyMemoryFull
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import BodyMemoryFull, problem_answer
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server.content_coding import CodedBody
 from tests.support.callers import by, caller

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 
 from sampleapp.web import Descriptors, HTTPServer, Limits, answer_to_failure
 from sampleapp.web.answers import Answer
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.logs import logged_lines
 from tests.support.simulated_socket import Link

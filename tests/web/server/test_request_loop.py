@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.web import HTTPServer, Limits, answer_to_failure
 from sampleapp.web.answers import Answer, Event
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from tests.support.clocks import ClockInTurns
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.streams import Source

@@ -33,8 +33,8 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
+from sampleapp.web.errors import FAULT, ROWS, Problem, Row
 from sampleapp.web.kafka_media_types import ANSWER
-from sampleapp.web.problems import FAULT, ROWS, Problem, Row
 from sampleapp.web.routing import App
 from sampleapp.web.server import SAFE
 
@@ -507,8 +507,7 @@ def _meaning(kind: type[SampleAppError] | None) -> str:
 
 
 def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
-    own = kind.headers if kind is not None and issubclass(kind, request_errors.RequestError) else ()
-    names = {name.decode("ascii") for name, _ in (*row.headers, *own)}
+    names = {name.decode("ascii") for name, _ in row.headers}
     if kind is request_errors.MethodNotAllowed:
         names.add(ALLOW.name)
     if kind in _WITH_RETRY_AFTER:

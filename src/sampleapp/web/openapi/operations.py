@@ -32,13 +32,13 @@ from sampleapp.web.descriptions import (
     Parameter,
     Success,
 )
+from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.openapi.produce_contents import (
     PRODUCE_BODIES,
     PRODUCE_ERRORS,
     PRODUCE_REFUSALS,
     PRODUCED,
 )
-from sampleapp.web.problems import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.rest_proxy_documents import PUBLISHED
 
 __all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS", "RECEIVE_HOOK"]

@@ -8,9 +8,8 @@ from sampleapp import errors
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
 from sampleapp.web.descriptions import Content
 from sampleapp.web.error_objects import ErrorObject
-from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat
+from sampleapp.web.errors import BROKER_REFUSALS, NotAcceptable, UnsupportedEmbeddedFormat
 from sampleapp.web.kafka_media_types import ANSWER, request_type
-from sampleapp.web.problems import BROKER_REFUSALS
 from sampleapp.web.rest_proxy_documents import BinaryProduceRequest, JSONProduceRequest, ProduceAnswer
 
 __all__ = ["PRODUCED", "PRODUCE_BODIES", "PRODUCE_ERRORS", "PRODUCE_REFUSALS"]

@@ -34,16 +34,16 @@ from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
-from sampleapp.web.errors import RequestError
-from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
-from sampleapp.web.problems import (
+from sampleapp.web.errors import (
     LEAST_URGENT,
+    RequestError,
     Result,
     partly_published_answer,
     problem_answer,
     row_of,
     urgency_of,
 )
+from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
 from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_answer
 from sampleapp.web.server import Request, Share
 

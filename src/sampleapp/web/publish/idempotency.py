@@ -15,7 +15,7 @@ from sampleapp.interfaces import Outcome
 from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from sampleapp.web.answers import Answer, published_answer
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import problem_answer
 from sampleapp.web.server import Request
 
 __all__ = [

@@ -26,10 +26,9 @@ from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable,
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
 from sampleapp.web.error_objects import error_object_answer
-from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat
+from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_answer
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.kafka_media_types import ANSWER, answer_type, embedded_format
-from sampleapp.web.problems import problem_answer
 from sampleapp.web.publish.batches import RECORD_BYTES
 from sampleapp.web.publish.idempotency import refuse_key
 from sampleapp.web.publish.publisher import Publisher, trace_of

@@ -16,7 +16,7 @@ from sampleapp.access import AccessError
 from sampleapp.errors import SampleAppError
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
 from sampleapp.web.answers import Answer, Event, Headers, Sink
-from sampleapp.web.problems import is_temporary, problem_answer
+from sampleapp.web.errors import is_temporary, problem_answer
 from sampleapp.web.read.registry import RIGHT_LOST, OpenStream, OpenStreams, StreamKind
 from sampleapp.web.server import Request
 from sampleapp.web.server.fields import Fields

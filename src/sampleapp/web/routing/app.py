@@ -29,10 +29,10 @@ from sampleapp.web.errors import (
     MalformedRequest,
     PathNotFound,
     PreconditionFailed,
+    problem_answer,
 )
 from sampleapp.web.failures import answer_to_failure
 from sampleapp.web.gate import Gate, TopicUse, authorize_topic
-from sampleapp.web.problems import problem_answer
 from sampleapp.web.routing.paths import (
     match_path,
     method_not_allowed,

@@ -13,8 +13,7 @@ from werkzeug.routing import MapAdapter
 
 from sampleapp.web.answers import Answer
 from sampleapp.web.error_objects import LONGEST_PATH, not_found
-from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound
-from sampleapp.web.problems import problem_answer
+from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound, problem_answer
 
 __all__ = [
     "match_path",
