@@ -13,7 +13,7 @@ from itertools import count
 import schemathesis
 from hypothesis import strategies as st
 
-from sampleapp.web.descriptions import IDEMPOTENCY_KEY
+from sampleapp.web.openapi.operations import IDEMPOTENCY_KEY
 
 LINES = ("application/x-ndjson", "application/jsonl")
 

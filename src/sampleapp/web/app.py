@@ -16,7 +16,7 @@ from sampleapp.web.answers import Answer, Event
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.gate import TO_CONSUME, TO_PUBLISH, TO_SEE, AuthorizedTopic, Gate
-from sampleapp.web.openapi import operations, topic_operations
+from sampleapp.web.openapi import operations
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.hooks import Hooks
 from sampleapp.web.publish.idempotency import IdempotentRecords
@@ -120,9 +120,7 @@ class SampleApp:
             raise PathNotFound
         return self._changes.answer(request)
 
-    @app.route(
-        "/topics", methods=["GET"], check_head=require_acceptable, description=topic_operations.LIST_TOPICS
-    )
+    @app.route("/topics", methods=["GET"], check_head=require_acceptable, description=operations.LIST_TOPICS)
     async def list_topics(self, request: Request) -> Answer:
         """List the topics that the caller may see."""
         return await self._topics.names(request)
@@ -132,7 +130,7 @@ class SampleApp:
         methods=["GET"],
         check_head=require_acceptable,
         topic_use=TO_SEE,
-        description=topic_operations.DESCRIBE_TOPIC,
+        description=operations.DESCRIBE_TOPIC,
     )
     async def describe_topic(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
         """Describe a topic with its partitions."""
@@ -143,7 +141,7 @@ class SampleApp:
         methods=["GET"],
         check_head=require_acceptable,
         topic_use=TO_SEE,
-        description=topic_operations.LIST_PARTITIONS,
+        description=operations.LIST_PARTITIONS,
     )
     async def list_partitions(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
         """Describe the partitions of a topic."""
@@ -154,7 +152,7 @@ class SampleApp:
         methods=["GET"],
         check_head=require_acceptable,
         topic_use=TO_SEE,
-        description=topic_operations.DESCRIBE_PARTITION,
+        description=operations.DESCRIBE_PARTITION,
     )
     async def describe_partition(self, request: Request, *, topic: AuthorizedTopic, partition: str) -> Answer:
         """Describe one partition of a topic."""
@@ -166,7 +164,7 @@ class SampleApp:
         has_variants=True,
         right=Right.PUBLISH,
         topic_use=TO_PUBLISH,
-        description=topic_operations.PRODUCE_TO_PARTITION,
+        description=operations.PRODUCE_TO_PARTITION,
     )
     def produce_to_partition(self, request: Request) -> Variant:
         """Publish the records of a client of REST Proxy to one partition."""

@@ -13,34 +13,22 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from sampleapp.errors import SampleAppError
-from sampleapp.model import TOPIC_PATTERN, TOPIC_RULE
 
 __all__ = [
-    "ALLOW",
     "CACHE_CONTROL",
     "ETAG",
-    "FIELDS_OF_REFUSALS",
-    "HSTS",
-    "IDEMPOTENCY_KEY",
-    "IDEMPOTENT_REPLAYED",
-    "IF_MATCH",
     "IF_NONE_MATCH",
-    "NO_BUFFERING",
-    "NO_SNIFFING",
-    "REQUEST_ID",
-    "TOPIC",
-    "TRACEPARENT",
-    "TRACESTATE",
     "VARY",
     "Content",
     "Description",
     "Field",
     "Parameter",
     "Success",
+    "with_entity_tag",
 ]
 
 
-class Content(Struct, frozen=True, kw_only=True):
+class Content(Struct, frozen=True):
     """One form of a body."""
 
     media_type: str
@@ -53,7 +41,7 @@ class Content(Struct, frozen=True, kw_only=True):
     """More keywords for the JSON Schema of ``kind``, if that is a struct: rules that types cannot express."""
 
 
-class Field(Struct, frozen=True, kw_only=True):
+class Field(Struct, frozen=True):
     """A header field of an answer."""
 
     name: str
@@ -61,7 +49,7 @@ class Field(Struct, frozen=True, kw_only=True):
     example: str | int
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class Parameter(Struct, frozen=True):
     """A parameter of a request: in its path, its query or a header field."""
 
     name: str
@@ -73,7 +61,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     """Parameters in the path are always required."""
 
 
-class Success(Struct, frozen=True, kw_only=True):
+class Success(Struct, frozen=True):
     """An answer that is not an error."""
 
     meaning: str
@@ -118,102 +106,29 @@ class Description(Struct, frozen=True, kw_only=True):
 
 
 ETAG: Final = Field(
-    name="ETag",
-    meaning="The strong entity tag of this representation, for `If-None-Match` and `If-Match`.",
-    example='"6b86b273ff34fce1"',
+    "ETag",
+    "The strong entity tag of this representation, for `If-None-Match` and `If-Match`.",
+    '"6b86b273ff34fce1"',
 )
-CACHE_CONTROL: Final = Field(name="Cache-Control", meaning="Directives for caches.", example="no-cache")
-VARY: Final = Field(
-    name="Vary", meaning="The request header fields that the answer depends on.", example="Accept"
-)
-NO_BUFFERING: Final = Field(
-    name="X-Accel-Buffering", meaning="Tells nginx to pass on each event at once.", example="no"
-)
-ALLOW: Final = Field(name="Allow", meaning="The methods of the path.", example="GET, HEAD, OPTIONS")
-
-REQUEST_ID: Final = Field(
-    name="X-Request-Id",
-    meaning="The id of the request in the logs: your own, or a new one.",
-    example="6b86b273ff34fce1-42",
-)
-
-NO_SNIFFING: Final = Field(
-    name="X-Content-Type-Options",
-    meaning="Tells browsers not to guess another type than `Content-Type`.",
-    example="nosniff",
-)
-HSTS: Final = Field(
-    name="Strict-Transport-Security",
-    meaning="On TLS endpoints: the seconds for which browsers use this host only with TLS (RFC 6797).",
-    example="max-age=31536000",
-)
-
-FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
-    field.name: field
-    for field in (
-        Field(name="Cache-Control", meaning="Caches must not store the answer.", example="no-store"),
-        ALLOW,
-        Field(
-            name="WWW-Authenticate",
-            meaning="The way to authenticate (RFC 6750, section 3).",
-            example='Bearer realm="sampleapp"',
-        ),
-        Field(name="Retry-After", meaning="Seconds to wait before the next attempt.", example=1),
-        Field(
-            name="Accept",
-            meaning="The media types that a body may have on this path (RFC 9110, section 12.5.1).",
-            example="application/json",
-        ),
-        Field(
-            name="Accept-Encoding",
-            meaning="The content codings that a body may have (RFC 7694).",
-            example="gzip, zstd",
-        ),
-    )
-}
-"""Every header field of an error, by its name; without those of every answer."""
-
+CACHE_CONTROL: Final = Field("Cache-Control", "Directives for caches.", "no-cache")
+VARY: Final = Field("Vary", "The request header fields that the answer depends on.", "Accept")
 IF_NONE_MATCH: Final = Parameter(
-    name="If-None-Match",
-    place="header",
-    meaning="Entity tags of your copies, or `*`: if one of them is current, the answer is 304.",
+    "If-None-Match",
+    "header",
+    "Entity tags of your copies, or `*`: if one of them is current, the answer is 304.",
 )
-IF_MATCH: Final = Parameter(
-    name="If-Match",
-    place="header",
-    meaning="The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
-)
-IDEMPOTENCY_KEY: Final = Parameter(
-    name="Idempotency-Key",
-    place="header",
-    meaning=(
-        "Publishes the record unless a request with the same key has: then the answer has the first "
-        "record's partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 "
-        "string. It belongs to the caller and the topic."
-    ),
-    kind={
-        "type": "string",
-        "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$',
-    },
-)
-IDEMPOTENT_REPLAYED: Final = Field(
-    name="Idempotent-Replayed",
-    meaning="`true` if nothing new was published: an earlier request with this Idempotency-Key has done it.",
-    example="true",
-)
-TOPIC: Final = Parameter(
-    name="topic",
-    place="path",
-    meaning=f"The topic: {TOPIC_RULE}.",
-    kind={"type": "string", "pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
-)
-TRACEPARENT: Final = Parameter(
-    name="traceparent",
-    place="header",
-    meaning="The trace of the request (W3C Trace Context). If valid, it becomes a header of the record.",
-)
-TRACESTATE: Final = Parameter(
-    name="tracestate",
-    place="header",
-    meaning="More about the trace in `traceparent`. If both are valid, it becomes a header of the record.",
-)
+
+
+def with_entity_tag(meaning: str, contents: tuple[Content, ...], *fields: Field) -> tuple[Success, Success]:
+    """
+    Describe the answers of a resource with an entity tag: its representation, and 304 without it.
+
+    :param meaning: of the answer with the representation.
+    :param fields: of both answers, besides ``ETag`` and ``Cache-Control``.
+    """
+    of_both = (ETAG, CACHE_CONTROL, *fields)
+    is_current = "`If-None-Match` has the current entity tag: your copy is up to date."
+    return (
+        Success(meaning, contents=contents, fields=of_both),
+        Success(is_current, status=HTTPStatus.NOT_MODIFIED, fields=of_both),
+    )

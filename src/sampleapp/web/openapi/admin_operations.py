@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Final
 
 from msgspec.structs import replace
 
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
-    ETAG,
     IF_NONE_MATCH,
     VARY,
     Content,
@@ -17,6 +15,7 @@ from sampleapp.web.descriptions import (
     Field,
     Parameter,
     Success,
+    with_entity_tag,
 )
 from sampleapp.web.errors import NotReady, PathNotFound
 from sampleapp.web.openapi.pages import GUARDS
@@ -24,15 +23,15 @@ from sampleapp.web.probes import Live, Ready
 
 __all__ = ["DOCS", "FILE", "LIVE", "METRICS", "OPENAPI", "READINGS", "READY"]
 
-_NOT_CHANGED: Final = "`If-None-Match` has the current entity tag: your copy is up to date."
+_TEXT: Final = {"type": "string"}
 
 LIVE: Final = Description(
     tag="Operations",
     summary="Liveness probe",
     successes=(
         Success(
-            meaning="The process answers.",
-            contents=(Content(media_type="application/json", kind=Live, example={"live": True}),),
+            "The process answers.",
+            contents=(Content("application/json", Live, example={"live": True}),),
             fields=(CACHE_CONTROL,),
         ),
     ),
@@ -43,14 +42,13 @@ READY: Final = Description(
     text="Answers at once from the known state, without a request to the broker.",
     successes=(
         Success(
-            meaning="Publishing should succeed, all readings were read, and the service is not stopping.",
-            contents=(Content(media_type="application/json", kind=Ready, example={"ready": True}),),
+            "Publishing should succeed, all readings were read, and the service is not stopping.",
+            contents=(Content("application/json", Ready, example={"ready": True}),),
             fields=(CACHE_CONTROL,),
         ),
     ),
     refusals=(NotReady,),
 )
-
 
 METRICS: Final = Description(
     tag="Operations",
@@ -59,22 +57,15 @@ METRICS: Final = Description(
     "in the text format of Prometheus.",
     successes=(
         Success(
-            meaning="All metrics, with their current values.",
-            contents=(
-                Content(media_type="text/plain", kind={"type": "string"}),
-                Content(media_type="application/openmetrics-text", kind={"type": "string"}),
-            ),
+            "All metrics, with their current values.",
+            contents=(Content("text/plain", _TEXT), Content("application/openmetrics-text", _TEXT)),
             fields=(CACHE_CONTROL, VARY),
         ),
     ),
 )
 
 _GUARD_FIELDS: Final = tuple(
-    Field(
-        name=name.decode("ascii"),
-        meaning="Protects the page from other sites.",
-        example=value.decode("ascii"),
-    )
+    Field(name.decode("ascii"), "Protects the page from other sites.", value.decode("ascii"))
     for name, value in GUARDS
 )
 
@@ -82,22 +73,18 @@ OPENAPI: Final = Description(
     tag="Documentation",
     summary="This OpenAPI document",
     parameters=(IF_NONE_MATCH,),
-    successes=(
-        Success(
-            meaning="An OpenAPI document, version 3.1.",
-            contents=(
-                Content(
-                    media_type="application/json",
-                    kind={
-                        "type": "object",
-                        "required": ["openapi", "info", "paths"],
-                        "properties": {"openapi": {"type": "string", "pattern": "^3\\.1\\."}},
-                    },
-                ),
+    successes=with_entity_tag(
+        "An OpenAPI document, version 3.1.",
+        (
+            Content(
+                "application/json",
+                {
+                    "type": "object",
+                    "required": ["openapi", "info", "paths"],
+                    "properties": {"openapi": {"type": "string", "pattern": "^3\\.1\\."}},
+                },
             ),
-            fields=(ETAG, CACHE_CONTROL),
         ),
-        Success(meaning=_NOT_CHANGED, status=HTTPStatus.NOT_MODIFIED, fields=(ETAG, CACHE_CONTROL)),
     ),
 )
 
@@ -106,51 +93,27 @@ DOCS: Final = Description(
     summary="The documentation as a page",
     text="A page for a browser, with a form to send a message. All of its files are from this service.",
     parameters=(IF_NONE_MATCH,),
-    successes=(
-        Success(
-            meaning="The page.",
-            contents=(Content(media_type="text/html", kind={"type": "string"}),),
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-        Success(
-            meaning=_NOT_CHANGED,
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-    ),
+    successes=with_entity_tag("The page.", (Content("text/html", _TEXT),), *_GUARD_FIELDS),
 )
 
 READINGS: Final = replace(
     DOCS,
     summary="The readings as a page",
-    text=(
-        "A page for a browser that shows the readings as they change, each with a line of its last values. "
-        "It uses `GET /changes`."
-    ),
+    text="A page for a browser that shows the readings as they change, each with a line of its last values. "
+    "It uses `GET /changes`.",
 )
 
 FILE: Final = Description(
     tag="Documentation",
     summary="The files of the page",
     parameters=(
-        Parameter(name="file", place="path", meaning="A file name in the page. It changes with the content."),
+        Parameter("file", "path", "A file name in the page. It changes with the content."),
         IF_NONE_MATCH,
     ),
-    successes=(
-        Success(
-            meaning="The file. Its content never changes under this name.",
-            contents=(
-                Content(media_type="text/javascript", kind={"type": "string"}),
-                Content(media_type="text/css", kind={"type": "string"}),
-                Content(media_type="image/svg+xml", kind={"type": "string"}),
-            ),
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
-        Success(
-            meaning=_NOT_CHANGED,
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, CACHE_CONTROL, *_GUARD_FIELDS),
-        ),
+    successes=with_entity_tag(
+        "The file. Its content never changes under this name.",
+        tuple(Content(each, _TEXT) for each in ("text/javascript", "text/css", "image/svg+xml")),
+        *_GUARD_FIELDS,
     ),
     refusals=(PathNotFound,),
 )

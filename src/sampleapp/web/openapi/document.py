@@ -21,18 +21,7 @@ from sampleapp import access
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
 from sampleapp.web import errors as request_errors
-from sampleapp.web.descriptions import (
-    ALLOW,
-    FIELDS_OF_REFUSALS,
-    HSTS,
-    NO_SNIFFING,
-    REQUEST_ID,
-    Content,
-    Description,
-    Field,
-    Parameter,
-    Success,
-)
+from sampleapp.web.descriptions import Content, Description, Field, Parameter, Success
 from sampleapp.web.errors import FAULT, ROWS, Problem, Row
 from sampleapp.web.kafka_media_types import ANSWER
 from sampleapp.web.routing import App
@@ -79,39 +68,76 @@ _CERTIFICATE: Final = {
     "description": "A client certificate, on endpoints that ask for one.",
 }
 
-_VARY_BY_ORIGIN: Final = Field(
-    name="Vary", meaning="The request header fields that the answer depends on.", example="Origin"
-)
-_TO_OTHER_SITES: Final = (
+_ALLOW: Final = Field("Allow", "The methods of the path.", "GET, HEAD, OPTIONS")
+_FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
+    field.name: field
+    for field in (
+        Field("Cache-Control", "Caches must not store the answer.", "no-store"),
+        _ALLOW,
+        Field(
+            "WWW-Authenticate",
+            "The way to authenticate (RFC 6750, section 3).",
+            'Bearer realm="sampleapp"',
+        ),
+        Field("Retry-After", "Seconds to wait before the next attempt.", 1),
+        Field(
+            "Accept",
+            "The media types that a body may have on this path (RFC 9110, section 12.5.1).",
+            "application/json",
+        ),
+        Field(
+            "Accept-Encoding",
+            "The content codings that a body may have (RFC 7694).",
+            "gzip, zstd",
+        ),
+    )
+}
+"""Every header field of an error, by its name; without those of every answer."""
+
+_OF_EVERY_ANSWER: Final = (
     Field(
-        name="Access-Control-Allow-Origin",
-        meaning="The `Origin` of the request, if pages of this origin may use the service.",
-        example="https://example.org",
+        "X-Request-Id",
+        "The id of the request in the logs: your own, or a new one.",
+        "6b86b273ff34fce1-42",
     ),
     Field(
-        name="Access-Control-Expose-Headers",
-        meaning="The header fields of the answer that a page of another site can read.",
-        example="ETag, X-Request-Id",
+        "X-Content-Type-Options",
+        "Tells browsers not to guess another type than `Content-Type`.",
+        "nosniff",
+    ),
+)
+_HSTS: Final = Field(
+    "Strict-Transport-Security",
+    "On TLS endpoints: the seconds for which browsers use this host only with TLS (RFC 6797).",
+    "max-age=31536000",
+)
+_VARY_BY_ORIGIN: Final = Field("Vary", "The request header fields that the answer depends on.", "Origin")
+_TO_OTHER_SITES: Final = (
+    Field(
+        "Access-Control-Allow-Origin",
+        "The `Origin` of the request, if pages of this origin may use the service.",
+        "https://example.org",
+    ),
+    Field(
+        "Access-Control-Expose-Headers",
+        "The header fields of the answer that a page of another site can read.",
+        "ETag, X-Request-Id",
     ),
 )
 _TO_PREFLIGHTS: Final = (
     Field(
-        name="Access-Control-Allow-Methods",
-        meaning="The methods that a page of another site may use.",
-        example="DELETE, GET, HEAD, POST",
+        "Access-Control-Allow-Methods",
+        "The methods that a page of another site may use.",
+        "DELETE, GET, HEAD, POST",
     ),
     Field(
-        name="Access-Control-Allow-Headers",
-        meaning="The header fields that a page of another site may send.",
-        example="Authorization, Content-Type",
+        "Access-Control-Allow-Headers",
+        "The header fields that a page of another site may send.",
+        "Authorization, Content-Type",
     ),
-    Field(
-        name="Access-Control-Max-Age",
-        meaning="The seconds for which a browser may cache this answer.",
-        example=7200,
-    ),
+    Field("Access-Control-Max-Age", "The seconds for which a browser may cache this answer.", 7200),
 )
-"""The fields of an answer to a preflight, which has no `ALLOW`."""
+"""The fields of an answer to a preflight, which has no ``Allow``."""
 
 _WITHOUT_OPERATION: Final = (request_errors.PathNotFound, request_errors.MethodNotAllowed)
 """The errors of requests that match no operation."""
@@ -125,7 +151,7 @@ returns `405` with `Allow`. Operations without query parameters ignore the query
 """
 
 _OPTIONS: Final = Success(
-    meaning="`Allow` lists the methods of the path.", status=HTTPStatus.NO_CONTENT, fields=(ALLOW,)
+    meaning="`Allow` lists the methods of the path.", status=HTTPStatus.NO_CONTENT, fields=(_ALLOW,)
 )
 _CODINGS: Final = (
     "The body may be compressed, with `Content-Encoding: gzip` or `Content-Encoding: zstd`. Both the "
@@ -194,14 +220,14 @@ class _Builder:
         of_hosts = (request_errors.MisdirectedRequest,) if has_host_rule else ()
         self._of_every_request = (*OF_EVERY_REQUEST, *of_hosts)
         self._of_options = (*_OF_OPTIONS, *of_hosts)
-        self._common = [REQUEST_ID, NO_SNIFFING]
+        self._common = [*_OF_EVERY_ANSWER]
         # Some endpoints may have no TLS.
-        self._of_some: tuple[Field, ...] = (HSTS,) if has_hsts else ()
+        self._of_some: tuple[Field, ...] = (_HSTS,) if has_hsts else ()
         options = _OPTIONS
         if is_for_other_sites:
             self._common.append(_VARY_BY_ORIGIN)
             self._of_some = (*self._of_some, *_TO_OTHER_SITES)
-            options = replace(options, fields=(), optional_fields=(ALLOW, *_TO_PREFLIGHTS))
+            options = replace(options, fields=(), optional_fields=(_ALLOW, *_TO_PREFLIGHTS))
         self._options = options
         self._responses: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -392,7 +418,7 @@ class _Builder:
             "description": "\n".join(
                 f"- {row.title} (`{uri}`): {' '.join(meanings)}" for uri, (row, meanings) in types.items()
             ),
-            "headers": self._headers([*(FIELDS_OF_REFUSALS[name] for name in fields), *more_fields], always),
+            "headers": self._headers([*(_FIELDS_OF_REFUSALS[name] for name in fields), *more_fields], always),
         }
         if has_body:
             content: dict[str, Any] = {
@@ -509,7 +535,7 @@ def _meaning(kind: type[SampleAppError] | None) -> str:
 def _field_names(kind: type[SampleAppError] | None, row: Row) -> set[str]:
     names = {name.decode("ascii") for name, _ in row.headers}
     if kind is request_errors.MethodNotAllowed:
-        names.add(ALLOW.name)
+        names.add(_ALLOW.name)
     if kind in _WITH_RETRY_AFTER:
         names.add("Retry-After")
     return {"Cache-Control", *names}

@@ -1,4 +1,4 @@
-"""OpenAPI descriptions of ``/``, ``/messages`` and ``/topics/{topic}``."""
+"""OpenAPI descriptions of the routes for callers, those of REST Proxy's API v2 last."""
 
 from __future__ import annotations
 
@@ -9,39 +9,86 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sampleapp import access, errors
-from sampleapp.model import MEDIA_TYPES, Message, Reading, RecordMetadata
+from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat
+from sampleapp.model import MEDIA_TYPES, TOPIC_PATTERN, TOPIC_RULE, Message, Reading, RecordMetadata
 from sampleapp.records import position_errors
 from sampleapp.records.event_stream import MEDIA_TYPE
 from sampleapp.records.read_parameters import DEFAULT_LIMIT, LONGEST_WAIT_S, MOST_RECORDS
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import (
     CACHE_CONTROL,
-    ETAG,
-    IDEMPOTENCY_KEY,
-    IDEMPOTENT_REPLAYED,
-    IF_MATCH,
     IF_NONE_MATCH,
-    NO_BUFFERING,
-    TOPIC,
-    TRACEPARENT,
-    TRACESTATE,
     VARY,
     Content,
     Description,
     Field,
     Parameter,
     Success,
+    with_entity_tag,
 )
+from sampleapp.web.error_objects import ErrorObject
 from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
-from sampleapp.web.openapi.produce_contents import (
-    PRODUCE_BODIES,
-    PRODUCE_ERRORS,
-    PRODUCE_REFUSALS,
-    PRODUCED,
+from sampleapp.web.kafka_media_types import ANSWER, request_type
+from sampleapp.web.rest_proxy_documents import (
+    PUBLISHED,
+    BinaryProduceRequest,
+    JSONProduceRequest,
+    Partition,
+    ProduceAnswer,
+    Topic,
 )
-from sampleapp.web.rest_proxy_documents import PUBLISHED
 
-__all__ = ["CHANGES", "DELETE_KEY", "PUBLISH", "PUBLISH_TO_TOPIC", "READINGS", "READ_RECORDS", "RECEIVE_HOOK"]
+__all__ = [
+    "CHANGES",
+    "DELETE_KEY",
+    "DESCRIBE_PARTITION",
+    "DESCRIBE_TOPIC",
+    "IDEMPOTENCY_KEY",
+    "LIST_PARTITIONS",
+    "LIST_TOPICS",
+    "PRODUCE_TO_PARTITION",
+    "PUBLISH",
+    "PUBLISH_TO_TOPIC",
+    "READINGS",
+    "READ_RECORDS",
+    "RECEIVE_HOOK",
+]
+
+IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    "Publishes the record unless a request with the same key has: then the answer has the first record's "
+    "partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 string. It belongs "
+    "to the caller and the topic.",
+    {"type": "string", "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$'},
+)
+_TRACE: Final = (
+    Parameter(
+        "traceparent",
+        "header",
+        "The trace of the request (W3C Trace Context). If valid, it becomes a header of the record.",
+    ),
+    Parameter(
+        "tracestate",
+        "header",
+        "More about the trace in `traceparent`. If both are valid, it becomes a header of the record.",
+    ),
+)
+_OF_ONE_RECORD: Final = (IDEMPOTENCY_KEY, *_TRACE)
+_TOPIC: Final = Parameter(
+    "topic",
+    "path",
+    f"The topic: {TOPIC_RULE}.",
+    {"type": "string", "pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
+)
+_NO_BUFFERING: Final = Field("X-Accel-Buffering", "Tells nginx to pass on each event at once.", "no")
+_ANY_BYTES: Final = {"contentMediaType": "application/octet-stream"}
+_REFUSALS: Final[tuple[type[errors.SampleAppError], ...]] = (
+    errors.InvalidParameters,
+    *BROKER_REFUSALS,
+    *IDEMPOTENCY_REFUSALS,
+)
+"""The errors of every request that publishes one record."""
 
 READINGS: Final = Description(
     tag="Readings",
@@ -50,31 +97,26 @@ READINGS: Final = Description(
         "`Accept` chooses between two versions of the collection. Without `Accept`, the answer is version 1. "
         "Both versions list the same readings in the same order."
     ),
-    parameters=(IF_NONE_MATCH, IF_MATCH),
-    successes=(
-        Success(
-            meaning="All readings, in the version that `Accept` names; otherwise in version 1.",
-            contents=(
-                Content(
-                    media_type=MEDIA_TYPES[1],
-                    kind=list[float],
-                    summary="Version 1: the values",
-                    example=[21.5, 19.0],
-                ),
-                Content(
-                    media_type=MEDIA_TYPES[2],
-                    kind=list[Reading],
-                    summary="Version 2: each value with its id",
-                    example=[{"id": "kitchen", "value": 21.5}, {"id": "hall", "value": 19.0}],
-                ),
+    parameters=(
+        IF_NONE_MATCH,
+        Parameter(
+            "If-Match",
+            "header",
+            "The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
+        ),
+    ),
+    successes=with_entity_tag(
+        "All readings, in the version that `Accept` names; otherwise in version 1.",
+        (
+            Content(MEDIA_TYPES[1], list[float], "Version 1: the values", [21.5, 19.0]),
+            Content(
+                MEDIA_TYPES[2],
+                list[Reading],
+                "Version 2: each value with its id",
+                [{"id": "kitchen", "value": 21.5}, {"id": "hall", "value": 19.0}],
             ),
-            fields=(ETAG, VARY, CACHE_CONTROL),
         ),
-        Success(
-            meaning="`If-None-Match` has the current entity tag: your copy is up to date.",
-            status=HTTPStatus.NOT_MODIFIED,
-            fields=(ETAG, VARY, CACHE_CONTROL),
-        ),
+        VARY,
     ),
     refusals=(errors.InvalidParameters, request_errors.PreconditionFailed, errors.ReadingsNotReady),
 )
@@ -94,63 +136,65 @@ CHANGES: Final = Description(
     ),
     parameters=(
         Parameter(
-            name="Last-Event-ID",
-            place="header",
-            meaning=(
-                "The id of the last event that you have. If the readings are still the same, the first "
-                "event is left out."
-            ),
+            "Last-Event-ID",
+            "header",
+            "The id of the last event that you have. If the readings are still the same, the first "
+            "event is left out.",
         ),
         Parameter(
-            name="last_event_id",
-            place="query",
-            meaning="The same as `Last-Event-ID`, for clients that cannot send header fields.",
+            "last_event_id",
+            "query",
+            "The same as `Last-Event-ID`, for clients that cannot send header fields.",
         ),
     ),
     successes=(
         Success(
-            meaning="The stream.",
+            "The stream.",
             contents=(
                 Content(
-                    media_type=MEDIA_TYPE,
-                    kind={"type": "string"},
-                    summary="All readings, then a change",
-                    example=(
-                        "retry: 2417\n\n"
-                        "id: 1f0c5f4ce6a4c6f3a4f1b2d0\nevent: readings\n"
-                        'data: [{"id":"kitchen","value":21.5}]\n\n'
-                        "id: 9d0a1cc8d8f4be2f6f0d8a11\nevent: reading\n"
-                        'data: {"id":"kitchen","value":21.6}\n\n'
-                    ),
+                    MEDIA_TYPE,
+                    {"type": "string"},
+                    "All readings, then a change",
+                    "retry: 2417\n\n"
+                    "id: 1f0c5f4ce6a4c6f3a4f1b2d0\nevent: readings\n"
+                    'data: [{"id":"kitchen","value":21.5}]\n\n'
+                    "id: 9d0a1cc8d8f4be2f6f0d8a11\nevent: reading\n"
+                    'data: {"id":"kitchen","value":21.6}\n\n',
                 ),
             ),
-            fields=(CACHE_CONTROL, NO_BUFFERING),
+            fields=(CACHE_CONTROL, _NO_BUFFERING),
         ),
     ),
     refusals=(errors.InvalidParameters, errors.ReadingsNotReady, request_errors.TooManyStreams),
 )
 
 _STORED: Final = Success(
-    meaning="The record is stored at this partition and offset.",
+    "The record is stored at this partition and offset.",
     contents=(
         Content(
-            media_type="application/json",
-            kind=RecordMetadata,
-            summary="The partition and the offset of the record",
-            example={"topic": "readings", "partition": 0, "offset": 42},
+            "application/json",
+            RecordMetadata,
+            "The partition and the offset of the record",
+            {"topic": "readings", "partition": 0, "offset": 42},
         ),
     ),
-    optional_fields=(IDEMPOTENT_REPLAYED,),
+    optional_fields=(
+        Field(
+            "Idempotent-Replayed",
+            "`true` if nothing new was published: an earlier request with this Idempotency-Key has done it.",
+            "true",
+        ),
+    ),
 )
 
 
 def _lines(media_type: str, summary: str, description: str, *examples: str) -> Content:
     """Describe JSON values, one on each line."""
     return Content(
-        media_type=media_type,
-        kind={"type": "string", "description": description},
-        summary=summary,
-        example="".join(f"{line}\n" for line in examples),
+        media_type,
+        {"type": "string", "description": description},
+        summary,
+        "".join(f"{line}\n" for line in examples),
     )
 
 
@@ -184,14 +228,14 @@ PUBLISH: Final = Description(
         "nothing was published. After 504, the outcome is unknown; for many messages, `results` has the "
         "outcome of each."
     ),
-    parameters=(IDEMPOTENCY_KEY, TRACEPARENT, TRACESTATE),
+    parameters=_OF_ONE_RECORD,
     bodies=(
         Content(
-            media_type="application/json",
-            kind=Message,
-            summary="One message",
-            example={"topic": "readings", "key": "kitchen", "content": "21.5"},
-            rules=_ONE_CONTENT,
+            "application/json",
+            Message,
+            "One message",
+            {"topic": "readings", "key": "kitchen", "content": "21.5"},
+            _ONE_CONTENT,
         ),
         *(
             _lines(
@@ -216,14 +260,47 @@ PUBLISH: Final = Description(
     ),
     refusals=(
         request_errors.UnsupportedContentType,
-        errors.InvalidParameters,
         errors.MalformedMessage,
         errors.InvalidMessage,
         errors.PartlyPublished,
         errors.PartlyRefused,
-        *BROKER_REFUSALS,
-        *IDEMPOTENCY_REFUSALS,
+        *_REFUSALS,
     ),
+)
+
+_PRODUCE_BODIES: Final = (
+    Content(
+        request_type(EmbeddedFormat.JSON),
+        JSONProduceRequest,
+        "Records of JSON, as for REST Proxy",
+        {"records": [{"key": "kitchen", "value": {"celsius": 21.5}}, {"value": None, "partition": 0}]},
+    ),
+    Content(
+        request_type(EmbeddedFormat.BINARY),
+        BinaryProduceRequest,
+        "Records of any bytes, as for REST Proxy",
+        {"records": [{"key": "a2l0Y2hlbg==", "value": "MjEuNQ=="}]},
+    ),
+)
+_PRODUCED: Final = Content(
+    ANSWER.decode("ascii"),
+    ProduceAnswer,
+    "The outcome of each record, as REST Proxy answers it",
+    {
+        "offsets": [{"partition": 0, "offset": 42, "error_code": None, "error": None}],
+        "key_schema_id": None,
+        "value_schema_id": None,
+    },
+)
+_PRODUCE_ERRORS: Final = (ErrorObject, ProduceAnswer)
+"""The forms of answers that are not successes."""
+_PRODUCE_REFUSALS: Final = (
+    errors.InvalidParameters,
+    request_errors.NotAcceptable,
+    request_errors.UnsupportedEmbeddedFormat,
+    errors.MalformedMessage,
+    errors.InvalidMessage,
+    *BROKER_REFUSALS,
 )
 
 _NOT_EMPTY: Final = {"type": "string", "minLength": 1}
@@ -258,36 +335,24 @@ PUBLISH_TO_TOPIC: Final = Description(
         "others were refused permanently; `offsets` has the outcome of each."
     ),
     parameters=(
-        TOPIC,
+        _TOPIC,
         Parameter(
-            name="key",
-            place="query",
-            meaning=(
-                "The record's key: any bytes, form-encoded (`+` is a space). Without this parameter the "
-                "record has no key. `key=` is the empty key."
-            ),
+            "key",
+            "query",
+            "The record's key: any bytes, form-encoded (`+` is a space). Without this parameter the "
+            "record has no key. `key=` is the empty key.",
         ),
-        IDEMPOTENCY_KEY,
-        TRACEPARENT,
-        TRACESTATE,
+        *_OF_ONE_RECORD,
     ),
     bodies=(
         # Generators of clients leave out a body of any type, so one has a name. The format says it is bytes.
+        Content("application/octet-stream", {"type": "string", "format": "binary"}, "Any bytes"),
+        Content("*/*", _ANY_BYTES, "Any bytes, with another media type or without one"),
         Content(
-            media_type="application/octet-stream",
-            kind={"type": "string", "format": "binary"},
-            summary="Any bytes",
-        ),
-        Content(
-            media_type="*/*",
-            kind={"contentMediaType": "application/octet-stream"},
-            summary="Any bytes, with another media type or without one",
-        ),
-        Content(
-            media_type="application/cloudevents+json",
-            kind=_EVENT,
-            summary="A CloudEvent in structured mode",
-            example={
+            "application/cloudevents+json",
+            _EVENT,
+            "A CloudEvent in structured mode",
+            {
                 "specversion": "1.0",
                 "id": "17",
                 "source": "/shop",
@@ -297,33 +362,30 @@ PUBLISH_TO_TOPIC: Final = Description(
             },
         ),
         Content(
-            media_type="application/cloudevents-batch+json",
+            "application/cloudevents-batch+json",
             # Not "items": a generator of clients would make a program that fails for each body of this path.
-            kind={"type": "array", "unevaluatedItems": _EVENT, "minItems": 1},
-            summary="CloudEvents, each of which becomes a record",
-            example=[
+            {"type": "array", "unevaluatedItems": _EVENT, "minItems": 1},
+            "CloudEvents, each of which becomes a record",
+            [
                 {"specversion": "1.0", "id": "17", "source": "/shop", "type": "order.paid"},
                 {"specversion": "1.0", "id": "18", "source": "/shop", "type": "order.sent"},
             ],
         ),
-        *PRODUCE_BODIES,
+        *_PRODUCE_BODIES,
     ),
     needs_body=False,
     successes=(
-        replace(
-            _STORED,
-            contents=(replace(_STORED.contents[0], kind=PUBLISHED), _STORED_LINES, PRODUCED),
-        ),
+        replace(_STORED, contents=(replace(_STORED.contents[0], kind=PUBLISHED), _STORED_LINES, _PRODUCED)),
     ),
     refusals=(
         request_errors.SeveralContentTypes,
         request_errors.UnsupportedEventFormat,
         errors.PartlyPublished,
         errors.PartlyRefused,
-        *PRODUCE_REFUSALS,
+        *_PRODUCE_REFUSALS,
         *IDEMPOTENCY_REFUSALS,
     ),
-    error_objects=PRODUCE_ERRORS,
+    error_objects=_PRODUCE_ERRORS,
 )
 
 DELETE_KEY: Final = Description(
@@ -334,19 +396,17 @@ DELETE_KEY: Final = Description(
         "a topic that Kafka compacts, it also removes the key's earlier records. A body is refused."
     ),
     parameters=(
-        TOPIC,
+        _TOPIC,
         Parameter(
-            name="key",
-            place="query",
-            meaning="The key: any bytes, form-encoded (`+` is a space). It may be empty.",
+            "key",
+            "query",
+            "The key: any bytes, form-encoded (`+` is a space). It may be empty.",
             is_required=True,
         ),
-        IDEMPOTENCY_KEY,
-        TRACEPARENT,
-        TRACESTATE,
+        *_OF_ONE_RECORD,
     ),
     successes=(_STORED,),
-    refusals=(errors.InvalidParameters, *BROKER_REFUSALS, *IDEMPOTENCY_REFUSALS),
+    refusals=_REFUSALS,
 )
 
 RECEIVE_HOOK: Final = Description(
@@ -357,24 +417,13 @@ RECEIVE_HOOK: Final = Description(
         "sender proves who it is with a signature in a header, and needs no other credentials: "
         "`X-Hub-Signature-256` (GitHub), `Stripe-Signature`, `X-Slack-Signature`, `webhook-signature` or "
         "`svix-signature` (Standard Webhooks), or the header that the operator has chosen. The signature is "
-        "verified before "
-        "the body is decoded. Without a valid one, and for a name that no hook has, the answer is 401.\n\n"
+        "verified before the body is decoded. Without a valid one, and for a name that no hook has, the "
+        "answer is 401.\n\n"
         "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
         "published. After 503, nothing was published. After 504, the outcome is unknown."
     ),
-    parameters=(
-        Parameter(name="hook", place="path", meaning="The name of the hook, from the callers file."),
-        IDEMPOTENCY_KEY,
-        TRACEPARENT,
-        TRACESTATE,
-    ),
-    bodies=(
-        Content(
-            media_type="*/*",
-            kind={"contentMediaType": "application/octet-stream"},
-            summary="Any bytes, with or without a media type",
-        ),
-    ),
+    parameters=(Parameter("hook", "path", "The name of the hook, from the callers file."), *_OF_ONE_RECORD),
+    bodies=(Content("*/*", _ANY_BYTES, "Any bytes, with or without a media type"),),
     needs_body=False,
     successes=(
         replace(
@@ -386,23 +435,17 @@ RECEIVE_HOOK: Final = Description(
         access.InvalidSignature,
         access.RateExceeded,
         request_errors.BodyMemoryOfCallerFull,
-        errors.InvalidParameters,
-        *BROKER_REFUSALS,
-        *IDEMPOTENCY_REFUSALS,
+        *_REFUSALS,
     ),
 )
 
-_POSITION: Final = Field(
-    name="Position", meaning="The position after this page, for `from`.", example="pVqT3f8WQb6~42.0.7"
-)
+_POSITION: Final = Field("Position", "The position after this page, for `from`.", "pVqT3f8WQb6~42.0.7")
 _NEXT: Final = Field(
-    name="Link",
-    meaning='The next page, as a relative reference with `rel="next"` (RFC 8288).',
-    example='<?from=pVqT3f8WQb6~42.0.7&limit=100>; rel="next"',
+    "Link",
+    'The next page, as a relative reference with `rel="next"` (RFC 8288).',
+    '<?from=pVqT3f8WQb6~42.0.7&limit=100>; rel="next"',
 )
-_UP_TO_DATE: Final = Field(
-    name="Up-To-Date", meaning="`true` if there were no more committed records.", example="true"
-)
+_UP_TO_DATE: Final = Field("Up-To-Date", "`true` if there were no more committed records.", "true")
 
 _RECORD_LINES: Final = _lines(
     "application/x-ndjson",
@@ -413,16 +456,14 @@ _RECORD_LINES: Final = _lines(
 )
 
 _RECORD_EVENTS: Final = Content(
-    media_type=MEDIA_TYPE,
-    kind={"type": "string", "description": "Server-sent events; the data of each is a record."},
-    summary="A stream of records",
-    example=(
-        "retry: 2417\n\n"
-        "id: pVqT3f8WQb6~42\n\n"
-        "id: pVqT3f8WQb6~43\n"
-        'data: {"topic":"readings","partition":0,"offset":42,"timestamp":1700000000000,"key":"kitchen",'
-        '"content":"21.5","headers":{}}\n\n'
-    ),
+    MEDIA_TYPE,
+    {"type": "string", "description": "Server-sent events; the data of each is a record."},
+    "A stream of records",
+    "retry: 2417\n\n"
+    "id: pVqT3f8WQb6~42\n\n"
+    "id: pVqT3f8WQb6~43\n"
+    'data: {"topic":"readings","partition":0,"offset":42,"timestamp":1700000000000,"key":"kitchen",'
+    '"content":"21.5","headers":{}}\n\n',
 )
 
 READ_RECORDS: Final = Description(
@@ -444,69 +485,63 @@ READ_RECORDS: Final = Description(
         "`headers_base64`, a list of `[name, base64 or null]`."
     ),
     parameters=(
-        TOPIC,
+        _TOPIC,
         Parameter(
-            name="from",
-            place="query",
-            meaning=(
-                "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
-                "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
-                "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
-                "for a stream."
-            ),
+            "from",
+            "query",
+            "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
+            "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
+            "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
+            "for a stream.",
         ),
         Parameter(
-            name="partition",
-            place="query",
-            meaning="The partitions to read, such as `3` or `0,4-7`. Default: all.",
-            kind={"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*$"},
+            "partition",
+            "query",
+            "The partitions to read, such as `3` or `0,4-7`. Default: all.",
+            {"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*$"},
         ),
         Parameter(
-            name="key",
-            place="query",
-            meaning="Return only records with this key: any bytes, form-encoded (`+` is a space).",
+            "key", "query", "Return only records with this key: any bytes, form-encoded (`+` is a space)."
         ),
         Parameter(
-            name="key_hex",
-            place="query",
-            meaning="The same as `key`, as hexadecimal digits. Only one of both may be given.",
-            kind={"type": "string", "pattern": "^([0-9A-Fa-f]{2})*$"},
+            "key_hex",
+            "query",
+            "The same as `key`, as hexadecimal digits. Only one of both may be given.",
+            {"type": "string", "pattern": "^([0-9A-Fa-f]{2})*$"},
         ),
         Parameter(
-            name="limit",
-            place="query",
-            meaning=f"Of a page: the most records. Default: {DEFAULT_LIMIT}.",
-            kind=Annotated[int, Meta(ge=1, le=MOST_RECORDS)],
+            "limit",
+            "query",
+            f"Of a page: the most records. Default: {DEFAULT_LIMIT}.",
+            Annotated[int, Meta(ge=1, le=MOST_RECORDS)],
         ),
         Parameter(
-            name="wait",
-            place="query",
-            meaning="Of a page: the seconds to wait for a record if there is none. Default: 0.",
-            kind=Annotated[int, Meta(ge=0, le=LONGEST_WAIT_S)],
+            "wait",
+            "query",
+            "Of a page: the seconds to wait for a record if there is none. Default: 0.",
+            Annotated[int, Meta(ge=0, le=LONGEST_WAIT_S)],
         ),
         Parameter(
-            name="last_event_id",
-            place="query",
-            meaning="Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields.",
+            "last_event_id",
+            "query",
+            "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields.",
         ),
         Parameter(
-            name="Last-Event-ID",
-            place="header",
-            meaning=(
-                "Of a stream: the id of the last event that you have. It takes precedence over "
-                "`last_event_id`, and both over `from`."
-            ),
+            "Last-Event-ID",
+            "header",
+            "Of a stream: the id of the last event that you have. It takes precedence over "
+            "`last_event_id`, and both over `from`.",
         ),
     ),
     successes=(
         Success(
-            meaning="A page with at least one record, or a stream.",
+            "A page with at least one record, or a stream.",
             contents=(_RECORD_LINES, _RECORD_EVENTS),
             fields=(VARY, CACHE_CONTROL),
-            optional_fields=(_POSITION, _NEXT, _UP_TO_DATE, NO_BUFFERING),
+            optional_fields=(_POSITION, _NEXT, _UP_TO_DATE, _NO_BUFFERING),
         ),
         Success(
-            meaning="No record. Continue at `Position`; with a key, it has moved if the search is not over.",
+            "No record. Continue at `Position`; with a key, it has moved if the search is not over.",
             status=HTTPStatus.NO_CONTENT,
             fields=(_POSITION, _NEXT, VARY, CACHE_CONTROL),
             optional_fields=(_UP_TO_DATE,),
@@ -528,4 +563,69 @@ READ_RECORDS: Final = Description(
         request_errors.TooManyTopics,
     ),
     fields_of_refusals=(VARY,),
+)
+
+_EXAMPLE: Final = {
+    "partition": 0,
+    "leader": 1,
+    "replicas": [
+        {"broker": 1, "leader": True, "in_sync": True},
+        {"broker": 2, "leader": False, "in_sync": True},
+    ],
+}
+_PARTITION: Final = Parameter("partition", "path", "The number of the partition, from 0.", int)
+_VISIBLE_TOPICS: Final = (
+    "As in REST Proxy's API v2. A caller sees the topics that it may publish to; with the right to read, it "
+    "sees all topics."
+)
+
+
+def _success(meaning: str, kind: object, example: object) -> Success:
+    return Success(
+        meaning,
+        contents=(Content(ANSWER.decode("ascii"), kind, example=example),),
+        fields=(VARY, CACHE_CONTROL),
+    )
+
+
+LIST_TOPICS: Final = Description(
+    tag="Topics",
+    summary="The names of the topics",
+    text=f"{_VISIBLE_TOPICS} The answer may be up to two seconds old.",
+    successes=(_success("The names.", list[str], ["events", "readings"]),),
+    refusals=(errors.InvalidParameters, request_errors.NotAcceptable, errors.BrokerUnavailable),
+    error_objects=(ErrorObject,),
+)
+DESCRIBE_TOPIC: Final = replace(
+    LIST_TOPICS,
+    summary="One topic with its partitions and their replicas",
+    text=_VISIBLE_TOPICS,
+    parameters=(_TOPIC,),
+    successes=(_success("The topic.", Topic, {"name": "readings", "configs": {}, "partitions": [_EXAMPLE]}),),
+    refusals=(*LIST_TOPICS.refusals, access.NotGranted, errors.UnknownTopic),
+)
+LIST_PARTITIONS: Final = replace(
+    DESCRIBE_TOPIC,
+    summary="The partitions of a topic and their replicas",
+    successes=(_success("The partitions.", list[Partition], [_EXAMPLE]),),
+)
+DESCRIBE_PARTITION: Final = replace(
+    DESCRIBE_TOPIC,
+    summary="One partition and its replicas",
+    parameters=(_TOPIC, _PARTITION),
+    successes=(_success("The partition.", Partition, _EXAMPLE),),
+    refusals=(*DESCRIBE_TOPIC.refusals, errors.UnknownPartition),
+)
+PRODUCE_TO_PARTITION: Final = Description(
+    tag="Messages",
+    summary="Publish records to a partition",
+    text=(
+        "As in REST Proxy's API v2. A record with a `partition` of its own goes to that one. All records are "
+        "checked before any is published."
+    ),
+    parameters=(_TOPIC, _PARTITION, *_TRACE),
+    bodies=_PRODUCE_BODIES,
+    successes=(Success("All records are stored.", contents=(_PRODUCED,)),),
+    refusals=_PRODUCE_REFUSALS,
+    error_objects=_PRODUCE_ERRORS,
 )
