@@ -9,8 +9,8 @@ from twisted.python.failure import Failure
 
 from sampleapp.errors import SampleAppError
 from sampleapp.web.answers import Answer
-from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.errors import INTERNAL_ERROR, problem_answer
+from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server.head import Head
 
 __all__ = ["answer_to_failure", "refusal_in_form"]
@@ -32,7 +32,7 @@ def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
 
 
 def refusal_in_form(answer: Answer, head: Head) -> Answer:
-    """Return a refusal in the form that its client reads; see `sampleapp.web.error_objects`."""
+    """Return a refusal in the form that its client reads; see `sampleapp.web.rest_proxy_errors`."""
     fields = head.fields
     return in_form_for(
         answer,

@@ -1,26 +1,76 @@
-"""The JSON documents of REST Proxy's API v2, as types, and the numbers of partitions in its paths."""
+"""
+The documents of REST Proxy's API v2: their media types, their JSON as types, and partitions in its paths.
+
+A media type is ``application/vnd.kafka[.FORMAT].VERSION+json``.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sampleapp.errors import UnknownPartition
-from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS
+from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
+from sampleapp.web.negotiation import most_preferred
 
 __all__ = [
+    "ANSWER",
     "PUBLISHED",
     "BinaryProduceRequest",
+    "ErrorObject",
     "JSONProduceRequest",
     "Partition",
     "PartitionOffset",
     "ProduceAnswer",
     "Replica",
     "Topic",
+    "answer_type",
+    "embedded_format",
+    "is_of_rest_proxy",
     "partition_number",
+    "request_type",
 ]
+
+ANSWER: Final = b"application/vnd.kafka.v2+json"
+"""The type of answers, unless the client accepts only another name of it."""
+
+# Older clients name a type without a version, or plain JSON.
+_ANSWERS: Final = (ANSWER, b"application/vnd.kafka+json", b"application/json")
+_OF_REST_PROXY: Final = b"application/vnd.kafka"
+
+
+def request_type(embedded: EmbeddedFormat) -> str:
+    """Return the media type of requests with records in a format."""
+    return f"application/vnd.kafka.{embedded.value}.v2+json"
+
+
+_EMBEDDED: Final = {request_type(each).encode("ascii"): each for each in EmbeddedFormat}
+
+
+@lru_cache(maxsize=256)
+def embedded_format(content_type: bytes) -> EmbeddedFormat | None:
+    """Return the format that a ``Content-Type`` names; ``None`` if the service does not read it."""
+    return _EMBEDDED.get(content_type.partition(b";")[0].strip().lower())
+
+
+def is_of_rest_proxy(field: bytes) -> bool:
+    """Return whether a ``Content-Type`` or ``Accept`` names a type of REST Proxy, of any format."""
+    return _OF_REST_PROXY in field.lower()
+
+
+@lru_cache(maxsize=256)
+def answer_type(accept: bytes | None) -> bytes | None:
+    """
+    Choose the name of the media type of an answer.
+
+    :param accept: the value of the header, its lines joined with commas; ``None`` without one.
+    :return: ``None`` if the client accepts none of the names.
+    """
+    return most_preferred(_ANSWERS, accept=accept)
+
 
 _PARTITION_NUMBER: Final = re.compile("[0-9]{1,10}")
 
@@ -34,6 +84,13 @@ def partition_number(partition: str) -> int:
     if _PARTITION_NUMBER.fullmatch(partition) is None:
         raise UnknownPartition("A partition has a number from 0 to 2147483647, as in /topics/t/partitions/0.")
     return int(partition)
+
+
+class ErrorObject(Struct):
+    """An error as REST Proxy answers it."""
+
+    error_code: int
+    message: str
 
 
 class PartitionOffset(Struct, gc=False):

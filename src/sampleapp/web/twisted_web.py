@@ -15,9 +15,9 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from sampleapp.web.answers import Answer, set_head
-from sampleapp.web.error_objects import in_form_for
 from sampleapp.web.errors import BodyTooLarge
 from sampleapp.web.failures import answer_to_failure
+from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Peer, Request, Share
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
 from sampleapp.web.server.decoding import Decoding

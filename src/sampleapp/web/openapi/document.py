@@ -23,7 +23,7 @@ from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import Content, Description, Field, Parameter, Success
 from sampleapp.web.errors import FAULT, ROWS, Problem, Row
-from sampleapp.web.kafka_media_types import ANSWER
+from sampleapp.web.rest_proxy_documents import ANSWER
 from sampleapp.web.routing import App
 from sampleapp.web.server import SAFE
 

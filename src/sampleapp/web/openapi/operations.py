@@ -26,16 +26,17 @@ from sampleapp.web.descriptions import (
     Success,
     with_entity_tag,
 )
-from sampleapp.web.error_objects import ErrorObject
 from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
-from sampleapp.web.kafka_media_types import ANSWER, request_type
 from sampleapp.web.rest_proxy_documents import (
+    ANSWER,
     PUBLISHED,
     BinaryProduceRequest,
+    ErrorObject,
     JSONProduceRequest,
     Partition,
     ProduceAnswer,
     Topic,
+    request_type,
 )
 
 __all__ = [

@@ -26,11 +26,11 @@ from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.web.answers import Answer
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.kafka_media_types import embedded_format, is_of_rest_proxy
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher, trace_of
 from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests
+from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 

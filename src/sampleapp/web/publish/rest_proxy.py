@@ -25,14 +25,19 @@ from sampleapp.messages.records import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
-from sampleapp.web.error_objects import error_object_answer
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_answer
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.kafka_media_types import ANSWER, answer_type, embedded_format
 from sampleapp.web.publish.batches import RECORD_BYTES
 from sampleapp.web.publish.idempotency import refuse_key
 from sampleapp.web.publish.publisher import Publisher, trace_of
-from sampleapp.web.rest_proxy_documents import PartitionOffset, partition_number
+from sampleapp.web.rest_proxy_documents import (
+    ANSWER,
+    PartitionOffset,
+    answer_type,
+    embedded_format,
+    partition_number,
+)
+from sampleapp.web.rest_proxy_errors import error_object_answer
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 

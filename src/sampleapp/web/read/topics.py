@@ -15,9 +15,15 @@ from sampleapp.interfaces import IBroker
 from sampleapp.model import PartitionDescription, TopicDescription
 from sampleapp.web.answers import Answer
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.kafka_media_types import ANSWER, answer_type
 from sampleapp.web.read.topic_queries import TopicQueries, encode_array
-from sampleapp.web.rest_proxy_documents import Partition, Replica, Topic, partition_number
+from sampleapp.web.rest_proxy_documents import (
+    ANSWER,
+    Partition,
+    Replica,
+    Topic,
+    answer_type,
+    partition_number,
+)
 from sampleapp.web.server import Request
 
 __all__ = ["Topics"]

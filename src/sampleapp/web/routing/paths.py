@@ -12,8 +12,8 @@ from werkzeug import exceptions
 from werkzeug.routing import MapAdapter
 
 from sampleapp.web.answers import Answer
-from sampleapp.web.error_objects import LONGEST_PATH, not_found
 from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound, problem_answer
+from sampleapp.web.rest_proxy_errors import LONGEST_PATH, not_found
 
 __all__ = [
     "match_path",

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from sampleapp.web.answers import Answer, Headers, json_line
 from sampleapp.web.errors import PathNotFound
-from sampleapp.web.kafka_media_types import ANSWER, answer_type, is_of_rest_proxy
+from sampleapp.web.rest_proxy_documents import ANSWER, ErrorObject, answer_type, is_of_rest_proxy
 
-__all__ = ["LONGEST_PATH", "ErrorObject", "error_object_answer", "in_form_for", "is_of_records", "not_found"]
+__all__ = ["LONGEST_PATH", "error_object_answer", "in_form_for", "is_of_records", "not_found"]
 
 _PROBLEM: Final = (b"Content-Type", b"application/problem+json")
 
@@ -39,13 +39,6 @@ _CODES: Final = {
     "broker-unavailable": 50302,
 }
 """By the kind of problem; see `sampleapp.web.Answer.problem`."""
-
-
-class ErrorObject(Struct):
-    """An error as REST Proxy answers it."""
-
-    error_code: int
-    message: str
 
 
 class _Detail(Struct):
@@ -151,7 +144,7 @@ def error_object_answer(answer: Answer, *, accept: bytes | None, code: int | Non
     """
     Convert a problem document to an error object.
 
-    :param accept: as for `sampleapp.web.kafka_media_types.answer_type`.
+    :param accept: as for `sampleapp.web.rest_proxy_documents.answer_type`.
     :param code: the ``error_code``; by default that of the kind of problem.
     """
     if code is None:
