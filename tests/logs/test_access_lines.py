@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
 from sampleapp.model import ReplayedRecord
-from sampleapp.web import Answer, Batch, Exchange, HTTPServer, StreamEnd, TopicTotal, answer_to_failure
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import Answer, Batch, Exchange, StreamEnd, TopicTotal
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
@@ -39,18 +38,10 @@ class LoggingService(InMemoryService):
     """The service, whose answers are written down."""
 
     def __init__(self, path, line_format, **arguments):
-        super().__init__(**arguments)
+        super().__init__(on_answer=self.answered, **arguments)
         self.path = path
         self.line_format = line_format
         self.open()
-        self.site = HTTPServer(
-            self.table.dispatch,
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
-            reactor=self.clock,
-            limits=self.site.limits,
-            on_answer=self.answered,
-        )
 
     def answered(self, exchange, answer):
         self.log.answered(exchange, answer)

@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.web import HTTPServer, MetricsApp, RouteTable, answer_to_failure
-from sampleapp.web.errors import problem_answer
+from sampleapp.service.assembly import make_server
+from sampleapp.web import MetricsApp
 from tests.support.in_memory import InMemoryService, PromptBroker
 
 OPENMETRICS = [(b"Accept", b"application/openmetrics-text; version=1.0.0")]
@@ -19,27 +19,18 @@ class MeasuredService(InMemoryService):
 
     def __init__(self, *, broker=None, starts=True, **limits):
         """:param starts: whether the broker is started; one that was not can be asked for its measures."""
-        super().__init__(broker=PromptBroker() if broker is None else broker, **limits)
+        self.page = MetricsPage(clock=self.make_clock())
+        super().__init__(
+            broker=PromptBroker() if broker is None else broker,
+            others=[MetricsApp(self.page.answer).app],
+            on_answer=self.answered,
+            **limits,
+        )
         if starts:
             self.broker.start()
         self.follower = ReadingsFollower(broker=self.broker, topic="readings", clock=self.clock)
         self.counts = RequestCounts(seconds=self.clock.seconds)
-        self.page = MetricsPage(clock=self.clock)
-        self.site = HTTPServer(
-            RouteTable(self.gateway.app, MetricsApp(self.page.answer).app).dispatch,
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
-            reactor=self.clock,
-            limits=self.site.limits,
-            on_answer=self.counts.answered,
-        )
-        self.admin = HTTPServer(
-            self.site.dispatch,
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
-            reactor=self.clock,
-            limits=self.site.limits,
-        )
+        self.admin = make_server(self.site.dispatch, reactor=self.clock, limits=self.site.limits)
         self.families = Families(
             requests=self.counts,
             server=self.site,
@@ -52,6 +43,9 @@ class MeasuredService(InMemoryService):
             rate_refusals=None if self.authenticator is None else self.authenticator.refusals,
         )
         self.page.show(self.families)
+
+    def answered(self, exchange, answer):
+        self.counts.answered(exchange, answer)
 
     def scrape(self, headers=()):
         """Return what a scrape reads: each sample's value by its name and labels."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import h11
+from msgspec.structs import astuple
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.error import ConnectionDone
@@ -18,24 +20,13 @@ from zope.interface import implementer
 from sampleapp.access import Authenticator, Callers, HookVerifier, parse_callers
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.interfaces import IBroker
+from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings
 from sampleapp.readings.changes import Changes
-from sampleapp.web import (
-    AdminApp,
-    Cors,
-    Documentation,
-    Gate,
-    HostRule,
-    HTTPServer,
-    Limits,
-    Probes,
-    RouteTable,
-    SampleApp,
-    answer_to_failure,
-    problem_answer,
-    refusal_in_form,
-)
+from sampleapp.service.assembly import build_web, make_server
+from sampleapp.service.config import Config
+from sampleapp.web import HTTPServer, Limits
 from tests.support.readings import apply_next
 from tests.support.secrets import record_output
 
@@ -227,6 +218,7 @@ class InMemoryService:
         others=(),
         recorded=None,
         secrets=None,
+        on_answer=lambda _exchange, _answer: None,
         **limits,
     ):
         """
@@ -234,6 +226,7 @@ class InMemoryService:
         :param callers: a callers file, as text; by default everybody may do everything.
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
         :param recorded: the header fields of requests that become headers of records.
+        :param on_answer: called for each answer.
         :param others: more applications that are served, each bound to an object.
         """
         self.clock = self.make_clock()
@@ -245,51 +238,38 @@ class InMemoryService:
         self.changes.use(self.readings)
         self.changes.complete()
         self.reasons = []
-        self.authenticator = gate = None
+        self.authenticator = None
         if callers is not None:
             self.authenticator = Authenticator(
                 callers_of(callers), seconds=self.clock.seconds, now=self.clock.seconds
             )
-            gate = Gate(self.authenticator, seconds=self.clock.seconds, max_body=Limits(**limits).max_body)
         self.secrets = {} if secrets is None else secrets
         self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
         if callers is not None:
             self.use_hooks(callers)
-        self.gateway = SampleApp(
+        limits = Limits(**limits)
+        web = build_web(
+            Config(
+                allowed_origins=allowed_origins,
+                allowed_hosts=() if allowed_hosts is None else allowed_hosts,
+                is_open_to_everybody=allowed_hosts is None,
+                limits=limits,
+            ),
             broker=self.broker,
             get_representation=self._representation,
             changes=self.changes,
-            clock=self.clock,
-            gate=gate,
-            allowed_origins=allowed_origins,
-            limits=Limits(**limits),
-            recorded=recorded,
-            hooks=self.hooks,
-            now=self.clock.seconds,
-        )
-        self.probes = Probes(
             get_reasons=lambda: self.reasons,
-            **({} if gate is None else {"may_see_reasons": gate.knows}),
-        )
-        self.documentation = Documentation(run=lambda function: succeed(function()), clock=self.clock)
-        admin = AdminApp(self.probes, self.documentation, access=self.gateway.access)
-        self.table = RouteTable(self.gateway.app, admin.app, *others)
-        host_rule = None if allowed_hosts is None else HostRule(allowed_hosts)
-        self.documentation.show(
-            self.table, is_for_other_sites=bool(allowed_origins), has_host_rule=host_rule is not None
-        )
-        cors = Cors(allowed_origins, methods=self.table.methods) if allowed_origins else None
-        self.site = HTTPServer(
-            self.table.dispatch if cors is None else cors.answering_preflights(self.table.dispatch),
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
-            form_refusal=refusal_in_form,
             reactor=self.clock,
-            limits=Limits(**limits),
-            extend_answer=None if cors is None else cors.extend,
-            host_rule=host_rule,
+            limits=limits,
+            recorded=RecordedFields() if recorded is None else recorded,
+            new_server=partial(make_server, reactor=self.clock, now=self.clock.seconds, on_answer=on_answer),
+            run=lambda function: succeed(function()),
+            authenticator=self.authenticator,
+            hooks=self.hooks,
+            others=others,
             now=self.clock.seconds,
         )
+        self.gateway, self.table, self.documentation, self.site = astuple(web)
 
     def use_callers(self, text: str) -> None:
         """Take another callers file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,16 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
 
 from sampleapp import brokers
+from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
+from sampleapp.readings.changes import Changes
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import Admin, SampleAppService
 from sampleapp.service.config import Config
@@ -28,13 +33,16 @@ from sampleapp.service.reloads import Reloads
 from sampleapp.web import (
     AdminApp,
     Answer,
+    App,
     Cors,
     Descriptors,
+    Dispatch,
     Documentation,
     Exchange,
     Gate,
     HostRule,
     HTTPServer,
+    Limits,
     MetricsApp,
     OnAnswer,
     Probes,
@@ -44,10 +52,12 @@ from sampleapp.web import (
     problem_answer,
     refusal_in_form,
 )
+from sampleapp.web.openapi.pages import Run
+from sampleapp.web.read.readings import GetRepresentation
 
-__all__ = ["build"]
+__all__ = ["Web", "build", "build_web", "make_server"]
 
-_MakeServer: TypeAlias = Callable[..., HTTPServer]
+_NewServer: TypeAlias = Callable[..., HTTPServer]
 
 
 def build(
@@ -77,60 +87,55 @@ def build(
 
     limits = config.limits if descriptors is None else config.limits.within(descriptors.for_connections)
     counts = RequestCounts(seconds=reactor.seconds)
-    make_server = partial(
-        HTTPServer,
-        refuse=problem_answer,
-        answer_to=answer_to_failure,
-        form_refusal=refusal_in_form,
+    new_server = partial(
+        make_server,
         reactor=reactor,
         descriptors=descriptors,
         on_answer=counts.answered if access_log is None else _both(counts.answered, access_log.answered),
         on_stream_end=None if access_log is None else access_log.stream_ended,
         has_hsts=config.has_hsts,
     )
-    gate = None
-    if callers is not None:
-        gate = Gate(callers.authenticator, seconds=reactor.seconds, max_body=limits.max_body)
-    gateway = SampleApp(
+
+    def run(function: Callable[[], Any]) -> Deferred[Any]:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), function)
+
+    metrics = MetricsPage(clock=reactor)
+    metrics_app = MetricsApp(metrics.answer).app
+    web = build_web(
+        config,
         broker=broker,
         get_representation=follower.representation,
         changes=follower.changes,
-        clock=reactor,
-        gate=gate,
-        allowed_origins=config.allowed_origins,
+        get_reasons=readiness.reasons,
+        reactor=reactor,
         limits=limits,
         recorded=recorded,
+        authenticator=None if callers is None else callers.authenticator,
         hooks=None if callers is None else callers.hooks,
-    )
-    metrics = MetricsPage(clock=reactor)
-    server = _server(
-        config,
-        gateway=gateway,
-        probes=Probes(
-            get_reasons=readiness.reasons, may_see_reasons=_every_client if gate is None else gate.knows
-        ),
-        metrics=metrics,
         listeners=listeners,
-        make_server=partial(make_server, limits=limits),
-        reactor=reactor,
+        # With an endpoint for operators, the metrics are there only.
+        others=() if config.admin else (metrics_app,),
+        new_server=new_server,
+        run=run,
     )
     admin = _admin(
         config,
         probes=Probes(get_reasons=readiness.reasons),
-        metrics=metrics,
-        make_server=partial(make_server, limits=limits.for_admin()),
-        reactor=reactor,
+        metrics=metrics_app,
+        new_server=partial(new_server, limits=limits.for_admin()),
+        run=run,
+        clock=reactor,
     )
     metrics.show(
         Families(
             requests=counts,
-            server=server,
+            server=web.server,
             admin=None if admin is None else admin.server,
             broker=broker,
             follower=follower,
-            streams=gateway.streams,
-            reads=gateway.reads,
-            idempotent_records=gateway.idempotent_records,
+            streams=web.gateway.streams,
+            reads=web.gateway.reads,
+            idempotent_records=web.gateway.idempotent_records,
             rate_refusals={} if callers is None else callers.refusals,
             hook_results={} if callers is None else callers.hooks.results,
             lost_lines=lost_lines,
@@ -142,8 +147,8 @@ def build(
         config=config,
         broker=broker,
         follower=follower,
-        gateway=gateway,
-        server=server,
+        gateway=web.gateway,
+        server=web.server,
         listeners=listeners,
         reloads=reloads,
         readiness=readiness,
@@ -152,6 +157,80 @@ def build(
         admin=admin,
         access_log=access_log,
     )
+
+
+class Web(Struct, frozen=True):
+    """The HTTP interface for callers."""
+
+    gateway: SampleApp
+    table: RouteTable
+    """All routes of the server."""
+    documentation: Documentation
+    server: HTTPServer
+
+
+def build_web(
+    config: Config,
+    *,
+    broker: IBroker,
+    get_representation: GetRepresentation,
+    changes: Changes,
+    get_reasons: Callable[[], Sequence[str]],
+    reactor: Any,
+    limits: Limits,
+    recorded: RecordedFields,
+    new_server: _NewServer,
+    run: Run,
+    authenticator: Authenticator | None = None,
+    hooks: HookVerifier | None = None,
+    listeners: Sequence[Listener] = (),
+    others: Sequence[App] = (),
+    now: Callable[[], float] = time.time,
+) -> Web:
+    """
+    Create the HTTP interface for callers, on the parts that it uses.
+
+    :param get_reasons: returns the reasons why the service is not ready.
+    :param new_server: `make_server` with the settings that all servers share.
+    :param run: calls functions that take long in a thread.
+    :param authenticator: authenticates callers; ``None`` if they need no credentials.
+    :param others: more applications that the server serves.
+    :param now: the time of day, in seconds since the epoch, for the timestamps of records.
+    """
+    gate = None
+    if authenticator is not None:
+        gate = Gate(authenticator, seconds=reactor.seconds, max_body=limits.max_body)
+    gateway = SampleApp(
+        broker=broker,
+        get_representation=get_representation,
+        changes=changes,
+        clock=reactor,
+        gate=gate,
+        allowed_origins=config.allowed_origins,
+        limits=limits,
+        recorded=recorded,
+        hooks=hooks,
+        now=now,
+    )
+    probes = Probes(get_reasons=get_reasons, may_see_reasons=_every_client if gate is None else gate.knows)
+    documentation = Documentation(run=run, clock=reactor)
+    table = RouteTable(gateway.app, AdminApp(probes, documentation, access=gateway.access).app, *others)
+    cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
+    host_rule = _host_rule(config) if gate is None else None
+    documentation.show(
+        table,
+        takes_certificates=any(listener.takes_certificates for listener in listeners),
+        is_for_other_sites=cors is not None,
+        has_hsts=config.has_hsts and any(listener.has_tls for listener in listeners),
+        has_host_rule=host_rule is not None,
+    )
+    server = new_server(
+        table.dispatch if cors is None else cors.answering_preflights(table.dispatch),
+        limits=limits,
+        extend_answer=None if cors is None else cors.extend,
+        host_rule=host_rule,
+    )
+    return Web(gateway, table, documentation, server)
 
 
 def _broker(config: Config, reloads: Reloads, *, reactor: Any) -> IBroker:
@@ -224,60 +303,37 @@ def _every_client(_request: object) -> bool:
     return True
 
 
-def _server(
-    config: Config,
-    *,
-    gateway: SampleApp,
-    probes: Probes,
-    metrics: MetricsPage,
-    listeners: Sequence[Listener],
-    make_server: _MakeServer,
-    reactor: Any,
-) -> HTTPServer:
-    """Create the server for clients, with the metrics unless there is an endpoint for operators."""
-    documentation = _documentation(reactor)
-    admin = AdminApp(probes, documentation, access=gateway.access)
-    apps = [admin.app] if config.admin else [admin.app, MetricsApp(metrics.answer).app]
-    table = RouteTable(gateway.app, *apps)
-    cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
-    host_rule = None if config.callers else _host_rule(config)
-    documentation.show(
-        table,
-        takes_certificates=any(listener.takes_certificates for listener in listeners),
-        is_for_other_sites=cors is not None,
-        has_hsts=config.has_hsts and any(listener.has_tls for listener in listeners),
-        has_host_rule=host_rule is not None,
-    )
-    return make_server(
-        table.dispatch if cors is None else cors.answering_preflights(table.dispatch),
-        extend_answer=None if cors is None else cors.extend,
-        host_rule=host_rule,
+def make_server(dispatch: Dispatch, **settings: Any) -> HTTPServer:
+    """
+    Create an HTTP server whose errors are problem documents, or as a client of REST Proxy reads them.
+
+    :param settings: more arguments of `HTTPServer`.
+    """
+    return HTTPServer(
+        dispatch,
+        refuse=problem_answer,
+        answer_to=answer_to_failure,
+        form_refusal=refusal_in_form,
+        **settings,
     )
 
 
 def _admin(
-    config: Config, *, probes: Probes, metrics: MetricsPage, make_server: _MakeServer, reactor: Any
+    config: Config, *, probes: Probes, metrics: App, new_server: _NewServer, run: Run, clock: Any
 ) -> Admin | None:
     """Create the endpoint for operators: without credentials, readings or messages."""
     if config.admin is None:
         return None
-    documentation = _documentation(reactor)
-    table = RouteTable(AdminApp(probes, documentation).app, MetricsApp(metrics.answer).app)
-    listener = Listener.from_description(config.admin, reactor=reactor, option="--admin")
+    documentation = Documentation(run=run, clock=clock)
+    table = RouteTable(AdminApp(probes, documentation).app, metrics)
+    listener = Listener.from_description(config.admin, reactor=clock, option="--admin")
     host_rule = _host_rule(config) if listener.is_local else None
     documentation.show(
         table, has_hsts=config.has_hsts and listener.has_tls, has_host_rule=host_rule is not None
     )
-    return Admin(listener, make_server(table.dispatch, host_rule=host_rule))
+    return Admin(listener, new_server(table.dispatch, host_rule=host_rule))
 
 
 def _host_rule(config: Config) -> HostRule | None:
     # With --open-to-everybody, a proxy or a network policy decides which clients reach the service.
     return None if config.is_open_to_everybody else HostRule(config.allowed_hosts)
-
-
-def _documentation(reactor: Any) -> Documentation:
-    """Create the documentation, whose files are read and generated in a thread."""
-    return Documentation(
-        run=lambda function: deferToThreadPool(reactor, reactor.getThreadPool(), function), clock=reactor
-    )
