@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +140,33 @@ def test_the_page_on_the_architecture_has_the_layers_that_are_enforced(project, 
     # A row is the term of a definition list: modules in double backquotes.
     rows = re.findall(r"^(``\w+``(?: \| ``\w+``)*)\n   \S", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == [re.findall(r"\w+", row) for row in layers[package]]
+
+
+def rows_of_changes(project):
+    """The table of places to look at: for each row, the files with the names to look for in them."""
+    page = (project / "docs/explanation/architecture.rst").read_text(encoding="utf-8")
+    section = page.partition("To change something, look at")[2].partition("The flows")[0]
+    for row in section.split("   * - ")[2:]:
+        change, _, places = row.partition("\n")
+        files = re.findall(r"``([\w/]+\.\w+)``(?:\s+\(((?:``\w+``(?:, )?)+)\))?", places)
+        yield change, [(name, re.findall(r"\w+", symbols)) for name, symbols in files]
+
+
+PLACES = list(rows_of_changes(Path(__file__).parents[1]))
+
+
+@pytest.mark.parametrize(("change", "places"), PLACES, ids=[change for change, _ in PLACES])
+def test_a_file_to_look_at_has_what_it_is_looked_at_for(project, modules, change, places):
+    assert places, change
+    for name, symbols in places:
+        if name not in modules:
+            assert (project / name).exists()
+            continue
+        body = modules[name].body
+        defined = {each.name for each in body if hasattr(each, "name")}
+        defined |= {each.target.id for each in body if isinstance(each, ast.AnnAssign)}
+        assert symbols
+        assert set(symbols) <= defined, name
 
 
 def test_every_package_says_in_one_sentence_what_it_is(modules):
