@@ -156,7 +156,7 @@ setup(
     package_dir={"": "src"},
     package_data={
         "sampleapp": ["py.typed"],
-        "sampleapp.brokers.sqlite": ["schema/*.sql"],
+        "sampleapp.brokers.sqlite": ["schema.sql"],
         "sampleapp.web.openapi": ["page/*"],
     },
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},

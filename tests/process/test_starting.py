@@ -41,8 +41,8 @@ def test_every_option_has_its_effect(start, tmp_path):
 
 def newer_file(directory):
     with closing(sqlite3.connect(directory / "newer.sqlite3")) as database:
-        for schema in sorted((Path(__file__).parents[2] / "src/sampleapp/brokers/sqlite/schema").iterdir()):
-            database.executescript(schema.read_text())
+        schema = Path(__file__).parents[2] / "src/sampleapp/brokers/sqlite/schema.sql"
+        database.executescript(schema.read_text())
         database.execute("PRAGMA user_version = 999")
 
 
@@ -59,7 +59,7 @@ MISTAKES = [
     (["--broker", "http://localhost"], 1, "--broker: The scheme of this broker's URL is not known"),
     (["--broker", "sqlite:"], 1, "--broker: The path of the file is missing"),
     (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere/b.sqlite3"),
-    (["--broker", "sqlite:newer.sqlite3"], 1, "newer"),
+    (["--broker", "sqlite:newer.sqlite3"], 1, "another version of sampleapp"),
     (["--broker", "sqlite:corrupt.sqlite3"], 1, "corrupt.sqlite3"),
     (["--readings-topic", "no/topic"], 2, "--readings-topic takes the name of a topic"),
     (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),

@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import stat
 import tempfile
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -21,10 +19,8 @@ from sampleapp.brokers.sqlite.opening import SCHEMA_VERSION
 from sampleapp.errors import (
     StartUpError,
 )
-from sampleapp.model import ReadRequest, ReplayedRecord
-from sampleapp.testing import identity
 from tests.support import sqlite_process
-from tests.support.brokers import outcomes, record, within
+from tests.support.brokers import record, within
 from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
 
 
@@ -102,13 +98,17 @@ def test_the_database_of_another_program_is_refused_and_left_alone(path, mark):
     assert path.read_bytes() == before
 
 
-def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
+@pytest.mark.parametrize("version", [-1, 0, SCHEMA_VERSION + 1, 999])
+def test_a_file_of_another_version_is_refused_and_left_alone(path, version):
     make_file(path)
     with other_connection(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    assert "was written by a newer version" in refused_at_start(path)
-    with other_connection(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
+        connection.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    assert refused_at_start(path) == (
+        f"{path} was written by another version of sampleapp (its schema is {version}, this version knows "
+        f"only {SCHEMA_VERSION}); use that version, or give the path of another file."
+    )
+    assert path.read_bytes() == before
 
 
 def test_a_file_whose_tables_are_missing_is_refused(path):
@@ -168,61 +168,20 @@ async def test_a_file_that_is_there_keeps_its_mode_and_gives_it_to_the_others(tm
         assert modes(tmp_path) == dict.fromkeys(["log", "log-wal", "log-shm"], 0o640)
 
 
-def make_old_file(path, version):
-    with other_connection(path) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        for each in range(1, version + 1):
-            schema = files("sampleapp.brokers.sqlite").joinpath("schema", f"v{each}.sql")
-            connection.executescript(schema.read_text())
-        connection.executemany("INSERT INTO topic (name, next_offset) VALUES (?, ?)", [("t", 2), ("u", 0)])
-        connection.executemany("INSERT INTO record VALUES (1, ?, 0, NULL, ?, NULL)", [(0, b"0"), (1, b"1")])
-
-
-old_versions = pytest.mark.parametrize("old_version", range(1, SCHEMA_VERSION))
-
-
-def version_and_topics(path):
-    with other_connection(path) as connection:
-        ((version,),) = connection.execute("PRAGMA user_version")
-        return version, connection.execute("SELECT * FROM topic ORDER BY id").fetchall()
-
-
-@old_versions
-def test_an_old_file_is_brought_up_to_date_and_keeps_its_records(path, old_version):
-    make_old_file(path, old_version)
-    _, before = version_and_topics(path)
-    new_broker(path).check()
-    version, topics = version_and_topics(path)
-    assert version == SCHEMA_VERSION
-    if old_version > 1:
-        # Readers know a topic by its id.
-        assert topics == before
-    assert [each[:3] for each in topics] == [(1, "t", 2), (2, "u", 0)]
-    ids = [each[3] for each in topics]
-    assert len(set(ids)) == 2
-    assert all(re.fullmatch("[0-9a-f]{16}", each) for each in ids)
-    assert stored(path) == [("t", 0, None, b"0"), ("t", 1, None, b"1")]
-    new_broker(path).check()
-    assert version_and_topics(path) == (version, topics)
-
-
 @pytest.mark.parametrize(
     "statement",
     [
-        "PRAGMA user_version = 2",
-        "ALTER",
-        "UPDATE topic",
-        "CREATE TRIGGER",
-        "PRAGMA user_version = 3",
+        "PRAGMA application_id =",
+        "PRAGMA user_version =",
+        "CREATE TABLE topic",
+        "CREATE TABLE record",
         "CREATE TABLE identity",
         "CREATE INDEX",
+        "CREATE TABLE indexed_identity",
         "COMMIT",
     ],
 )
-def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(path, statement, monkeypatch):
-    make_old_file(path, 1)
-    before = version_and_topics(path)
-
+def test_the_tables_are_made_as_a_whole_or_not_at_all(path, statement, monkeypatch):
     class Failing(sqlite3.Connection):
         has_begun = False
 
@@ -232,38 +191,15 @@ def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(path, statement, 
                 raise sqlite3.OperationalError("disk I/O error")
             return super().execute(sql, *arguments)
 
+    path.touch()
     with monkeypatch.context() as patched:
         patched.setattr(opening.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
         assert "I/O error" in refused_at_start(path)
-    assert version_and_topics(path) == before
+    with other_connection(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (0,)
+        assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
     new_broker(path).check()
-    assert version_and_topics(path)[0] == SCHEMA_VERSION
-
-
-@old_versions
-@pytest_twisted.ensureDeferred
-async def test_many_that_bring_a_file_up_to_date_at_the_same_moment_all_end_well(path, old_version):
-    make_old_file(path, old_version)
-    brokers = [new_broker(path, patience_s=20) for _ in range(4)]
-    for each in brokers:
-        each.start()
-    request = ReadRequest(topic="t", limit=5, max_bytes=99)
-    found = await outcomes([each.read(request) for each in brokers])
-    assert len({each.topic_id for each in found}) == 1
-    assert {each.positions[0] for each in found} == {2}
-    await outcomes([each.stop(deadline_s=20) for each in brokers])
-
-
-@old_versions
-@pytest_twisted.ensureDeferred
-async def test_an_old_file_takes_records_that_are_sent_again_and_continues_its_offsets(path, old_version):
-    make_old_file(path, old_version)
-    sent = record("t", b"2", identity=identity("t"))
-    async with running(path) as broker:
-        first, again = await outcomes([broker.publish(sent), broker.publish(sent)])
-    assert (first.offset, again.offset) == (2, 2)
-    assert isinstance(again, ReplayedRecord)
-    assert stored(path) == [("t", 0, None, b"0"), ("t", 1, None, b"1"), ("t", 2, None, b"2")]
+    assert stored(path) == []
 
 
 def test_a_file_whose_table_of_identities_is_missing_is_refused(path):

@@ -91,7 +91,7 @@ async def test_a_topic_keeps_its_id_and_another_file_or_a_topic_made_again_has_a
     assert len(set(ids)) == 4
     with other_connection(path) as connection:
         connection.execute("DELETE FROM topic WHERE name = 'u'")
-        # As an operator does it, or an older version that had the file open before this one.
+        # As an operator does it.
         connection.execute("INSERT INTO topic (name) VALUES ('u')")
     async with running(path) as broker:
         again = (await within(read(broker, topic="u"))).topic_id

@@ -22,7 +22,7 @@ from sampleapp.brokers.sqlite.faults import Code, StoreError, primary_code
 __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "open_file", "require_creatable", "retry_while_locked"]
 
 APPLICATION_ID = 0x53417070
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 
 _TRY_AGAIN_S = 0.002
 _MODE = 0o600
@@ -118,7 +118,7 @@ def _require_possible(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # One transaction, or another process could create the tables between two of the statements.
     with _transaction(connection, "BEGIN"):
-        version = _schema_version(connection, path)
+        is_empty = _is_empty(connection, path)
     (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if journal_mode != "wal":
         raise StoreError(
@@ -128,11 +128,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # A commit is synced to the disk before it is answered. On macOS, fsync alone does not do that.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    if version < SCHEMA_VERSION:
+    if is_empty:
         with _transaction(connection, "BEGIN IMMEDIATE"):
-            # Look again under the write lock: another process may have created or changed the tables.
-            for each in range(_schema_version(connection, path) + 1, SCHEMA_VERSION + 1):
-                for statement in _statements(each):
+            # Look again under the write lock: another process may have created the tables.
+            if _is_empty(connection, path):
+                for statement in _schema():
                     connection.execute(statement)
     connection.execute("SELECT id, name, next_offset, uid FROM topic LIMIT 0")
     connection.execute("SELECT topic_id, offset, timestamp_ms, key, value, headers FROM record LIMIT 0")
@@ -151,30 +151,26 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the tables, 0 in an empty file; raise if it is newer, or another program's."""
+def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file has no tables yet; raise if they are another version's or program's."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id == APPLICATION_ID:
-        if version > SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             raise StoreError(
-                f"{path} was written by a newer version of sampleapp (its schema is {version}, this version "
-                f"knows {SCHEMA_VERSION}); use that version, or another file."
+                f"{path} was written by another version of sampleapp (its schema is {version}, this version "
+                f"knows only {SCHEMA_VERSION}); use that version, or give the path of another file."
             )
-        return max(1, int(version))
+        return False
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id or version or tables:
         raise StoreError(f"{path} is a SQLite database of another program; give the path of another file.")
-    return 0
+    return True
 
 
-def _statements(version: int) -> Iterator[str]:
-    """
-    Yield the statements that lead from the version before to a version of the schema.
-
-    `executescript` would commit before the first one.
-    """
-    script = files(__package__).joinpath("schema", f"v{version}.sql").read_text(encoding="utf-8")
+def _schema() -> Iterator[str]:
+    """Yield the statements that make the tables. `executescript` would commit before the first one."""
+    script = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
