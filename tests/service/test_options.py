@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 from twisted.python.usage import UsageError
 
 from sampleapp.service.command_line import Options
+from sampleapp.service.config import DEFAULTS
+from sampleapp.service.options import OPTIONS
 from sampleapp.web import Limits
 
 
@@ -154,6 +158,24 @@ def test_headers_that_records_cannot_have_are_refused(arguments, said):
     with pytest.raises(UsageError) as caught:
         Options({}).parseOptions(arguments)
     assert str(caught.value) == said
+
+
+def paths(settings, prefix=""):
+    """The paths of all settings, in the form in which options name them."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Struct):
+            yield from paths(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def test_each_setting_has_one_option_and_each_option_a_setting():
+    not_for_operators = {"limits.kept_for_admin", "limits.kept_for_loopback", "limits.max_rejected"}
+    assert sorted(each.setting for each in OPTIONS if each.setting) == sorted(
+        set(paths(DEFAULTS)) - not_for_operators
+    )
+    assert {each.name for each in OPTIONS if not each.setting} == {"check", "version", "help"}
 
 
 def test_each_limit_has_an_option():

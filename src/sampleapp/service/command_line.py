@@ -1,18 +1,18 @@
 """
-The command line of ``twistd sampleapp`` and its environment variables, parsed into values.
+The command line of ``twistd sampleapp``, and the environment variables for options that are not on it.
 
-Variables are converted to command-line arguments, so that an option is parsed and refused in one way.
+Both give texts for the options in `sampleapp.service.options`, so that an option is parsed and refused in one
+way.
 """
 
 from __future__ import annotations
 
 import getopt
-import math
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final
 
@@ -20,22 +20,10 @@ from twisted.python.usage import Options as TwistedOptions
 from twisted.python.usage import UsageError
 
 from sampleapp import __version__
-from sampleapp.access.patterns import TopicPatterns, is_legal_pattern
-from sampleapp.logs import LEVELS, AccessLogFormat, LogFormat, LogSettings
-from sampleapp.messages.request_headers import CONTENT_TYPE, NotRecordable, check_recorded_name
-from sampleapp.model import is_legal_topic
-from sampleapp.service.config import DEFAULTS, Config
-from sampleapp.service.options import GROUPS, PREFIX, Option
-from sampleapp.web.cors import NotAnOrigin, check_origin
-from sampleapp.web.server import Limits, NotAHost, check_host_name
+from sampleapp.service.config import DEFAULTS
+from sampleapp.service.options import EXAMPLE_ENDPOINT, GROUPS, OPTIONS, PREFIX, Option, config_of
 
 __all__ = ["Options", "is_made_by_kubernetes"]
-
-_OPTIONS: Final = tuple(option for group in GROUPS for option in group.options)
-_DEFAULT_LISTEN: Final = DEFAULTS.listen[0]
-_EXAMPLE_ADMIN: Final = "tcp:9090:interface=127.0.0.1"
-_KEPT_FOR_ADMIN: Final = 32
-"""Connections reserved for --admin, however many clients of other endpoints are connected."""
 
 # The words of `getopt`, and so of Twisted.
 _UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
@@ -44,8 +32,9 @@ _OPTION_IN_TEXT: Final = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?!
 
 _SHOWN_AT_ONCE: Final = frozenset({"help", "version"})
 """Options that end the process before the rest of the command line is parsed."""
-_HAVE_METHODS: Final = _SHOWN_AT_ONCE | {option.name for option in _OPTIONS if option.is_repeatable}
+_ALWAYS_IN_SUMMARY: Final = frozenset({"listen", "broker"})
 _WIDTH: Final = 80
+_HELP_COLUMN: Final = 30
 
 _EXAMPLES: Final = """
 Examples:
@@ -114,69 +103,24 @@ class Options(TwistedOptions):
         "and keeps its records in sampleapp.sqlite3 in the working directory."
     )
 
-    # Twisted parses these by itself. Repeatable options, --help and --version have methods.
+    # Options that are shown at once have methods.
     optFlags: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
         [each.name, each.short, each.help]
-        for each in _OPTIONS
-        if each.is_flag and each.name not in _HAVE_METHODS
+        for each in OPTIONS
+        if each.kind is None and each.name not in _SHOWN_AT_ONCE
     ]
     optParameters: ClassVar[list[list[Any]]] = [  # noqa: N815 -- Twisted's name
-        [each.name, each.short, each.default, each.help]
-        for each in _OPTIONS
-        if not each.is_flag and each.name not in _HAVE_METHODS
+        [each.name, each.short, each.default, each.help] for each in OPTIONS if each.kind is not None
     ]
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         """:param environ: the environment variables, for options that are not on the command line."""
         super().__init__()
         self._environ = environ
-        self._listen: list[str] = []
-        self._given: list[tuple[str, str]] = []
-        self._from_environment: frozenset[str] = frozenset()
-        self._allowed_origins: list[str] = []
-        self._allowed_hosts: list[str] = []
-        self._idempotent_topics: list[str] = []
-        self._record_headers: list[str] = []
-
-    def opt_listen(self, description: str) -> None:
-        """Add an endpoint."""
-        if ":" not in description:
-            raise UsageError(
-                f"--listen takes a Twisted endpoint, such as {_DEFAULT_LISTEN}{_not_number(description)}."
-            )
-        self._listen.append(description)
-
-    opt_l = opt_listen
-
-    def opt_allow_origin(self, origin: str) -> None:
-        """Add the origin of a site."""
-        try:
-            self._allowed_origins.append(check_origin(origin))
-        except NotAnOrigin as error:
-            raise UsageError(f"--allow-origin {error}.") from error
-
-    def opt_allow_host(self, host: str) -> None:
-        """Add a name or an address of the service."""
-        try:
-            self._allowed_hosts.append(check_host_name(host))
-        except NotAHost as error:
-            raise UsageError(f"--allow-host {error}.") from error
-
-    def opt_idempotent_topic(self, pattern: str) -> None:
-        """Add a topic, or a pattern of topics."""
-        if not is_legal_pattern(pattern):
-            raise UsageError(
-                "--idempotent-topic takes the name of a topic, or a pattern such as orders.*: 1 to 249 "
-                f"characters out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
-            )
-        self._idempotent_topics.append(pattern)
-
-    def opt_record_header(self, name: str) -> None:
-        """Add a header of requests, or the beginning of names."""
-        try:
-            self._record_headers.append(check_recorded_name(name))
-        except NotRecordable as error:
-            raise UsageError(f"--record-header {error}.") from error
+        self._given: dict[str, list[str]] = {}
+        self._from_environment: set[str] = set()
+        self.config = DEFAULTS
+        """The options as values, once they are parsed."""
 
     opt_h = TwistedOptions.opt_help
 
@@ -197,7 +141,10 @@ class Options(TwistedOptions):
     def getUsage(self, width: int | None = None) -> str:  # noqa: N802 -- Twisted's name
         """Return the text of ``--help``: the options in their groups, examples, environment variables."""
         width = width or _WIDTH
-        parts = [textwrap.fill(self.longdesc, width), *(group.help(width=width) for group in GROUPS)]
+        parts = [textwrap.fill(self.longdesc, width)]
+        for title, group in GROUPS.items():
+            lines = [line for option in group for line in _help_lines(option, width=width)]
+            parts.append("\n".join([f"{title}:", *lines]))
         variables = "\n".join(f"  {option.variable}" for option in self.declared)
         return "\n" + "\n\n".join(parts) + "\n" + _EXAMPLES.format(command=self.command, variables=variables)
 
@@ -209,53 +156,45 @@ class Options(TwistedOptions):
         """
         arguments = list(sys.argv[1:] if options is None else options)
         try:
-            # Variables come first, since options end at the first argument that is not one.
-            super().parseOptions([*self._parse_environment(arguments), *arguments])
+            self._collect(arguments)
+            super().parseOptions(arguments)
         except UsageError as error:
             raise UsageError(self.with_origins(f"{error}{self._hint(str(error))}")) from error
 
-    def _parse_environment(self, arguments: list[str]) -> list[str]:
+    def _collect(self, arguments: list[str]) -> None:
+        """Collect the texts that the command line and the environment give for each option."""
         try:
             parsed, _ = getopt.getopt(arguments, self.shortOpt, self.longOpt)
         except getopt.error:
             # Twisted will raise it as a UsageError.
-            return []
-        self._given = [(self._full_name(name), value) for name, value in parsed]
-        on_command_line = {name for name, _ in self._given}
-        if on_command_line & _SHOWN_AT_ONCE:
-            return []
-        found: list[str] = []
+            return
+        for name, text in parsed:
+            self._given.setdefault(self.synonyms[name.lstrip("-")], []).append(text)
+        if self._given.keys() & _SHOWN_AT_ONCE:
+            return
         for option in self.declared:
-            if option.name in on_command_line:
-                continue
-            try:
-                values = _arguments_of(option, self._environ)
-            except _InvalidVariable as error:
-                raise UsageError(str(error)) from error
-            if values:
-                self._from_environment |= {option.name}
-                self._given += [(option.name, value.partition("=")[2]) for value in values]
-                found += values
-        return found
-
-    def _full_name(self, option: str) -> str:
-        name = option.lstrip("-")
-        full: str = self.synonyms[name]
-        return full
+            if option.name not in self._given and (texts := _from_variable(option, self._environ)):
+                self._given[option.name] = texts
+                self._from_environment.add(option.name)
 
     @property
     def declared(self) -> list[Option]:
         """The options that environment variables can set, in the order of their names."""
-        return sorted((each for each in _OPTIONS if not each.is_action), key=lambda option: option.name)
+        return sorted((each for each in OPTIONS if each.setting), key=lambda option: option.name)
 
     @property
     def unknown_variables(self) -> list[tuple[str, str]]:
         """The variables that look like options and are not; each with the end of a sentence about it."""
+        known = {option.variable for option in self.declared} | _NOT_OPTIONS
+        suffixes = [variable.removeprefix(PREFIX) for variable in known]
         found = []
-        for variable, similar in _unknown_variables(self.declared, self._environ):
-            hint = f"; did you mean {similar}?" if similar else "."
+        for variable, value in sorted(self._environ.items()):
+            if not variable.startswith(PREFIX) or variable in known or is_made_by_kubernetes(variable, value):
+                continue
+            close = get_close_matches(variable.removeprefix(PREFIX).upper(), suffixes, n=1)
+            hint = f"; did you mean {PREFIX}{close[0]}?" if close else "."
             if variable == "SAMPLEAPP_PORT":
-                hint = "; give the port with SAMPLEAPP_LISTEN, such as tcp:9090:interface=127.0.0.1."
+                hint = f"; give the port with SAMPLEAPP_LISTEN, such as {EXAMPLE_ENDPOINT}."
             found.append((variable, hint))
         return found
 
@@ -278,18 +217,16 @@ class Options(TwistedOptions):
     @property
     def summary(self) -> str:
         """The options that are set, one value per line as on the command line, with their variables."""
-        config = self.config
-        given = {name for name, _ in self._given}
         lines = [
-            *([] if "listen" in given else [f"--listen {_DEFAULT_LISTEN} (by default)"]),
-            *([] if "broker" in given else [f"--broker {config.broker} (by default)"]),
+            f"--{option.name} {option.default} (by default)"
+            for option in OPTIONS
+            if option.name in _ALWAYS_IN_SUMMARY - self._given.keys()
         ]
         for option in self.declared:
             origin = f" ({option.variable})" if option.name in self._from_environment else ""
             lines += [
-                f"--{option.name}{' ' if value else ''}{value}{origin}"
-                for name, value in self._given
-                if name == option.name
+                f"--{option.name}{' ' if text else ''}{text}{origin}"
+                for text in self._given.get(option.name, ())
             ]
         return "\n".join(lines)
 
@@ -298,181 +235,62 @@ class Options(TwistedOptions):
         if match is None:
             return ""
         if match["name"] in _PORT_OPTIONS:
-            return "; give the port with --listen, such as --listen tcp:9090:interface=127.0.0.1"
-        names = [option.name for option in _OPTIONS]
+            return f"; give the port with --listen, such as --listen {EXAMPLE_ENDPOINT}"
+        names = [option.name for option in OPTIONS]
         close = get_close_matches(match["name"].lstrip("-"), names, n=1)
         return f"; did you mean --{close[0]}?" if close else ""
 
-    @property
-    def config(self) -> Config:
+    def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
         """
-        The options as values.
+        Convert the options to the configuration.
 
         :raise UsageError: one of them is invalid.
         """
-        topic = self["readings-topic"]
-        if not is_legal_topic(topic):
-            raise UsageError(
-                "--readings-topic takes the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, "
-                f"'.', '_' and '-', and neither '.' nor '..'; not {topic!r}."
-            )
-        if self["callers"] and self["open-to-everybody"]:
-            raise UsageError(
-                "--open-to-everybody lets every client do everything, and --callers only the callers in the "
-                "file; give one of them."
-            )
-        if self["no-record-content-type"] and CONTENT_TYPE in self._record_headers:
-            raise UsageError(
-                "--no-record-content-type contradicts --record-header Content-Type; give one of them."
-            )
-        return Config(
-            callers=_file("--callers", self["callers"]),
-            is_open_to_everybody=bool(self["open-to-everybody"]),
-            listen=tuple(self._listen) or DEFAULTS.listen,
-            admin=self._admin(),
-            allowed_origins=tuple(dict.fromkeys(self._allowed_origins)),
-            allowed_hosts=tuple(dict.fromkeys(self._allowed_hosts)),
-            has_hsts=not self["no-hsts"],
-            broker=self["broker"],
-            readings_topic=topic,
-            idempotent_topics=TopicPatterns(dict.fromkeys(self._idempotent_topics)),
-            record_headers=tuple(dict.fromkeys(self._record_headers)),
-            has_record_content_type=not self["no-record-content-type"],
-            idempotency_window_s=_seconds("--idempotency-window", self["idempotency-window"]),
-            idempotency_rate=_whole(
-                "--idempotency-rate", self["idempotency-rate"], "a whole number of records a second", 20
-            ),
-            limits=Limits(
-                max_body=_whole("--max-body", self["max-body"], "a whole number of bytes", 1048576),
-                max_batch_body=_whole(
-                    "--max-batch-body", self["max-batch-body"], "a whole number of bytes", 16777216
-                ),
-                max_body_memory=_whole(
-                    "--max-body-memory", self["max-body-memory"], "a whole number of bytes", 268435456
-                ),
-                header_timeout_s=_seconds("--header-timeout", self["header-timeout"]),
-                body_rate=_whole(
-                    "--min-body-rate", self["min-body-rate"], "a whole number of bytes a second", 1024
-                ),
-                body_grace_s=_seconds("--body-grace", self["body-grace"], may_be_zero=True),
-                body_idle_timeout_s=_seconds("--body-idle-timeout", self["body-idle-timeout"]),
-                idle_timeout_s=_seconds("--idle-timeout", self["idle-timeout"]),
-                send_timeout_s=_seconds("--send-timeout", self["send-timeout"]),
-                max_connections=_whole("--max-connections", self["max-connections"], "a whole number", 10000),
-                max_waiting=_whole("--max-waiting", self["max-waiting"], "a whole number", 10000),
-                max_streams=_whole(
-                    "--max-streams", self["max-streams"], "a whole number", 10000, may_be_zero=True
-                ),
-                max_streams_per_caller=_whole(
-                    "--max-streams-per-caller",
-                    self["max-streams-per-caller"],
-                    "a whole number",
-                    5000,
-                    may_be_zero=True,
-                ),
-                max_followed_topics=_whole(
-                    "--max-followed-topics", self["max-followed-topics"], "a whole number", 100
-                ),
-                kept_for_admin=0 if self["admin"] is None else _KEPT_FOR_ADMIN,
-            ),
-            drain_delay_s=_seconds("--drain-delay", self["drain-delay"], may_be_zero=True),
-            drain_timeout_s=_seconds("--drain-timeout", self["drain-timeout"], may_be_zero=True),
-            log=LogSettings(
-                format=LogFormat(
-                    _one_of("--log-format", self["log-format"], [each.value for each in LogFormat])
-                ),
-                level=_one_of("--log-level", self["log-level"], LEVELS),
-                access_log=_file("--access-log", self["access-log"]),
-                access_log_format=AccessLogFormat(
-                    _one_of(
-                        "--access-log-format",
-                        self["access-log-format"],
-                        [each.value for each in AccessLogFormat],
-                    )
-                ),
-            ),
-        )
-
-    def _admin(self) -> str | None:
-        description: str | None = self["admin"]
-        if description is not None and ":" not in description:
-            raise UsageError(
-                f"--admin takes a Twisted endpoint, such as {_EXAMPLE_ADMIN}{_not_number(description)}."
-            )
-        return description
-
-    def postOptions(self) -> None:  # noqa: N802 -- Twisted's name
-        """Refuse invalid values, whether or not `config` is ever read."""
-        _ = self.config
+        self.config = config_of(self._given)
 
 
-def _file(option: str, path: str | None) -> str:
-    if path == "" or (path is not None and "\0" in path):
-        raise UsageError(f"{option} takes the path of a file, which is not empty and has no NUL in it.")
-    return path or ""
+def _help_lines(option: Option, *, width: int) -> Iterator[str]:
+    """Format an option's entry in ``--help``, in lines of at most ``width`` characters."""
+    short = f"-{option.short}, " if option.short else "    "
+    head = f"  {short}--{option.name}" + (f" {option.kind.name}" if option.kind else "")
+    text = option.help + (" May be given more than once." if option.collect else "")
+    if option.kind:
+        text += f" [default:\N{NO-BREAK SPACE}{option.default or 'none'}]"
+    if len(head) > _HELP_COLUMN - 2:
+        yield head
+        head = ""
+    # Broken at hyphens, the name of an option could not be searched for.
+    for line in textwrap.wrap(text, width - _HELP_COLUMN, break_on_hyphens=False):
+        yield f"{head:<{_HELP_COLUMN}}{line}".replace("\N{NO-BREAK SPACE}", " ")
+        head = ""
 
 
-def _not_number(text: str) -> str:
-    """Repeat a number, which is a common mistake, but nothing that may be a secret."""
-    return f", not {text!r}" if text.isdigit() else ""
-
-
-def _one_of(option: str, text: str, words: Sequence[str]) -> str:
-    if text not in words:
-        raise UsageError(f"{option} takes {', '.join(words[:-1])} or {words[-1]}, not {text!r}.")
-    return text
-
-
-def _whole(option: str, text: str, kind: str, example: int, *, may_be_zero: bool = False) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]{0,17}" + ("|0+" if may_be_zero else ""), text):
-        least = ", 0 or more" if may_be_zero else " above zero"
-        raise UsageError(f"{option} takes {kind}{least}, such as {example}, not {text!r}.")
-    return int(text)
-
-
-def _seconds(option: str, text: str, *, may_be_zero: bool = False) -> float:
-    # float() would take spaces, underscores, and digits of every script.
-    seconds = (
-        float(text)
-        if re.fullmatch(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", text)
-        else math.nan
-    )
-    if not math.isfinite(seconds) or (seconds == 0 and not may_be_zero):
-        kind = "that is not negative" if may_be_zero else "above zero"
-        raise UsageError(f"{option} takes a number of seconds {kind}, such as 10 or 2.5, not {text!r}.")
-    return seconds
-
-
-class _InvalidVariable(ValueError):
-    """A variable has an invalid value. The message says what would be valid."""
-
-
-def _arguments_of(option: Option, environ: Mapping[str, str]) -> list[str]:
+def _from_variable(option: Option, environ: Mapping[str, str]) -> list[str]:
     """
-    Convert an option's variable to command-line arguments.
+    Return the texts that an option's variable gives: ``SAMPLEAPP_MAX_BODY=1000`` for ``--max-body 1000``.
 
     :return: empty if the variable is not set. An empty variable counts as not set: templates leave out a
         value in this way.
-    :raise _InvalidVariable: a flag is neither on nor off, or values are separated by commas.
+    :raise UsageError: a flag is neither on nor off, or values are separated by commas.
     """
     text = environ.get(option.variable, "")
     if not text.strip():
         return []
-    if option.is_repeatable:
+    if option.collect:
         if "," in text:
-            raise _InvalidVariable(
+            raise UsageError(
                 f"{option.variable} takes values separated by spaces or line breaks, without commas; give a "
                 f"value that has a comma in it with --{option.name}."
             )
-        return [f"--{option.name}={value}" for value in text.split()]
-    if not option.is_flag:
-        return [f"--{option.name}={text}"]
+        return text.split()
+    if option.kind:
+        return [text]
     word = text.strip().lower()
     if word in _TRUE:
-        return [f"--{option.name}"]
+        return [""]
     if word in _FALSE:
         return []
-    raise _InvalidVariable(
+    raise UsageError(
         f"{option.variable} takes 1, true, yes or on; or 0, false, no or off to leave --{option.name} out; "
         f"not {text!r}."
     )
@@ -483,20 +301,3 @@ def is_made_by_kubernetes(variable: str, value: str) -> bool:
     if _OF_KUBERNETES.fullmatch(variable):
         return True
     return variable.endswith("_PORT") and _PORT_OF_KUBERNETES.fullmatch(value) is not None
-
-
-def _unknown_variables(options: Collection[Option], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """
-    Find the variables that begin with ``SAMPLEAPP_`` and have no meaning.
-
-    :return: their names, each with the most similar valid name, or an empty string.
-    """
-    known = {option.variable for option in options}
-    suffixes = [variable.removeprefix(PREFIX) for variable in known | _NOT_OPTIONS]
-    for variable, value in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or variable in known or variable in _NOT_OPTIONS:
-            continue
-        if is_made_by_kubernetes(variable, value):
-            continue
-        close = get_close_matches(variable.removeprefix(PREFIX).upper(), suffixes, n=1)
-        yield variable, PREFIX + close[0] if close else ""
