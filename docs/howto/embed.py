@@ -45,7 +45,11 @@ async def main(reactor: Any, endpoint: str = "tcp:8081:interface=127.0.0.1") -> 
     root.putChild(b"gateway", gateway.app.resource())
     broker.start()
     follower.start()
-    reactor.addSystemEventTrigger("before", "shutdown", lambda: Deferred.fromCoroutine(stop()))
+    reactor.addSystemEventTrigger(
+        "before",
+        "shutdown",
+        lambda: Deferred.fromCoroutine(stop()),
+    )
     port = await serverFromString(reactor, endpoint).listen(Site(root, reactor=reactor))
     print(f"http://127.0.0.1:{port.getHost().port}/gateway/", flush=True)
     await Deferred()
