@@ -79,7 +79,8 @@ setup(
     long_description=long_description(),
     long_description_content_type="text/markdown",
     author="the sampleapp developers",
-    license_expression="MIT",
+    # The last two are those of Swagger UI and of what is bundled with it; their texts are in its folder.
+    license_expression="MIT AND Apache-2.0 AND BSD-3-Clause",
     license_files=["LICENSE"],
     keywords=["apache-kafka", "gateway", "http", "kafka", "publish", "rest-proxy", "sqlite", "twisted"],
     project_urls={
@@ -103,7 +104,7 @@ setup(
     ],
     python_requires=">=3.10",
     install_requires=[
-        # Five of these are capped, since names of theirs are used that are not public; which ones they are,
+        # Four of these are capped, since names of theirs are used that are not public; which ones they are,
         # tests/test_private_names.py says. Raise a cap when that test passes with the next version.
         "afkak == 21.5.0.post0",
         "aiokafka >= 0.12, < 0.15",
@@ -130,9 +131,6 @@ setup(
         "service-identity >= 23.1",
         # In the standard library since Python 3.11.
         "tomli >= 2.0.1; python_version < '3.11'",
-        # Swagger UI, as files, whose names are not public. What else carries them takes Django, Flask or
-        # FastAPI with it.
-        "offapi >= 0.1.4, < 0.2",
         "treq >= 24.9",
         # Older ones cannot serve TLS with a pyOpenSSL of today.
         "twisted[tls] >= 26.4, < 27",
@@ -157,7 +155,7 @@ setup(
     package_data={
         "sampleapp": ["py.typed"],
         "sampleapp.brokers.sqlite": ["schema.sql"],
-        "sampleapp.web.openapi": ["page/*"],
+        "sampleapp.web.openapi": ["page/*", "swagger_ui/*"],
     },
     entry_points={"console_scripts": ["sampleapp = sampleapp.cli:main"]},
     zip_safe=False,

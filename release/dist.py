@@ -1,7 +1,8 @@
 """
 Build what a release publishes, and check it: `make dist`.
 
-``dist/`` gets the source distribution, the wheel, an SBOM of the locked requirements, and their checksums.
+``dist/`` gets the source distribution, the wheel, an SBOM of the locked requirements and of Swagger UI, and
+their checksums.
 The same commit gives the same bytes: the umask, the user, the clock and untracked files make no difference.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from swagger_ui import VERSION as SWAGGER_UI_VERSION
 
 PROJECT = Path(__file__).resolve().parent.parent
 DIST = PROJECT / "dist"
@@ -176,6 +178,18 @@ def write_sbom(sbom: Path, version: str) -> None:
         "purl": purl,
         "licenses": [{"license": {"id": "MIT"}}],
     }
+    swagger_ui = f"pkg:npm/swagger-ui-dist@{SWAGGER_UI_VERSION}"
+    document["components"].append(
+        {
+            "bom-ref": swagger_ui,
+            "type": "library",
+            "name": "swagger-ui-dist",
+            "version": SWAGGER_UI_VERSION,
+            "purl": swagger_ui,
+            "licenses": [{"license": {"id": "Apache-2.0"}}],
+        }
+    )
+    document["dependencies"].append({"ref": swagger_ui})
     needed = sorted(component["bom-ref"] for component in document["components"])
     document["dependencies"].append({"ref": purl, "dependsOn": needed})
     text = json.dumps(document, indent=2, sort_keys=True) + "\n"

@@ -1,5 +1,5 @@
 """
-The files of ``/docs``: the service's own pages, and Swagger UI from the package offapi.
+The files of ``/docs``: the service's own pages, and Swagger UI, which ``release/swagger_ui.py`` renews.
 
 The name of each file, except the pages, contains a digest of its content. So a browser loads a file only
 once, and never uses an old one.
@@ -11,7 +11,6 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ READINGS_PAGE: Final = "readings"
 """The name of the page that shows the readings."""
 
 _HERE: Final = Path(__file__).with_name("page")
+_SWAGGER_UI: Final = Path(__file__).with_name("swagger_ui")
 _PAGES: Final = {PAGE: _HERE / "docs.html", READINGS_PAGE: _HERE / "readings.html"}
 
 _JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
@@ -66,19 +66,10 @@ def read_files() -> Mapping[str, File]:
 
 def _sources() -> Iterator[tuple[str, Path, bytes]]:
     """Yield the name of each file in the page, its path and its media type."""
-    swagger_ui = _directory_of("offapi")
-    yield "swagger-ui.js", swagger_ui / "swagger_bundle.js", _JAVASCRIPT
-    yield "swagger-ui.css", swagger_ui / "swagger_style.css", _CSS
+    yield "swagger-ui.js", _SWAGGER_UI / "swagger-ui-bundle.js", _JAVASCRIPT
+    yield "swagger-ui.css", _SWAGGER_UI / "swagger-ui.css", _CSS
     yield "docs.js", _HERE / "docs.js", _JAVASCRIPT
     yield "docs.css", _HERE / "docs.css", _CSS
     yield "readings.js", _HERE / "readings.js", _JAVASCRIPT
     yield "readings.css", _HERE / "readings.css", _CSS
     yield "icon.svg", _HERE / "icon.svg", _SVG
-
-
-def _directory_of(package: str) -> Path:
-    """Return the directory of a package without importing it, which would load far more than needed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError(f"The package {package} is not installed.")
-    return Path(spec.submodule_search_locations[0])
