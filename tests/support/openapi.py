@@ -45,7 +45,7 @@ class Described:
             (method, path, int(status), kind)
             for method, path in self.operations()
             for status, response in self.document["paths"][path][method.lower()]["responses"].items()
-            for kind in self._problem_types(method, int(status), self.resolved(response))
+            for kind in self._problem_types(method, int(status), response)
         }
 
     def operations_with_error_objects(self):
@@ -53,18 +53,24 @@ class Described:
         return {
             (method, path)
             for method, path in self.operations()
-            for response in self.document["paths"][path][method.lower()]["responses"].values()
-            if {PROBLEM, ERROR_OBJECT} <= self.resolved(response).get("content", {}).keys()
+            for status, response in self.document["paths"][path][method.lower()]["responses"].items()
+            if int(status) < 400 and ERROR_OBJECT in response.get("content", {})
         }
 
     def _problem_types(self, method, status, response):
         if status < 400:
             return [""]
+        types = self.resolved(response)["content"][PROBLEM]["schema"]["properties"]["type"]["enum"]
         if method == "HEAD":
             # It has no body, so that its status is all that it tells.
             return [""]
-        schema = response["content"][PROBLEM]["schema"]
-        return schema["properties"]["type"]["enum"]
+        if len(types) == 1:
+            return types
+        names = re.findall("`(.+?)`", response["description"])
+        named = [name if ":" in name else f"urn:sampleapp:problem:{name}" for name in names]
+        assert named
+        assert set(named) <= set(types), (method, status, named)
+        return named
 
     def is_valid(self, value, schema):
         """Whether a value is what a schema of the document says."""
@@ -101,6 +107,10 @@ class Described:
         assert media_type in declared["content"], (
             f"{method} {path} {response.status} does not declare {media_type}"
         )
+        if method == "HEAD":
+            assert response.body == b""
+            return method, path, response.status, ""
+        assert media_type != ERROR_OBJECT or (method, path) in self.operations_with_error_objects()
         if not re.fullmatch(r"application/(.*\+)?json", media_type):
             return method, path, response.status, ""
         body = json.loads(response.body)

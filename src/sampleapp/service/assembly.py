@@ -39,6 +39,7 @@ from sampleapp.web import (
     Dispatch,
     Documentation,
     Exchange,
+    Features,
     Gate,
     HostRule,
     HTTPServer,
@@ -217,13 +218,14 @@ def build_web(
     table = RouteTable(gateway.app, AdminApp(probes, documentation, access=gateway.access).app, *others)
     cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
     host_rule = _host_rule(config) if gate is None else None
-    documentation.show(
-        table,
+    features = Features(
+        is_guarded=gate is not None,
         takes_certificates=any(listener.takes_certificates for listener in listeners),
         is_for_other_sites=cors is not None,
         has_hsts=config.has_hsts and any(listener.has_tls for listener in listeners),
         has_host_rule=host_rule is not None,
     )
+    documentation.show(table, features)
     server = new_server(
         table.dispatch if cors is None else cors.answering_preflights(table.dispatch),
         limits=limits,
@@ -328,9 +330,8 @@ def _admin(
     table = RouteTable(AdminApp(probes, documentation).app, metrics)
     listener = Listener.from_description(config.admin, reactor=clock, option="--admin")
     host_rule = _host_rule(config) if listener.is_local else None
-    documentation.show(
-        table, has_hsts=config.has_hsts and listener.has_tls, has_host_rule=host_rule is not None
-    )
+    features = Features(has_hsts=config.has_hsts and listener.has_tls, has_host_rule=host_rule is not None)
+    documentation.show(table, features)
     return Admin(listener, new_server(table.dispatch, host_rule=host_rule))
 
 

@@ -4,6 +4,7 @@ from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
+from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import problem_answer
 from sampleapp.web.failures import answer_to_failure, refusal_in_form
 from sampleapp.web.gate import Gate
@@ -36,6 +37,7 @@ __all__ = [
     "Dispatch",
     "Documentation",
     "Exchange",
+    "Features",
     "Gate",
     "HTTPServer",
     "HostRule",

@@ -7,6 +7,7 @@ They have no statuses of refusals: `sampleapp.web.errors` has one for each kind 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
@@ -21,9 +22,13 @@ __all__ = [
     "VARY",
     "Content",
     "Description",
+    "Features",
     "Field",
     "Parameter",
     "Success",
+    "in_header",
+    "in_path",
+    "in_query",
     "with_entity_tag",
 ]
 
@@ -52,8 +57,8 @@ class Field(Struct, frozen=True):
 class Parameter(Struct, frozen=True):
     """A parameter of a request: in its path, its query or a header field."""
 
-    name: str
     place: Literal["path", "query", "header"]
+    name: str
     meaning: str
     kind: Any = str
     """The type of its value, for msgspec."""
@@ -105,6 +110,25 @@ class Description(Struct, frozen=True, kw_only=True):
     """
 
 
+class Features(Struct, frozen=True, kw_only=True):
+    """The features of an interface that the options of the service decide on."""
+
+    is_guarded: bool = False
+    """True if callers need credentials."""
+    takes_certificates: bool = False
+    """True if a client certificate is one."""
+    is_for_other_sites: bool = False
+    """True if pages of other sites may use it from a browser."""
+    has_hsts: bool = False
+    """True if answers on TLS endpoints have ``Strict-Transport-Security``."""
+    has_host_rule: bool = False
+    """True if requests for unknown hosts are refused."""
+
+
+in_path = partial(Parameter, "path")
+in_query = partial(Parameter, "query")
+in_header = partial(Parameter, "header")
+
 ETAG: Final = Field(
     "ETag",
     "The strong entity tag of this representation, for `If-None-Match` and `If-Match`.",
@@ -112,10 +136,8 @@ ETAG: Final = Field(
 )
 CACHE_CONTROL: Final = Field("Cache-Control", "Directives for caches.", "no-cache")
 VARY: Final = Field("Vary", "The request header fields that the answer depends on.", "Accept")
-IF_NONE_MATCH: Final = Parameter(
-    "If-None-Match",
-    "header",
-    "Entity tags of your copies, or `*`: if one of them is current, the answer is 304.",
+IF_NONE_MATCH: Final = in_header(
+    "If-None-Match", "Entity tags of your copies, or `*`: if one of them is current, the answer is 304."
 )
 
 

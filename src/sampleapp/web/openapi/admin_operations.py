@@ -13,8 +13,8 @@ from sampleapp.web.descriptions import (
     Content,
     Description,
     Field,
-    Parameter,
     Success,
+    in_path,
     with_entity_tag,
 )
 from sampleapp.web.errors import NotReady, PathNotFound
@@ -106,10 +106,7 @@ READINGS: Final = replace(
 FILE: Final = Description(
     tag="Documentation",
     summary="The files of the page",
-    parameters=(
-        Parameter("file", "path", "A file name in the page. It changes with the content."),
-        IF_NONE_MATCH,
-    ),
+    parameters=(in_path("file", "A file name in the page. It changes with the content."), IF_NONE_MATCH),
     successes=with_entity_tag(
         "The file. Its content never changes under this name.",
         tuple(Content(each, _TEXT) for each in ("text/javascript", "text/css", "image/svg+xml")),

@@ -22,8 +22,10 @@ from sampleapp.web.descriptions import (
     Content,
     Description,
     Field,
-    Parameter,
     Success,
+    in_header,
+    in_path,
+    in_query,
     with_entity_tag,
 )
 from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
@@ -55,30 +57,26 @@ __all__ = [
     "RECEIVE_HOOK",
 ]
 
-IDEMPOTENCY_KEY: Final = Parameter(
+IDEMPOTENCY_KEY: Final = in_header(
     "Idempotency-Key",
-    "header",
     "Publishes the record unless a request with the same key has: then the answer has the first record's "
     "partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 string. It belongs "
     "to the caller and the topic.",
     {"type": "string", "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$'},
 )
 _TRACE: Final = (
-    Parameter(
+    in_header(
         "traceparent",
-        "header",
         "The trace of the request (W3C Trace Context). If valid, it becomes a header of the record.",
     ),
-    Parameter(
+    in_header(
         "tracestate",
-        "header",
         "More about the trace in `traceparent`. If both are valid, it becomes a header of the record.",
     ),
 )
 _OF_ONE_RECORD: Final = (IDEMPOTENCY_KEY, *_TRACE)
-_TOPIC: Final = Parameter(
+_TOPIC: Final = in_path(
     "topic",
-    "path",
     f"The topic: {TOPIC_RULE}.",
     {"type": "string", "pattern": rf"^(?!\.{{1,2}}$){TOPIC_PATTERN}$", "maxLength": 249},
 )
@@ -100,9 +98,8 @@ READINGS: Final = Description(
     ),
     parameters=(
         IF_NONE_MATCH,
-        Parameter(
+        in_header(
             "If-Match",
-            "header",
             "The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
         ),
     ),
@@ -136,17 +133,12 @@ CHANGES: Final = Description(
         "the problem document: after 429 and 503, `EventSource` would not come back."
     ),
     parameters=(
-        Parameter(
+        in_header(
             "Last-Event-ID",
-            "header",
             "The id of the last event that you have. If the readings are still the same, the first "
             "event is left out.",
         ),
-        Parameter(
-            "last_event_id",
-            "query",
-            "The same as `Last-Event-ID`, for clients that cannot send header fields.",
-        ),
+        in_query("last_event_id", "The same as `Last-Event-ID`, for clients that cannot send header fields."),
     ),
     successes=(
         Success(
@@ -337,9 +329,8 @@ PUBLISH_TO_TOPIC: Final = Description(
     ),
     parameters=(
         _TOPIC,
-        Parameter(
+        in_query(
             "key",
-            "query",
             "The record's key: any bytes, form-encoded (`+` is a space). Without this parameter the "
             "record has no key. `key=` is the empty key.",
         ),
@@ -398,11 +389,8 @@ DELETE_KEY: Final = Description(
     ),
     parameters=(
         _TOPIC,
-        Parameter(
-            "key",
-            "query",
-            "The key: any bytes, form-encoded (`+` is a space). It may be empty.",
-            is_required=True,
+        in_query(
+            "key", "The key: any bytes, form-encoded (`+` is a space). It may be empty.", is_required=True
         ),
         *_OF_ONE_RECORD,
     ),
@@ -423,7 +411,7 @@ RECEIVE_HOOK: Final = Description(
         "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
         "published. After 503, nothing was published. After 504, the outcome is unknown."
     ),
-    parameters=(Parameter("hook", "path", "The name of the hook, from the callers file."), *_OF_ONE_RECORD),
+    parameters=(in_path("hook", "The name of the hook, from the callers file."), *_OF_ONE_RECORD),
     bodies=(Content("*/*", _ANY_BYTES, "Any bytes, with or without a media type"),),
     needs_body=False,
     successes=(
@@ -487,49 +475,40 @@ READ_RECORDS: Final = Description(
     ),
     parameters=(
         _TOPIC,
-        Parameter(
+        in_query(
             "from",
-            "query",
             "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
             "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
             "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
             "for a stream.",
         ),
-        Parameter(
+        in_query(
             "partition",
-            "query",
             "The partitions to read, such as `3` or `0,4-7`. Default: all.",
             {"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*$"},
         ),
-        Parameter(
-            "key", "query", "Return only records with this key: any bytes, form-encoded (`+` is a space)."
-        ),
-        Parameter(
+        in_query("key", "Return only records with this key: any bytes, form-encoded (`+` is a space)."),
+        in_query(
             "key_hex",
-            "query",
             "The same as `key`, as hexadecimal digits. Only one of both may be given.",
             {"type": "string", "pattern": "^([0-9A-Fa-f]{2})*$"},
         ),
-        Parameter(
+        in_query(
             "limit",
-            "query",
             f"Of a page: the most records. Default: {DEFAULT_LIMIT}.",
             Annotated[int, Meta(ge=1, le=MOST_RECORDS)],
         ),
-        Parameter(
+        in_query(
             "wait",
-            "query",
             "Of a page: the seconds to wait for a record if there is none. Default: 0.",
             Annotated[int, Meta(ge=0, le=LONGEST_WAIT_S)],
         ),
-        Parameter(
+        in_query(
             "last_event_id",
-            "query",
             "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields.",
         ),
-        Parameter(
+        in_header(
             "Last-Event-ID",
-            "header",
             "Of a stream: the id of the last event that you have. It takes precedence over "
             "`last_event_id`, and both over `from`.",
         ),
@@ -574,7 +553,7 @@ _EXAMPLE: Final = {
         {"broker": 2, "leader": False, "in_sync": True},
     ],
 }
-_PARTITION: Final = Parameter("partition", "path", "The number of the partition, from 0.", int)
+_PARTITION: Final = in_path("partition", "The number of the partition, from 0.", int)
 _VISIBLE_TOPICS: Final = (
     "As in REST Proxy's API v2. A caller sees the topics that it may publish to; with the right to read, it "
     "sees all topics."

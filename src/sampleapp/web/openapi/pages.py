@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from sampleapp import DISTRIBUTION, __version__
 from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.web.answers import Answer, Headers, json_line
+from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.openapi.files import PAGE, READINGS_PAGE, read_files
 from sampleapp.web.preconditions import none_match_fails
@@ -59,10 +60,7 @@ class Documentation:
         :param clock: expires the cached files.
         """
         self._shown: RouteTable | None = None
-        self._takes_certificates = False
-        self._is_for_other_sites = False
-        self._has_hsts = False
-        self._has_host_rule = False
+        self._features = Features()
         self._run = run
         self._clock = clock
         self._openapi: _Unchanging | None = None
@@ -70,29 +68,14 @@ class Documentation:
         self._making = Semaphore(1)
         self._forgetting: IDelayedCall | None = None
 
-    def show(
-        self,
-        table: RouteTable,
-        *,
-        takes_certificates: bool = False,
-        is_for_other_sites: bool = False,
-        has_hsts: bool = False,
-        has_host_rule: bool = False,
-    ) -> None:
+    def show(self, table: RouteTable, features: Features) -> None:
         """
         Set the interface to describe.
 
         :param table: all routes of the service, including these.
-        :param takes_certificates: whether a client certificate may say who calls.
-        :param is_for_other_sites: whether pages of other sites may use it from a browser.
-        :param has_hsts: whether answers on TLS endpoints have ``Strict-Transport-Security``.
-        :param has_host_rule: whether requests for unknown hosts are refused.
         """
         self._shown = table
-        self._takes_certificates = takes_certificates
-        self._is_for_other_sites = is_for_other_sites
-        self._has_hsts = has_hsts
-        self._has_host_rule = has_host_rule
+        self._features = features
 
     async def openapi(self, request: Request) -> Answer:
         """
@@ -115,14 +98,7 @@ class Documentation:
         from sampleapp.web.openapi.document import openapi_document
 
         document = openapi_document(
-            table.apps,
-            version=__version__,
-            manual=_manual(),
-            is_guarded=table.is_guarded,
-            takes_certificates=self._takes_certificates,
-            is_for_other_sites=self._is_for_other_sites,
-            has_hsts=self._has_hsts,
-            has_host_rule=self._has_host_rule,
+            table.apps, version=__version__, manual=_manual(), features=self._features
         )
         return _Unchanging(json_line(document), b"application/json")
 

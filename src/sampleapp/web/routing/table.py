@@ -49,11 +49,6 @@ class RouteTable:
         self._find_cached = lru_cache(maxsize=_MOST_CACHED)(self._find)
 
     @property
-    def is_guarded(self) -> bool:
-        """True if callers need credentials."""
-        return self._gate is not None
-
-    @property
     def methods(self) -> set[str]:
         """The methods of all routes."""
         return {
