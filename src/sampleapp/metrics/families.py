@@ -1,17 +1,21 @@
 """
-The names and HELP texts of all metrics.
+All metrics of the service, as tables: each name with its kind, HELP, value and labels.
 
 The names follow https://prometheus.io/docs/practices/naming/: they end with their base unit, and counters
-with ``_total``.
+with ``_total``, which the library adds.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from itertools import accumulate
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -27,441 +31,384 @@ from sampleapp.measures import SECONDS, Distribution, KafkaMeasures, Measures, S
 from sampleapp.metrics.requests import RequestCounts
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.web import HTTPServer, IdempotentRecords, OpenStreams, StreamKind, TopicReads
+from sampleapp.web.read.registry import StreamNumbers
 
 __all__ = ["Families"]
 
 _BOOTSTRAP: Final = "bootstrap"
 """The label for an address of the configuration while the node id there is not known."""
 
+_S = TypeVar("_S")
+_Value: TypeAlias = float | Distribution | Mapping[Any, Any]
 
+
+class _Metric(Struct, Generic[_S], frozen=True):
+    """A row of a table. Its key is the name of the metric."""
+
+    kind: Callable[..., Any]
+    documentation: str
+    get: Callable[[_S], _Value | None]
+    """
+    Returns the value, or values by their labels: each is a string, or a tuple if there are several labels.
+
+    ``None`` if the metric does not apply.
+    """
+    labels: tuple[str, ...] = ()
+
+
+def _counter(documentation: str, get: Callable[[_S], _Value], *labels: str) -> _Metric[_S]:
+    return _Metric(CounterMetricFamily, documentation, get, labels)
+
+
+def _gauge(documentation: str, get: Callable[[_S], _Value | None], *labels: str) -> _Metric[_S]:
+    return _Metric(GaugeMetricFamily, documentation, get, labels)
+
+
+def _histogram(documentation: str, get: Callable[[_S], _Value], *labels: str) -> _Metric[_S]:
+    return _Metric(HistogramMetricFamily, documentation, get, labels)
+
+
+@dataclass(eq=False, kw_only=True)
 class Families(Collector):
     """A collector of all metrics of the service itself."""
 
-    def __init__(
-        self,
-        *,
-        requests: RequestCounts,
-        server: HTTPServer,
-        admin: HTTPServer | None = None,
-        broker: IBroker,
-        follower: ReadingsFollower,
-        streams: OpenStreams | None = None,
-        reads: TopicReads | None = None,
-        idempotent_records: IdempotentRecords | None = None,
-        rate_refusals: Mapping[str, int] | None = None,
-        hook_results: Mapping[tuple[str, str], int] | None = None,
-        lost_lines: Mapping[str, int] | None = None,
-    ) -> None:
-        """
-        :param server: the server for callers.
-        :param admin: the server for operators only, if there is one.
-        :param broker: has more metrics if it provides `IMeasured`.
-        :param streams: the open streams and waiting pages, if there can be any.
-        :param reads: counts the reads of topics, if there can be any.
-        :param idempotent_records: counts the records of requests with ``Idempotency-Key``, if there can be
-            any.
-        :param rate_refusals: the number of requests over a rate of their caller, by the name of the rate.
-        :param hook_results: the number of requests of hooks, by the name of the hook and the result.
-        :param lost_lines: the number of lines that could not be written, by the name of the log.
-        """
-        self._requests = requests
-        self._server = server
-        self._admin = admin
-        self._broker = broker
-        self._follower = follower
-        self._streams = streams
-        self._reads = reads
-        self._idempotent_records = idempotent_records
-        self._rate_refusals: Mapping[str, int] = {} if rate_refusals is None else rate_refusals
-        self._hook_results: Mapping[tuple[str, str], int] = {} if hook_results is None else hook_results
-        self._lost_lines: Mapping[str, int] = {} if lost_lines is None else lost_lines
-        self._build = {
-            "version": __version__,
-            "python": platform.python_version(),
-            "twisted": version("twisted"),
-        }
+    requests: RequestCounts
+    server: HTTPServer
+    """The server for callers."""
+    broker: IBroker
+    """Has more metrics if it provides `IMeasured`."""
+    follower: ReadingsFollower
+    admin: HTTPServer | None = None
+    """The server for operators only, if there is one."""
+    streams: OpenStreams | None = None
+    """The open streams and waiting pages, if there can be any."""
+    reads: TopicReads | None = None
+    """Counts the reads of topics, if there can be any."""
+    idempotent_records: IdempotentRecords | None = None
+    """Counts the records of requests with ``Idempotency-Key``, if there can be any."""
+    rate_refusals: Mapping[str, int] | None = None
+    """The number of requests over a rate of their caller, by the name of the rate."""
+    hook_results: Mapping[tuple[str, str], int] | None = None
+    """The number of requests of hooks, by the name of the hook and the result."""
+    lost_lines: Mapping[str, int] | None = None
+    """The number of lines that could not be written, by the name of the log."""
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics, with their current values."""
-        yield InfoMetricFamily(
-            "sampleapp_build", "Versions of the service, Python and Twisted.", value=self._build
-        )
-        yield from _of_requests(self._requests)
-        if self._idempotent_records is not None:
-            yield from _of_idempotent_records(self._idempotent_records)
-        yield from _of_server(self._server)
-        yield _counter(
-            "sampleapp_refusals",
-            "Requests and connections that were refused or ended, by the limit that they exceeded.",
-            {
-                **self._server.refusals,
-                **self._rate_refusals,
-                **({} if self._streams is None else self._streams.refusals),
-            },
-            label="limit",
-        )
-        yield from _of_hooks(self._hook_results)
-        yield from _of_admin(self._admin)
-        yield _counter(
-            "sampleapp_log_lost_lines",
-            "Log lines that were dropped because the log was full or not read, by log: service or access.",
-            self._lost_lines,
-            label="log",
-        )
-        yield from _of_readings(self._follower)
-        if self._streams is not None:
-            yield from _of_streams(self._streams)
-        if self._reads is not None:
-            yield from _of_reads(self._reads)
-        yield GaugeMetricFamily(
-            "sampleapp_broker_ready",
-            "1 if the broker is expected to accept a record now, else 0.",
-            value=self._broker.health().ready,
-        )
-        if IMeasured.providedBy(self._broker):
-            yield from _of_broker(self._broker.measures())
+        measures = self.broker.measures() if IMeasured.providedBy(self.broker) else None
+        yield from _families(_BUILD, self)
+        yield from _families(_REQUESTS, self.requests)
+        yield from _families(_IDEMPOTENT_RECORDS, self.idempotent_records)
+        yield from _families(_SERVER, self.server)
+        yield from _families(_REFUSALS, self)
+        yield from _families(_READINGS, self.follower)
+        yield from _families(_STREAMS, self.streams)
+        yield from _families(_READS, self.reads)
+        yield from _families(_BROKER, self.broker)
+        yield from _families(_WAITING, measures)
+        yield from _families(_KAFKA, measures if isinstance(measures, KafkaMeasures) else None)
+        yield from _families(_SQLITE, measures if isinstance(measures, SQLiteMeasures) else None)
 
 
-def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
-    answers = CounterMetricFamily(
-        "sampleapp_http_requests",
-        "Requests that were answered, by the route's path, the method and the status.",
-        labels=("route", "method", "status"),
+def _families(table: Mapping[str, _Metric[_S]], source: _S | None) -> Iterator[Metric]:
+    """Return the metrics of a table with the current values of their source; none without a source."""
+    if source is None:
+        return
+    for name, metric in table.items():
+        value = metric.get(source)
+        if value is None:
+            continue
+        family = metric.kind(name, metric.documentation, labels=metric.labels)
+        for labels, each in value.items() if isinstance(value, Mapping) else [((), value)]:
+            values = (_buckets(each), each.total) if isinstance(each, Distribution) else (each,)
+            family.add_metric((labels,) if isinstance(labels, str) else labels, *values)
+        yield family
+
+
+def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
+    """Return the cumulative count of values up to each bound, as Prometheus requires it."""
+    bounds = (*(str(float(bound)) for bound in distribution.bounds), "+Inf")
+    return list(zip(bounds, accumulate(distribution.counts), strict=True))
+
+
+_VERSIONS: Final = {
+    "version": __version__,
+    "python": platform.python_version(),
+    "twisted": version("twisted"),
+}
+_BUILD: Final[Mapping[str, _Metric[object]]] = {
+    "sampleapp_build": _Metric(
+        InfoMetricFamily, "Versions of the service, Python and Twisted.", lambda _: {(): _VERSIONS}
     )
+}
+
+
+def _durations(requests: RequestCounts) -> Mapping[str, Distribution]:
     by_route: dict[str, Distribution] = {}
-    for route, method, status, durations in requests.answers():
-        answers.add_metric((route, method, str(status)), sum(durations.counts))
+    for route, _, _, durations in requests.answers():
         total = by_route.setdefault(route, Distribution(SECONDS))
         total.counts = [sum(pair) for pair in zip(total.counts, durations.counts, strict=True)]
         total.total += durations.total
-    yield answers
-    yield _histogram(
-        "sampleapp_http_request_duration_seconds",
-        "Time from the end of a request's header until its answer, by the route's path.",
-        by_route,
-        label="route",
-    )
-    yield _counter(
-        "sampleapp_problems",
-        "Answers that describe a problem, by its kind.",
-        requests.problems,
-        label="kind",
-    )
-    yield _counter(
-        "sampleapp_published_records",
+    return by_route
+
+
+_REQUESTS: Final[Mapping[str, _Metric[RequestCounts]]] = {
+    "sampleapp_http_requests": _counter(
+        "Requests that were answered, by the route's path, the method and the status.",
+        lambda requests: {
+            (route, method, str(status)): sum(durations.counts)
+            for route, method, status, durations in requests.answers()
+        },
+        "route",
+        "method",
+        "status",
+    ),
+    "sampleapp_http_request_duration_seconds": _histogram(
+        "Time from the end of a request's header until its answer, by the route's path.", _durations, "route"
+    ),
+    "sampleapp_problems": _counter(
+        "Answers that describe a problem, by its kind.", lambda requests: requests.problems, "kind"
+    ),
+    "sampleapp_published_records": _counter(
         "Records that were published, by topic (other: all topics after the first hundred).",
-        {topic: published.records for topic, published in requests.published.items()},
-        label="topic",
-    )
-    yield _counter(
-        "sampleapp_published_bytes",
+        lambda requests: {topic: published.records for topic, published in requests.published.items()},
+        "topic",
+    ),
+    "sampleapp_published_bytes": _counter(
         "Bytes of keys and values that were published, by topic (other: all topics after the first hundred).",
-        {topic: published.bytes for topic, published in requests.published.items()},
-        label="topic",
-    )
-    yield CounterMetricFamily(
-        "sampleapp_batches", "Requests that may have several records.", value=requests.batches
-    )
-    yield CounterMetricFamily(
-        "sampleapp_batch_refused_records",
+        lambda requests: {topic: published.bytes for topic, published in requests.published.items()},
+        "topic",
+    ),
+    "sampleapp_batches": _counter(
+        "Requests that may have several records.", lambda requests: requests.batches
+    ),
+    "sampleapp_batch_refused_records": _counter(
         "Records in batch requests that were not published, or may not have been.",
-        value=requests.refused_in_batches,
-    )
+        lambda requests: requests.refused_in_batches,
+    ),
+}
 
-
-def _of_idempotent_records(records: IdempotentRecords) -> Iterator[Metric]:
-    yield _counter(
-        "sampleapp_idempotent_records",
+_IDEMPOTENT_RECORDS: Final[Mapping[str, _Metric[IdempotentRecords]]] = {
+    "sampleapp_idempotent_records": _counter(
         "Records of requests with Idempotency-Key, by result: first, replayed, refused or unknown.",
-        records.results,
-        label="result",
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_idempotent_records_waiting",
+        lambda records: records.results,
+        "result",
+    ),
+    "sampleapp_idempotent_records_waiting": _gauge(
         "Records of requests with Idempotency-Key that wait for the broker's answer.",
-        value=records.waiting,
-    )
+        lambda records: records.waiting,
+    ),
+}
 
+_SERVER: Final[Mapping[str, _Metric[HTTPServer]]] = {
+    "sampleapp_connections": _gauge(
+        "Open connections of clients, by state.", lambda server: server.connections_by_state(), "state"
+    ),
+    "sampleapp_connections_limit": _gauge(
+        "The most connections that may be open at once.", lambda server: server.limits.max_connections
+    ),
+    "sampleapp_http_requests_in_flight": _gauge(
+        "Requests whose header has arrived and whose answer is not sent completely.",
+        lambda server: server.requests_in_flight,
+    ),
+    "sampleapp_http_requests_waiting": _gauge(
+        "Requests that wait for the broker, or for readings to be encoded.", lambda server: server.waiting
+    ),
+    "sampleapp_http_requests_waiting_limit": _gauge(
+        "The most requests that may wait; further ones are refused.", lambda server: server.limits.max_waiting
+    ),
+    "sampleapp_body_memory_bytes": _gauge(
+        "Memory of the bodies of requests, of their records, and of pages of records.",
+        lambda server: server.body_memory.reserved,
+    ),
+    "sampleapp_body_memory_limit_bytes": _gauge(
+        "Limit of the memory for the bodies of requests, their records, and pages of records.",
+        lambda server: server.body_memory.limit,
+    ),
+}
 
-def _of_hooks(results: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
-    family = CounterMetricFamily(
-        "sampleapp_hook_requests",
+_REFUSALS: Final[Mapping[str, _Metric[Families]]] = {
+    "sampleapp_refusals": _counter(
+        "Requests and connections that were refused or ended, by the limit that they exceeded.",
+        lambda service: {
+            **service.server.refusals,
+            **(service.rate_refusals or {}),
+            **({} if service.streams is None else service.streams.refusals),
+        },
+        "limit",
+    ),
+    "sampleapp_hook_requests": _counter(
         "Requests to /hooks/{hook}, by hook and by result: accepted, rate, or the fault of the signature "
         "(missing, malformed, old, early, wrong). Names that are not in the callers file have no label hook "
         "and the result unknown.",
-        labels=("hook", "result"),
-    )
-    for labels, count in results.items():
-        family.add_metric(labels, count)
-    yield family
-
-
-def _of_server(server: HTTPServer) -> Iterator[Metric]:
-    states = server.connections_by_state()
-    yield _gauge("sampleapp_connections", "Open connections of clients, by state.", states, label="state")
-    yield GaugeMetricFamily(
-        "sampleapp_connections_limit",
-        "The most connections that may be open at once.",
-        value=server.limits.max_connections,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_http_requests_in_flight",
-        "Requests whose header has arrived and whose answer is not sent completely.",
-        value=server.requests_in_flight,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_http_requests_waiting",
-        "Requests that wait for the broker, or for readings to be encoded.",
-        value=server.waiting,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_http_requests_waiting_limit",
-        "The most requests that may wait; further ones are refused.",
-        value=server.limits.max_waiting,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_body_memory_bytes",
-        "Memory of the bodies of requests, of their records, and of pages of records.",
-        value=server.body_memory.reserved,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_body_memory_limit_bytes",
-        "Limit of the memory for the bodies of requests, their records, and pages of records.",
-        value=server.body_memory.limit,
-    )
-
-
-def _of_admin(server: HTTPServer | None) -> Iterator[Metric]:
+        lambda service: service.hook_results or {},
+        "hook",
+        "result",
+    ),
     # Not added to the metrics of callers: this server has limits of its own, and no callers.
-    yield _gauge(
-        "sampleapp_admin_connections",
+    "sampleapp_admin_connections": _gauge(
         "Open connections to the endpoint for operators (--admin), by state.",
-        {} if server is None else server.connections_by_state(),
-        label="state",
-    )
-    yield _counter(
-        "sampleapp_admin_refusals",
+        lambda service: {} if service.admin is None else service.admin.connections_by_state(),
+        "state",
+    ),
+    "sampleapp_admin_refusals": _counter(
         "Requests and connections at --admin that were refused or ended, by the limit that they exceeded.",
-        {} if server is None else server.refusals,
-        label="limit",
-    )
+        lambda service: {} if service.admin is None else service.admin.refusals,
+        "limit",
+    ),
+    "sampleapp_log_lost_lines": _counter(
+        "Log lines that were dropped because the log was full or not read, by log: service or access.",
+        lambda service: service.lost_lines or {},
+        "log",
+    ),
+}
 
-
-def _of_readings(follower: ReadingsFollower) -> Iterator[Metric]:
-    yield GaugeMetricFamily("sampleapp_readings", "Readings in the collection.", value=follower.count)
-    yield GaugeMetricFamily(
-        "sampleapp_readings_complete",
+_READINGS: Final[Mapping[str, _Metric[ReadingsFollower]]] = {
+    "sampleapp_readings": _gauge("Readings in the collection.", lambda follower: follower.count),
+    "sampleapp_readings_complete": _gauge(
         "1 once all records that were in the readings topic at the start have been read, else 0.",
-        value=follower.is_complete,
-    )
-    yield CounterMetricFamily(
-        "sampleapp_readings_skipped_records",
+        lambda follower: follower.is_complete,
+    ),
+    "sampleapp_readings_skipped_records": _counter(
         "Records of the readings topic that were skipped, because they are not readings.",
-        value=follower.skipped,
-    )
-    lag = GaugeMetricFamily(
-        "sampleapp_readings_lag_records",
+        lambda follower: follower.skipped,
+    ),
+    "sampleapp_readings_lag_records": _gauge(
         "Records of the readings topic that are not read yet; absent while their number is not known.",
-    )
-    if follower.lag is not None:
-        lag.add_metric((), follower.lag)
-    yield lag
+        lambda follower: {} if follower.lag is None else follower.lag,
+    ),
+}
 
 
-def _of_streams(streams: OpenStreams) -> Iterator[Metric]:
-    kinds = {kind.value: streams.numbers[kind] for kind in (StreamKind.RECORDS, StreamKind.CHANGES)}
-    yield _gauge(
-        "sampleapp_streams",
+def _by_kind(get: Callable[[StreamNumbers], int]) -> Callable[[OpenStreams], Mapping[str, int]]:
+    """Return a getter of a number of each kind of stream."""
+    return lambda streams: {
+        kind.value: get(streams.numbers[kind]) for kind in (StreamKind.RECORDS, StreamKind.CHANGES)
+    }
+
+
+_STREAMS: Final[Mapping[str, _Metric[OpenStreams]]] = {
+    "sampleapp_streams": _gauge(
         "Open streams, by kind: records of a topic, or changes of the readings.",
-        {kind: numbers.open for kind, numbers in kinds.items()},
-        label="kind",
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_streams_limit",
+        _by_kind(lambda numbers: numbers.open),
+        "kind",
+    ),
+    "sampleapp_streams_limit": _gauge(
         "The most streams, and the most waiting pages, that may be open at once.",
-        value=streams.limit,
-    )
-    yield _gauge(
-        "sampleapp_streams_behind",
-        "Open streams that are not up to date, by kind.",
-        {kind: numbers.behind for kind, numbers in kinds.items()},
-        label="kind",
-    )
-    yield _counter(
-        "sampleapp_stream_events",
+        lambda streams: streams.limit,
+    ),
+    "sampleapp_streams_behind": _gauge(
+        "Open streams that are not up to date, by kind.", _by_kind(lambda numbers: numbers.behind), "kind"
+    ),
+    "sampleapp_stream_events": _counter(
         "Events that were sent on streams, by kind; heartbeats included.",
-        {kind: numbers.events for kind, numbers in kinds.items()},
-        label="kind",
-    )
-    yield _counter(
-        "sampleapp_stream_bytes",
-        "Bytes of events that were sent on streams, by kind.",
-        {kind: numbers.bytes for kind, numbers in kinds.items()},
-        label="kind",
-    )
-    ended = CounterMetricFamily(
-        "sampleapp_streams_ended", "Streams that ended, by kind and reason.", labels=("kind", "reason")
-    )
-    for kind, numbers in kinds.items():
-        for reason, count in numbers.ended.items():
-            ended.add_metric((kind, reason), count)
-    yield ended
-    yield GaugeMetricFamily(
-        "sampleapp_waiting_pages",
+        _by_kind(lambda numbers: numbers.events),
+        "kind",
+    ),
+    "sampleapp_stream_bytes": _counter(
+        "Bytes of events that were sent on streams, by kind.", _by_kind(lambda numbers: numbers.bytes), "kind"
+    ),
+    "sampleapp_streams_ended": _counter(
+        "Streams that ended, by kind and reason.",
+        lambda streams: {
+            (kind.value, reason): count
+            for kind in (StreamKind.RECORDS, StreamKind.CHANGES)
+            for reason, count in streams.numbers[kind].ended.items()
+        },
+        "kind",
+        "reason",
+    ),
+    "sampleapp_waiting_pages": _gauge(
         "Requests for a page of records that wait for the first record.",
-        value=streams.numbers[StreamKind.PAGE].open,
-    )
+        lambda streams: streams.numbers[StreamKind.PAGE].open,
+    ),
+}
 
-
-def _of_reads(reads: TopicReads) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "sampleapp_topic_reads",
+_READS: Final[Mapping[str, _Metric[TopicReads]]] = {
+    "sampleapp_topic_reads": _counter(
         "Reads of a topic that have ended, for pages of records and for streams that are not up to date.",
-        value=reads.ended,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_topic_reads_in_progress",
-        "Reads of a topic that the broker has not answered yet.",
-        value=reads.in_progress,
-    )
-    yield CounterMetricFamily(
-        "sampleapp_topic_read_records",
+        lambda reads: reads.ended,
+    ),
+    "sampleapp_topic_reads_in_progress": _gauge(
+        "Reads of a topic that the broker has not answered yet.", lambda reads: reads.in_progress
+    ),
+    "sampleapp_topic_read_records": _counter(
         "Records that were read for pages of records and for streams that are not up to date.",
-        value=reads.records,
+        lambda reads: reads.records,
+    ),
+}
+
+_BROKER: Final[Mapping[str, _Metric[IBroker]]] = {
+    "sampleapp_broker_ready": _gauge(
+        "1 if the broker is expected to accept a record now, else 0.", lambda broker: broker.health().ready
     )
+}
+
+_WAITING: Final[Mapping[str, _Metric[Measures]]] = {
+    "sampleapp_broker_waiting_records": _gauge(
+        "Records that wait for the broker's answer.", lambda measures: measures.waiting.records
+    ),
+    "sampleapp_broker_waiting_bytes": _gauge(
+        "Bytes of records waiting for the broker.", lambda measures: measures.waiting.bytes
+    ),
+    "sampleapp_broker_waiting_limit_bytes": _gauge(
+        "The most bytes of records that may wait for the broker; further records are refused.",
+        lambda measures: measures.waiting.limit_bytes,
+    ),
+}
 
 
-def _of_broker(measures: Measures) -> Iterator[Metric]:
-    waiting = measures.waiting
-    yield GaugeMetricFamily(
-        "sampleapp_broker_waiting_records",
-        "Records that wait for the broker's answer.",
-        value=waiting.records,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_broker_waiting_bytes", "Bytes of records waiting for the broker.", value=waiting.bytes
-    )
-    if waiting.limit_bytes is not None:
-        yield GaugeMetricFamily(
-            "sampleapp_broker_waiting_limit_bytes",
-            "The most bytes of records that may wait for the broker; further records are refused.",
-            value=waiting.limit_bytes,
-        )
-    if isinstance(measures, KafkaMeasures):
-        yield from _of_kafka(measures)
-    elif isinstance(measures, SQLiteMeasures):
-        yield from _of_sqlite(measures)
-
-
-def _of_kafka(measures: KafkaMeasures) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "sampleapp_kafka_requests",
-        "Requests to Kafka, by API and the broker's node id (bootstrap while that is not known).",
-        labels=("api", "broker"),
-    )
-    by_labels: dict[tuple[str, str], int] = {}
+def _requests_to_kafka(measures: KafkaMeasures) -> Mapping[tuple[str, str], int]:
+    by_labels: Counter[tuple[str, str]] = Counter()
     for (api, node_id), count in measures.requests.items():
-        labels = (api, str(node_id) if node_id >= 0 else _BOOTSTRAP)
-        by_labels[labels] = by_labels.get(labels, 0) + count
-    for labels, count in by_labels.items():
-        requests.add_metric(labels, count)
-    yield requests
-    yield CounterMetricFamily(
-        "sampleapp_kafka_batch_retries",
-        "Batches that were sent again because an attempt had failed.",
-        value=measures.retries,
-    )
-    yield _single_histogram(
-        "sampleapp_kafka_batch_records", "Records of each batch that was sent.", measures.batch_records
-    )
-    yield _single_histogram(
-        "sampleapp_kafka_batch_bytes",
-        "Bytes of each batch that was sent, after compression.",
-        measures.batch_bytes,
-    )
-    yield _single_histogram(
-        "sampleapp_kafka_acknowledgement_seconds",
+        by_labels[api, str(node_id) if node_id >= 0 else _BOOTSTRAP] += count
+    return by_labels
+
+
+_KAFKA: Final[Mapping[str, _Metric[KafkaMeasures]]] = {
+    "sampleapp_kafka_requests": _counter(
+        "Requests to Kafka, by API and the broker's node id (bootstrap while that is not known).",
+        _requests_to_kafka,
+        "api",
+        "broker",
+    ),
+    "sampleapp_kafka_batch_retries": _counter(
+        "Batches that were sent again because an attempt had failed.", lambda measures: measures.retries
+    ),
+    "sampleapp_kafka_batch_records": _histogram(
+        "Records of each batch that was sent.", lambda measures: measures.batch_records
+    ),
+    "sampleapp_kafka_batch_bytes": _histogram(
+        "Bytes of each batch that was sent, after compression.", lambda measures: measures.batch_bytes
+    ),
+    "sampleapp_kafka_acknowledgement_seconds": _histogram(
         "Time from sending records to Kafka until all in-sync replicas had them.",
-        measures.acknowledgement_s,
-    )
-    yield CounterMetricFamily(
-        "sampleapp_kafka_throttled_seconds",
+        lambda measures: measures.acknowledgement_s,
+    ),
+    "sampleapp_kafka_throttled_seconds": _counter(
         "Seconds of pause that Kafka's brokers have asked for because of a quota.",
-        value=measures.throttled_s,
-    )
+        lambda measures: measures.throttled_s,
+    ),
+}
 
-
-def _of_sqlite(measures: SQLiteMeasures) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "sampleapp_sqlite_commits",
-        "Transactions that stored records.",
-        value=sum(measures.commit_records.counts),
-    )
-    yield CounterMetricFamily(
-        "sampleapp_sqlite_failed_commits",
-        "Transactions with records that failed, or may have failed.",
-        value=measures.failed_commits,
-    )
-    yield _single_histogram(
-        "sampleapp_sqlite_commit_records",
-        "Records of each transaction that was committed.",
-        measures.commit_records,
-    )
-    yield _single_histogram(
-        "sampleapp_sqlite_commit_duration_seconds",
+_SQLITE: Final[Mapping[str, _Metric[SQLiteMeasures]]] = {
+    "sampleapp_sqlite_commits": _counter(
+        "Transactions that stored records.", lambda measures: sum(measures.commit_records.counts)
+    ),
+    "sampleapp_sqlite_failed_commits": _counter(
+        "Transactions with records that failed, or may have failed.", lambda measures: measures.failed_commits
+    ),
+    "sampleapp_sqlite_commit_records": _histogram(
+        "Records of each transaction that was committed.", lambda measures: measures.commit_records
+    ),
+    "sampleapp_sqlite_commit_duration_seconds": _histogram(
         "Time from handing records to SQLite's thread until they were on the disk.",
-        measures.commit_s,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_sqlite_file_bytes",
-        "Size of SQLite's file when it was last written to.",
-        value=measures.file_bytes,
-    )
-    yield GaugeMetricFamily(
-        "sampleapp_sqlite_wal_bytes",
-        "Size of SQLite's write-ahead log when it was last written to.",
-        value=measures.wal_bytes,
-    )
-
-
-def _counter(name: str, documentation: str, values: Mapping[str, int], *, label: str) -> Metric:
-    family = CounterMetricFamily(name, documentation, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((value,), count)
-    return family
-
-
-def _gauge(name: str, documentation: str, values: Mapping[str, int], *, label: str) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((value,), count)
-    return family
-
-
-def _histogram(
-    name: str, documentation: str, distributions: Mapping[str, Distribution], *, label: str
-) -> Metric:
-    family = HistogramMetricFamily(name, documentation, labels=(label,))
-    for value, distribution in distributions.items():
-        family.add_metric((value,), _buckets(distribution), distribution.total)
-    return family
-
-
-def _single_histogram(name: str, documentation: str, distribution: Distribution) -> Metric:
-    family = HistogramMetricFamily(name, documentation)
-    family.add_metric((), _buckets(distribution), distribution.total)
-    return family
-
-
-def _buckets(distribution: Distribution) -> Sequence[tuple[str, float]]:
-    """Return the cumulative count of values up to each bound, as Prometheus requires it."""
-    buckets = []
-    count = 0
-    for bound, each in zip((*_texts(distribution.bounds), "+Inf"), distribution.counts, strict=True):
-        count += each
-        buckets.append((bound, count))
-    return buckets
-
-
-def _texts(bounds: Iterable[float]) -> list[str]:
-    return [str(float(bound)) for bound in bounds]
+        lambda measures: measures.commit_s,
+    ),
+    "sampleapp_sqlite_file_bytes": _gauge(
+        "Size of SQLite's file when it was last written to.", lambda measures: measures.file_bytes
+    ),
+    "sampleapp_sqlite_wal_bytes": _gauge(
+        "Size of SQLite's write-ahead log when it was last written to.", lambda measures: measures.wal_bytes
+    ),
+}
