@@ -431,6 +431,23 @@ def test_an_error_is_read_in_full_on_a_phone(tmp_path):
 
 @pytest.mark.slow
 @needs_chromium
+def test_the_page_describes_the_problems_of_an_operation_and_no_others(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        operation = "document.querySelector('#operations-Topics-read_records"
+        browser.wait_for(f"{operation} .opblock-summary-control') !== null")
+        browser.evaluate(f"{operation} .opblock-summary-control').click()")
+        browser.wait_for(f"{operation} .responses-table') !== null")
+        row = f'{operation} tr.response[data-code="422"] .response-col_description\')'
+        assert browser.evaluate(f"{row}.innerText").strip() == (
+            "Invalid parameters (urn:sampleapp:problem:invalid-parameters): The path, the query or the "
+            "header fields of a request are not valid for a record."
+        )
+        assert browser.complaints == []
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_the_page_fits_its_window(tmp_path):
     with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
         for width, dark in [(390, False), (1280, False), (390, True), (1280, True)]:

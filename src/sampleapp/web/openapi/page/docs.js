@@ -248,6 +248,16 @@ element("records").addEventListener("input", () => {
   element("next").disabled = true;
 });
 
+// A reference names the problems that its operation can have. The component for the status describes them.
+function describeProblems(reference, components) {
+  if (reference.$ref && reference.description) {
+    const names = Array.from(reference.description.matchAll(/`(.+?)`/g), (match) => match[1]);
+    const all = components[reference.$ref.split("/").pop()].description.split("\n");
+    const isNamed = (line) => names.includes(line.match(/`(?:urn:sampleapp:problem:)?(.+?)`/)[1]);
+    reference.description = all.filter(isNamed).join("\n");
+  }
+}
+
 async function showReference() {
   const response = await fetch(new URL("openapi.json", root), { redirect: "error" });
   const spec = await response.json();
@@ -264,6 +274,9 @@ async function showReference() {
   for (const item of Object.values(spec.paths)) {
     delete item.options;
     delete item.head;
+    for (const { responses } of Object.values(item)) {
+      Object.values(responses).forEach((response) => describeProblems(response, spec.components.responses));
+    }
   }
   // All errors have the same form, which is shown once, under Schemas.
   for (const refusal of Object.values(spec.components.responses)) {
