@@ -306,7 +306,7 @@ class Feed:
             self._unused(self)
 
     def _failed(self) -> None:
-        # All listeners read by themselves, and join again after what was queued.
+        # All listeners read by themselves, and join again after the queued records.
         self._audience.retire_all(is_reset=False)
         for step in self._queue:
             if isinstance(step, tuple):

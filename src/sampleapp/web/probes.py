@@ -22,7 +22,7 @@ class Live(Struct):
 
 
 class Ready(Struct):
-    """The answer of ``/ready`` if there is no reason against it."""
+    """The answer of ``/ready`` while the service is ready."""
 
     ready: Annotated[bool, Meta(description="Always true; otherwise the answer is 503.")] = True
 

@@ -81,7 +81,7 @@ class Documentation:
         """
         Answer with the OpenAPI document.
 
-        :raise PathNotFound: there is no interface to describe.
+        :raise PathNotFound: nothing is described here.
         """
         if self._shown is None:
             raise PathNotFound

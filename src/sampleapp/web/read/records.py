@@ -57,7 +57,7 @@ def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
 
 def _gone(failure: Failure, request: Request) -> Answer:
     if not request.client_has_finished:
-        # Also a broker that has failed so: 204 would tell the client that there is no record.
+        # Also a broker that has failed so: 204 would hide records from the client.
         failure.raiseException()
     failure.trap(CancelledError)
     forget_frames_of(failure)
