@@ -154,7 +154,8 @@ Publish messages to Apache Kafka with `POST`, and read the latest values with `G
 
 Every error is a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). It says what is wrong
 and how to correct it. A path that is not listed here returns `404`. A method that is not listed for its path
-returns `405` with `Allow`. Operations without query parameters ignore the query.
+returns `405` with `Allow`. `GET /`, and the operations for operators and of the documentation, ignore the
+query; any other operation returns `422` for a parameter that is not listed.
 """
 _CODINGS: Final = (
     "The body may be compressed, with `Content-Encoding: gzip` or `Content-Encoding: zstd`. Both the "
