@@ -559,15 +559,13 @@ def test_every_declared_answer_is_given_and_every_given_answer_is_declared(descr
 
 
 def test_a_status_has_one_component_whose_problems_are_those_of_the_operations_and_of_no_operation(described):
-    components = described.document["components"]["responses"].values()
     types = {}
-    for properties in (
-        component["content"]["application/problem+json"]["schema"]["properties"]
-        for component in components
-        if "content" in component
-    ):
-        assert properties["status"]["const"] not in types
-        types[properties["status"]["const"]] = set(properties["type"]["enum"])
+    for name, component in described.document["components"]["responses"].items():
+        if name != "Options":
+            properties = component["content"]["application/problem+json"]["schema"]["properties"]
+            # The names of statuses are others in other versions of Python.
+            assert name == str(properties["status"]["const"])
+            types[int(name)] = set(properties["type"]["enum"])
     named = {404: {"about:blank"}, 405: {"about:blank"}}
     for method, _, status, kind in described.outcomes():
         if status >= 400 and method != "HEAD":
@@ -734,8 +732,8 @@ def test_what_is_public_is_said_to_be():
 def test_what_is_answered_elsewhere_is_described_too(service, described):
     responses = described.document["components"]["responses"]
     for response, name in [
-        (service.request("GET", "/nothing"), "NotFound"),
-        (service.request("PUT", "/messages"), "MethodNotAllowed"),
+        (service.request("GET", "/nothing"), "404"),
+        (service.request("PUT", "/messages"), "405"),
     ]:
         schema = responses[name]["content"]["application/problem+json"]["schema"]
         assert described.is_valid(json.loads(response.body), schema)

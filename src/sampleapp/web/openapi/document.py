@@ -237,7 +237,7 @@ class _Builder:
             "responses": {
                 "Options": self._success("OPTIONS", self._options),
                 **{
-                    _name(status): self._refusal(status, kinds)
+                    f"{status:d}": self._refusal(status, kinds)
                     for status, kinds in _by_status(self._kinds).items()
                 },
             },
@@ -437,7 +437,7 @@ def _by_status(kinds: Collection[_Kind]) -> dict[HTTPStatus, list[_Kind]]:
 
 def _reference(status: HTTPStatus, kinds: Sequence[_Kind]) -> dict[str, str]:
     """Refer to the component for a status, and name the types of problems if the status has several."""
-    reference = {"$ref": _RESPONSES + _name(status)}
+    reference = {"$ref": f"{_RESPONSES}{status:d}"}
     if len({row.type for row in _ROWS.values() if row.status == status}) > 1:
         rows = dict.fromkeys(_ROWS[kind].name or "about:blank" for kind in kinds)
         reference["description"] = f"Problems: {', '.join(f'`{each}`' for each in rows)}."
@@ -451,10 +451,6 @@ def _types(kinds: Iterable[_Kind]) -> dict[str, tuple[Row, list[str]]]:
         row = _ROWS[kind]
         types.setdefault(row.type, (row, []))[1].append(_meaning(kind))
     return types
-
-
-def _name(status: HTTPStatus) -> str:
-    return "".join(word.capitalize() for word in status.name.split("_"))
 
 
 def _meaning(kind: _Kind) -> str:
