@@ -45,7 +45,7 @@ class Streams:
 
     @property
     def open_ones(self):
-        numbers = self.service.front_door.streams.numbers
+        numbers = self.service.gateway.streams.numbers
         return sum(numbers[kind].open for kind in (StreamKind.RECORDS, StreamKind.CHANGES))
 
     def do_in_visits(self, act, *, at_end):
@@ -118,7 +118,7 @@ def drain(streams):
 
 
 def require_end(streams, reason):
-    numbers = streams.service.front_door.streams.numbers
+    numbers = streams.service.gateway.streams.numbers
     reasons = set(numbers[StreamKind.RECORDS].ended) | set(numbers[StreamKind.CHANGES].ended)
     assert reason in reasons
     assert reasons <= {reason, "client", "fault"}
@@ -155,4 +155,4 @@ def test_each_stream_is_sent_its_heartbeat_or_ends_whatever_another_one_does(cau
     streams.service.use_callers(NOBODY)
     streams.pass_time(5)
     assert streams.open_ones == 0
-    assert len(streams.service.front_door.streams) == 0
+    assert len(streams.service.gateway.streams) == 0
