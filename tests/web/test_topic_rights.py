@@ -8,13 +8,15 @@ from itertools import product
 
 import pytest
 from twisted.internet.defer import succeed
+from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.model import ConsumerRecord, PartitionDescription, ReadResult, TopicDescription
 from sampleapp.web.gate import TO_SEE
 from sampleapp.web.routing import App
-from tests.support.callers import by, caller
+from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes
+from tests.web.http import JSON, MESSAGE
 
 GRANTED, OTHER = "granted", "other"
 QUERIES = ("", "?key=k")
@@ -99,6 +101,28 @@ def test_every_route_is_served_for_a_topic_that_the_caller_may_use(method, path)
     statuses, topics = answers(method, path, topic=GRANTED)
     assert 200 in statuses
     assert topics == {GRANTED}
+
+
+@pytest.mark.parametrize(
+    ("target", "rewritten", "credentials"),
+    [("xmessages", None, [by("full")]), ("/hooks/x", [b"messages"], [])],
+)
+def test_a_site_serves_no_path_but_the_one_whose_right_was_checked(target, rewritten, credentials):
+    service = InMemoryService(broker=PromptBroker(), callers=FULL)
+    resource = service.gateway.app.resource()
+
+    class Rewriting(Resource):
+        isLeaf = True
+
+        def render(self, request):
+            request.postpath = rewritten or request.postpath
+            return resource.render(request)
+
+    connection = Connection(Site(Rewriting(), reactor=service.clock))
+    connection.send(request_bytes("POST", target, [*JSON, *credentials], MESSAGE))
+    (answer,) = connection.responses(["POST"])
+    assert answer.status == 404
+    assert service.broker.records == []
 
 
 @pytest.mark.parametrize("has_variants", [False, True])

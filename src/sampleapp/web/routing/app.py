@@ -424,7 +424,8 @@ class _AppResource(KleinResource):
             # No handler answers OPTIONS, so nothing else checks the coding.
             check_content_coding(own.fields)
         # Refuses paths that Klein would take for another path.
-        percent_decoded(path)
+        if percent_decoded(path).encode() != b"".join(b"/%b" % segment for segment in request.postpath):
+            raise PathNotFound
         if own.method != own.method.upper():
             self._app.match(own.method, path)
         try:
