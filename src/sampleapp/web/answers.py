@@ -6,7 +6,7 @@ An answer is complete: the code that writes it decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -157,22 +157,37 @@ class Event:
 class SharedBody(tuple[bytes, ...]):  # noqa: SLOT001 -- a tuple can have no others
     """A body in pieces that many clients are sent, until a newer one takes its place."""
 
-    _held: Budget | None = None
+    is_replaced = False
+    """True if a newer one has taken its place: it is there only for clients that read it slowly."""
 
-    @property
-    def is_replaced(self) -> bool:
-        """True if a newer one has taken its place: it is there only for clients that read it slowly."""
-        return self._held is not None
+    counted: Mapping[int, _Counted] = {}
+    """The memory of pieces that it shares with replaced bodies, by their ids; of all once it is replaced."""
 
     def replace(self, newer: Iterable[bytes], budget: Budget) -> None:
-        """Count the pieces that a newer body does not have, as long as a client reads this one."""
-        current = set(map(id, newer))
-        self._held = budget.hold(sum([len(each) for each in self if id(each) not in current]), owner="")
+        """Count the pieces that a newer body does not have, as long as a client reads one that has them."""
+        self.is_replaced = True
+        counted = self.counted = {id(piece): self.counted.get(id(piece)) or _Counted() for piece in self}
+        common = counted.keys() & set(map(id, newer))
+        for piece in self:
+            of_piece = counted[id(piece)]
+            if id(piece) not in common and of_piece.held is None:
+                of_piece.held = budget.hold(len(piece), owner="")
+        if isinstance(newer, SharedBody):
+            newer.counted = {each: counted[each] for each in common}
+
+
+class _Counted:
+    """The memory of a piece, which several bodies may have."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held: Budget | None = None
 
     def __del__(self) -> None:
-        """Return its memory to the budget."""
-        if self._held is not None:
-            self._held.release()
+        """Return it to the budget."""
+        if self.held is not None:
+            self.held.release()
 
 
 class Sink(Protocol):

@@ -352,6 +352,17 @@ def test_a_version_that_clients_read_slowly_counts_once_it_is_replaced(large):
     assert memory.reserved == 0
 
 
+def test_a_version_counts_whole_although_versions_that_are_gone_had_parts_of_it(large):
+    memory = large.site.body_memory
+    (connection,) = slow_readers(large, range(1))
+    for n in range(COUNT):
+        large.read(b"sensor-%d" % n + b"x" * 1000, b"-1")
+        assert large.request("GET", "/", ACCEPTS[2]).status == 200
+    assert COUNT * 1000 < memory.reserved < COUNT * 1200
+    connection.lose()
+    assert memory.reserved == 0
+
+
 def test_clients_that_read_replaced_versions_are_cut_when_these_take_half_of_the_memory(large):
     memory = large.site.body_memory
     connections = slow_readers(large, range(20))

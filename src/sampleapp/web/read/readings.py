@@ -98,8 +98,6 @@ class _Readings:
         if share is not None:
             # Also what clients hold that read earlier ones slowly.
             share.require_room(0)
-            if isinstance(self._body, SharedBody):
-                self._body.replace(representation.pieces, share)
         self._represented = representation
         self._etag = representation.etag.encode("ascii")
         validators = (
@@ -111,5 +109,8 @@ class _Readings:
         content_type = representation.media_type.encode("ascii")
         pieces = representation.pieces
         # A single piece is sent in one write, which is cheaper.
-        self._body = pieces[0] if len(pieces) == 1 else SharedBody(pieces)
-        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), self._body)
+        body = pieces[0] if len(pieces) == 1 else SharedBody(pieces)
+        if share is not None and isinstance(self._body, SharedBody):
+            self._body.replace(pieces if isinstance(body, bytes) else body, share)
+        self._body = body
+        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)
