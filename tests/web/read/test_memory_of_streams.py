@@ -10,6 +10,7 @@ from http import HTTPStatus
 import pytest
 
 from sampleapp.web.answers import Answer, Event
+from sampleapp.web.read.registry import StreamKind
 from sampleapp.web.server import BodyMemory, Share
 from sampleapp.web.server.stream import AnswerStream
 from tests.support.callers import FULL, by, caller
@@ -87,6 +88,24 @@ def test_streams_that_are_behind_leave_half_of_the_memory_to_requests(kind, vers
         events = EventReader.of(unchunked(data)[0] if version == b"HTTP/1.1" else data).events
         assert len(events) == 40 - number
     assert service.site.body_memory.reserved == 0
+
+
+def test_clients_that_read_former_readings_are_cut_when_these_take_half_of_the_memory():
+    service = InMemoryService(max_body_memory=MIB)
+    memory = service.site.body_memory
+    links = []
+    for number in range(8):
+        for reading in range(400):
+            service.read(b"%d-" % reading + b"x" * 1000, b"%d" % number)
+        links.append(opened(service, target="/changes", room=3000, settle_s=3))
+    ended = service.gateway.streams.numbers[StreamKind.CHANGES].ended
+    assert 0 < ended["max-body-memory"] < len(links)
+    assert memory.reserved < memory.limit
+    for link in links:
+        if not link.is_lost:
+            link.reset()
+    pass_time(service, 1)
+    assert len(service.gateway.streams) == memory.reserved == 0
 
 
 def test_a_record_larger_than_the_whole_budget_is_sent_all_the_same():

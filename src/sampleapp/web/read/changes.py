@@ -20,7 +20,6 @@ from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import InvalidParameters, SampleAppError
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.model import Reading
-from sampleapp.readings import Representation
 from sampleapp.readings.changes import Change, Changes, State
 from sampleapp.records.event_stream import (
     END_OF_EVENT,
@@ -29,7 +28,7 @@ from sampleapp.records.event_stream import (
     encode_id,
     escape_line_ends,
 )
-from sampleapp.web.answers import Answer, Event
+from sampleapp.web.answers import Answer, Budget, Event, SharedBody
 from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, answer_to_temporary_error
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.server import Request
@@ -74,6 +73,8 @@ class ChangesResource:
         self._log_of_events = _EventLog()
         self.state: _Start | None = None
         """The latest state from which a stream can begin."""
+        self.budget: Budget | None = None
+        """For states that are there only for clients that read them slowly; ``None`` if they do not count."""
 
     def answer(self, request: Request) -> Answer:
         """
@@ -87,6 +88,8 @@ class ChangesResource:
         try:
             self.changes.require_complete()
             last_event_id = _last_event_id(request)
+            if self.budget is None and request.share is not None:
+                self.budget = request.share.hold(0, owner="")
             stream = ChangeStream(self, self._streams, request, last_event_id=last_event_id)
         except SampleAppError as error:
             return answer_to_temporary_error(request.fields, error)
@@ -140,7 +143,10 @@ class ChangesResource:
     def _set_state(self, state: State) -> None:
         length = state.representation.length
         self._log_of_events.limit = min(max(length, _LEAST_LOG), _MOST_LOG)
-        self.state = _Start(state, self._log_of_events.end)
+        start = _Start(state, self._log_of_events.end)
+        if self.state is not None and self.budget is not None:
+            self.state.body.replace(start.body, self.budget)
+        self.state = start
 
 
 class ChangeStream(EventStream):
@@ -186,6 +192,18 @@ class ChangeStream(EventStream):
         """Leave the others."""
         self._whole = None
         self._resource.remove(self)
+
+    def visit(self, now_s: float) -> None:
+        """Cut a client that reads a former state slowly, when these take half of the memory."""
+        super().visit(now_s)
+        budget = self._resource.budget
+        if (
+            self._whole is not None
+            and self._whole.body.is_replaced
+            and budget is not None
+            and not budget.has_room(0)
+        ):
+            self.abort("max-body-memory")
 
     def write_on(self) -> None:
         """Write what the client does not have yet, but only some of a large collection."""
@@ -289,7 +307,8 @@ class _Start:
         self.number = state.number
         self.tag: Final = _id_of(state.representation.etag)
         self.place = place
-        self._representation = state.representation
+        self._length = state.representation.length
+        self.body: Final = SharedBody(state.representation.pieces)
         self._whole: ref[_Whole] | None = None
         self._kept: _Whole | None = None
 
@@ -297,9 +316,9 @@ class _Start:
         """Return the event with all readings."""
         whole = None if self._whole is None else self._whole()
         if whole is None:
-            whole = _Whole(self._representation, self.tag)
+            whole = _Whole(self.body, self.tag)
             self._whole = ref(whole)
-            if self._representation.length <= _KEPT_WHOLE:
+            if self._length <= _KEPT_WHOLE:
                 self._kept = whole
         return whole
 
@@ -307,10 +326,10 @@ class _Start:
 class _Whole:
     """The event with all readings, in pieces, each of which is made when the first stream needs it."""
 
-    def __init__(self, representation: Representation, tag: str) -> None:
-        self._texts = representation.pieces
+    def __init__(self, body: SharedBody, tag: str) -> None:
+        self.body: Final = body
         self._pieces: list[Event] = []
-        self.count = len(representation.pieces)
+        self.count = len(body)
         """The number of pieces."""
         self.tag: Final = tag
         """The id of the event."""
@@ -318,7 +337,7 @@ class _Whole:
     def piece(self, number: int) -> Event:
         """Return a piece; those before it have been asked for."""
         if number == len(self._pieces):
-            data = escape_line_ends(self._texts[number])
+            data = escape_line_ends(self.body[number])
             if number == 0:
                 data = begin_event(event=_READINGS, event_id=self.tag) + data
             if number == self.count - 1:
