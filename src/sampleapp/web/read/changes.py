@@ -144,7 +144,7 @@ class ChangesResource:
         length = state.representation.length
         self._log_of_events.limit = min(max(length, _LEAST_LOG), _MOST_LOG)
         start = _Start(state, self._log_of_events.end)
-        if self.state is not None and self.budget is not None:
+        if self.state is not None and self.state.may_be_read and self.budget is not None:
             self.state.body.replace(start.body, self.budget)
         self.state = start
 
@@ -312,9 +312,17 @@ class _Start:
         self._whole: ref[_Whole] | None = None
         self._kept: _Whole | None = None
 
+    @property
+    def may_be_read(self) -> bool:
+        """True if streams may be writing it, or a former state that has some of its pieces."""
+        return bool(self.body.counted) or self._present_whole() is not None
+
+    def _present_whole(self) -> _Whole | None:
+        return None if self._whole is None else self._whole()
+
     def whole(self) -> _Whole:
         """Return the event with all readings."""
-        whole = None if self._whole is None else self._whole()
+        whole = self._present_whole()
         if whole is None:
             whole = _Whole(self.body, self.tag)
             self._whole = ref(whole)
