@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
+from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
@@ -247,6 +248,21 @@ def test_failures_are_answered_alike(no_failure_is_lost):
         service.not_ready = ReadingsNotReady("Not yet.")
     for method in ("GET", "HEAD"):
         assert both.send(request_bytes(method, "/", [(b"If-Match", b'"x"')]), method).status == 503
+
+
+def test_errors_below_a_path_of_the_site_are_those_of_its_root():
+    service = InMemoryService(broker=PromptBroker())
+    root = Resource()
+    root.putChild(b"part", service.gateway.app.resource())
+    own, part = service.site, Site(root, reactor=service.clock)
+    of_rest_proxy = [(b"Accept", b"application/vnd.kafka.v2+json")]
+    for method, target in product(
+        ("GET", "POST"), ("/messages", "/topics/a%20b", "/topics/", "/topics/t/records?x", "/consumers/c")
+    ):
+        connections = [Connection(own), Connection(part)]
+        for connection, prefix in zip(connections, ("", "/part"), strict=True):
+            connection.send(request_bytes(method, prefix + target, of_rest_proxy))
+        assert same_answer(connections, method).status >= 400
 
 
 requests = st.tuples(

@@ -75,7 +75,7 @@ def in_form_of(request: IRequest, answer: Answer) -> Answer:
     return in_form_for(
         answer,
         method=request.method,
-        path=request.uri.partition(b"?")[0],
+        path=convert(request).path,
         content_types=tuple(request.requestHeaders.getRawHeaders(b"content-type", ())),
         accept=None if accepts is None else b", ".join(accepts),
     )

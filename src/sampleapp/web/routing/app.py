@@ -415,6 +415,7 @@ class _AppResource(KleinResource):
         check_host(own.fields, is_required=False)
         # Relative to this resource's place in its site.
         path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
+        own.path = path
         gate = self._access.gate
         if gate is not None:
             gate.admit(own, self._right_to(own.method, path))
@@ -451,7 +452,7 @@ def _answer_to_error(self: object, request: IRequest, failure: Failure) -> bytes
         answer = refusal_of_method(request.method, method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
         urls = IKleinRequest(request).mapper.map.bind("")
-        answer = problem_answer(path_not_found(request.path, [urls]))
+        answer = problem_answer(path_not_found(convert(request).path, [urls]))
     else:
         answer = answer_to_failure(failure, give_request_id(request, None))
     return set_answer(request, in_form_of(request, answer))
