@@ -250,6 +250,21 @@ def test_failures_are_answered_alike(no_failure_is_lost):
         assert both.send(request_bytes(method, "/", [(b"If-Match", b'"x"')]), method).status == 503
 
 
+def test_the_bytes_of_a_large_batch_are_charged_there_too():
+    callers = caller("one", 'publish = ["t"]', "bytes_per_second = 1", "bytes_burst = 1")
+    service = InMemoryService(broker=PromptBroker(), callers=callers)
+    site = Site(service.gateway.app.resource(), reactor=service.clock)
+    batch = json.dumps({"topic": "t", "content": "x" * 100_000}).encode() + b"\n"
+    statuses = []
+    for _ in range(2):
+        connection = Connection(site)
+        headers = [by("one"), (b"Content-Type", b"application/x-ndjson")]
+        connection.send(request_bytes("POST", "/messages", headers, batch * 15))
+        service.clock.pump([0.001] * 50)
+        statuses += [answer.status for answer in connection.responses(["POST"])]
+    assert statuses == [200, 429]
+
+
 def test_errors_below_a_path_of_the_site_are_those_of_its_root():
     service = InMemoryService(broker=PromptBroker())
     root = Resource()

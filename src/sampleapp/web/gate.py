@@ -89,7 +89,7 @@ class Gate:
         # In a site of twisted.web, the body was received before.
         length = len(request.body) if head is None else head.length
         max_body = self._max_body if request.max_body is None else request.max_body
-        if length is not None and max_body is not None and length > max_body:
+        if head is not None and length is not None and max_body is not None and length > max_body:
             length = 0
         limiter.admit(length, now_s=self._seconds())
         request.charge = BodyCharge(limiter, paid=length, seconds=self._seconds)
