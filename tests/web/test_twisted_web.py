@@ -280,6 +280,18 @@ def test_errors_below_a_path_of_the_site_are_those_of_its_root():
         assert same_answer(connections, method).status >= 400
 
 
+@pytest.mark.parametrize("target", ["/topics/t", "/topics/t/records"])
+@pytest.mark.parametrize("field", [(b"X-A", b"\x7f"), (b"Host", b"a b")])
+def test_a_field_that_no_route_takes_gets_the_same_error_below_a_path_of_the_site(target, field):
+    resource = InMemoryService(broker=PromptBroker()).gateway.app.resource()
+    root = Resource()
+    root.putChild(b"part", resource)
+    connections = [Connection(Site(resource)), Connection(Site(root))]
+    for connection, prefix in zip(connections, ("", "/part"), strict=True):
+        connection.send(request_bytes("GET", prefix + target, [field]))
+    assert same_answer(connections, "GET").status == 400
+
+
 requests = st.tuples(
     st.sampled_from(METHODS),
     st.sampled_from(TARGETS),

@@ -410,12 +410,12 @@ class _AppResource(KleinResource):
             self._decoding = Decoding(request.site.reactor)
         request.content.seek(0)
         own = convert(request, BodyLimits(self._max_body, self._decoding, self._memory))
-        check_values(own.fields)
-        # Klein fails with a traceback on a host name that IDNA cannot encode.
-        check_host(own.fields, is_required=False)
         # Relative to this resource's place in its site.
         path = b"".join(b"/%b" % segment for segment in own.path.split(b"/")[1 + len(request.prepath) :])
         own.path = path
+        check_values(own.fields)
+        # Klein fails with a traceback on a host name that IDNA cannot encode.
+        check_host(own.fields, is_required=False)
         gate = self._access.gate
         if gate is not None:
             gate.admit(own, self._right_to(own.method, path))
