@@ -168,7 +168,7 @@ class Route(Struct, frozen=True):
         endpoint = partial(self.endpoint, instance)
         variant = None
         if not self.has_variants:
-            handler = endpoint if renders_resources else partial(_answer, endpoint)
+            handler = endpoint if renders_resources or variables else partial(_answer, endpoint)
             variant = Variant(handler, self.check_head, takes_query=self.takes_query)
         return BoundRoute(
             template=self.template,
@@ -238,8 +238,9 @@ class App(Klein):
         """
         Declare the handler of a path: a method that takes a `Request`, and the variables as keywords.
 
-        It returns an `Answer`, a Deferred of one, or a `RequestResource`, which answers then; it may be a
-        coroutine function. Its errors become problem documents. If the client disconnects, it continues.
+        It returns an `Answer` or a Deferred of one; it may be a coroutine function. If its path has no
+        variables, it may return a `RequestResource`, which answers then. Its errors become problem documents.
+        If the client disconnects, it continues.
 
         :param path: with variables as in werkzeug: ``/topics/<topic>``, ``/parts/<int:number>``. Of several
             routes that fit, the most exact one that has the method is used. The handler gets each variable
@@ -310,9 +311,9 @@ class App(Klein):
 
 
 def _answer(
-    endpoint: Callable[..., Answer | Deferred[Answer] | RequestResource], request: Request, **variables: Any
+    endpoint: Callable[[Request], Answer | Deferred[Answer] | RequestResource], request: Request
 ) -> Answer | Deferred[Answer]:
-    result = endpoint(request, **variables)
+    result = endpoint(request)
     return result.answer(request) if isinstance(result, RequestResource) else result
 
 
