@@ -73,7 +73,7 @@ setup(
     name="sampleapp-http-gateway",
     version="1.0.0rc1",
     description=(
-        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
         "and read the latest values with GET."
     ),
     long_description=long_description(),

@@ -96,9 +96,9 @@ class Producer:
         while not self._stopping:
             if self._producer.poll(0.1):
                 delivered, self._delivered = self._delivered, []
-                self._loop.call_soon_threadsafe(self._answer, delivered)
+                self._loop.call_soon_threadsafe(self._response, delivered)
 
-    def _answer(self, delivered: list[tuple[asyncio.Future[Stored] | tuple[Batch, int], Any, Any]]) -> None:
+    def _response(self, delivered: list[tuple[asyncio.Future[Stored] | tuple[Batch, int], Any, Any]]) -> None:
         for answer, error, message in delivered:
             if isinstance(answer, tuple):
                 batch, number = answer

@@ -156,7 +156,7 @@ class Instances:
         figures = keep_busy(made, requests)
         load_s, cpu_s = time.process_time() - load_s, self._cpu_s() - cpu_s
         busy_cores = psutil.cpu_percent() / 100 * (os.cpu_count() or 1)
-        answered = [after - each for after, each in zip(self.counts()[1], before, strict=True)]
+        responded = [after - each for after, each in zip(self.counts()[1], before, strict=True)]
         self.close(made)
         took_s = requests / figures["requests_per_s"]
         return {
@@ -166,7 +166,7 @@ class Instances:
             "load_cores": load_s / took_s,
             "busy_cores": busy_cores,
             "connections": max(connections) / CONNECTIONS,
-            "requests": max(answered) / requests,
+            "requests": max(responded) / requests,
         }
 
     def close(self, made: Sequence[Connection]) -> None:

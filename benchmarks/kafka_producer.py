@@ -106,9 +106,9 @@ class Bridged:
         while not self._stopping:
             if self._producer.poll(0.1):
                 delivered, self._delivered = self._delivered, []
-                self._reactor.callFromThread(self._answer, delivered)
+                self._reactor.callFromThread(self._response, delivered)
 
-    def _answer(self, delivered: list[tuple[Deferred[Any], Any, int, int]]) -> None:
+    def _response(self, delivered: list[tuple[Deferred[Any], Any, int, int]]) -> None:
         for answer, error, partition, offset in delivered:
             if error is None:
                 answer.callback((partition, offset))
@@ -140,9 +140,9 @@ class Load:
     def _send(self) -> None:
         self._to_send -= 1
         sent_s = time.perf_counter()
-        self._publish(self._next_key()).addCallbacks(self._answered, self._failed, callbackArgs=(sent_s,))
+        self._publish(self._next_key()).addCallbacks(self._responded, self._failed, callbackArgs=(sent_s,))
 
-    def _answered(self, _: object, sent_s: float) -> None:
+    def _responded(self, _: object, sent_s: float) -> None:
         self._latencies_s.append(time.perf_counter() - sent_s)
         self._to_answer -= 1
         if self._to_send:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Answer", "Connection", "Event", "EventStream", "Loop", "request"]
+__all__ = ["Connection", "Event", "EventStream", "Loop", "Response", "request"]
 
 ANSWER_DEADLINE_S = 90
 SILENCE_DEADLINE_S = 45
@@ -70,7 +70,7 @@ def _received(connected: socket.socket) -> bytes:
         return b""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A whole answer; its status is 0 where the connection has failed instead."""
 
     status: int
@@ -105,13 +105,13 @@ class Connection:
         self._buffer = bytearray()
         self._needed = 0
         self._request = b""
-        self._on_answer: Callable[[Answer], None] | None = None
+        self._on_answer: Callable[[Response], None] | None = None
         self._last_s = time.perf_counter()
         loop.call_each(5, self._check_deadline)
 
-    def ask(self, asked: bytes, on_answer: Callable[[Answer], None]) -> None:
+    def ask(self, asked: bytes, on_response: Callable[[Response], None]) -> None:
         assert self._on_answer is None
-        self._request, self._on_answer, self._last_s = asked, on_answer, time.perf_counter()
+        self._request, self._on_answer, self._last_s = asked, on_response, time.perf_counter()
         try:
             if self._socket is None:
                 self._open()
@@ -152,7 +152,7 @@ class Connection:
         self._needed = end + 4 + (int(length[1]) if has_body else 0)
         if len(self._buffer) < self._needed:
             return
-        answer = Answer(status, head, bytes(self._buffer[end + 4 :]))
+        answer = Response(status, head, bytes(self._buffer[end + 4 :]))
         if len(self._buffer) > self._needed:
             self._on_fault(f"There are bytes after an answer: {answer}")
         if (answer.header("Connection") or "").lower() == "close":
@@ -161,15 +161,15 @@ class Connection:
         self._needed = 0
         self._finish(answer)
 
-    def _finish(self, answer: Answer) -> None:
-        on_answer, self._on_answer, self._last_s = self._on_answer, None, time.perf_counter()
-        on_answer(answer)
+    def _finish(self, answer: Response) -> None:
+        on_response, self._on_answer, self._last_s = self._on_answer, None, time.perf_counter()
+        on_response(answer)
 
     def _fail(self, reason: str) -> None:
         first_line = self._request.partition(b"\r\n")[0].decode()
         self._on_fault(f"A connection {reason}: {first_line}")
         self._close()
-        self._finish(Answer(0, b"", b""))
+        self._finish(Response(0, b"", b""))
 
     def _close(self) -> None:
         if self._socket is not None:
@@ -201,7 +201,7 @@ class EventStream:
         path: str,
         headers: dict[str, str],
         on_event: Callable[[Event], None],
-        on_refused: Callable[[Answer], None],
+        on_refused: Callable[[Response], None],
         on_fault: Callable[[str], None],
     ) -> None:
         """:param on_refused: gets each answer that is not a stream; the client comes back after it."""
@@ -258,7 +258,7 @@ class EventStream:
         if not separator:
             return False
         if not head.startswith(b"HTTP/1.1 200"):
-            self._on_refused(Answer(int(head[9:12]), head + b"\r\n", rest))
+            self._on_refused(Response(int(head[9:12]), head + b"\r\n", rest))
             self._come_back()
             return False
         self._head = head

@@ -63,7 +63,7 @@ class Ledger:
 
     def counts(self) -> Counter[str]:
         """The number of records that were answered, and that were read."""
-        names = {ANSWERED: "answered", PAGED: "in pages", STREAMED: "in streams", UNKNOWN: "unknown"}
+        names = {ANSWERED: "responded", PAGED: "in pages", STREAMED: "in streams", UNKNOWN: "unknown"}
         counts: Counter[str] = Counter()
         for state, count in Counter(self._states).items():
             for bit, name in names.items():
@@ -84,7 +84,7 @@ class Ledger:
         start = n % 211
         return f"{n:010d} {_TEXT[start : start + 40 + n % 89]}"
 
-    def answered(self, n: int, place: tuple[int, int]) -> None:
+    def responded(self, n: int, place: tuple[int, int]) -> None:
         self._meet(n, ANSWERED, place)
 
     def refused(self, n: int) -> None:
@@ -140,7 +140,7 @@ class Ledger:
 
     def _names(self, n: int) -> str:
         state = self._states[n]
-        names = {ANSWERED: "answered", PAGED: "paged", STREAMED: "streamed", UNKNOWN: "504", REFUSED: "503"}
+        names = {ANSWERED: "responded", PAGED: "paged", STREAMED: "streamed", UNKNOWN: "504", REFUSED: "503"}
         return ", ".join(name for bit, name in names.items() if state & bit)
 
 
@@ -169,7 +169,7 @@ class Readings:
     def content(n: int) -> str:
         return str(n / 4)
 
-    def answered(self, n: int) -> None:
+    def responded(self, n: int) -> None:
         self._acknowledged[n % READINGS].append((time.perf_counter(), n))
 
     def see(self, observer: str, value: float, key: str | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from long_run_http import Answer, Connection, Event, EventStream, Loop, request
+from long_run_http import Connection, Event, EventStream, Loop, Response, request
 from long_run_ledger import PAGED, STREAMED, Faults, Ledger, Readings
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 HOOKS = ("github", "standard")
 V2 = "application/vnd.sampleApp.v2+json"
 BATCH = 50
-Check = Callable[[Answer], None]
+Check = Callable[[Response], None]
 
 
 class Traffic:
@@ -63,7 +63,7 @@ class Traffic:
     def connection(self) -> Connection:
         return Connection(self.loop, self.port, self.faults.add)
 
-    def count(self, kind: str, answer: Answer, *expected: int) -> None:
+    def count(self, kind: str, answer: Response, *expected: int) -> None:
         """Count an answer, and check that its status is one of these, or permitted at the moment."""
         self.statuses[kind, answer.status] += 1
         # 0 has been told of already.
@@ -117,7 +117,7 @@ class Sender:
             self._is_timed = True
             self._traffic.loop.call_at(self._next_s, self._send)
 
-    def _take(self, check: Check, due_s: float, connection: Connection, answer: Answer) -> None:
+    def _take(self, check: Check, due_s: float, connection: Connection, answer: Response) -> None:
         check(answer)
         if self._is_measured:
             self._traffic.waited_s.append(time.perf_counter() - due_s)
@@ -134,7 +134,7 @@ class Published:
         self.traffic = traffic
         self.ledger = ledger
 
-    def take(self, n: int, answer: Answer) -> None:
+    def take(self, n: int, answer: Response) -> None:
         """The answer to a single record."""
         self.traffic.count(self.kind, answer, 200)
         if answer.status == 200:
@@ -147,7 +147,7 @@ class Published:
     def place(self, n: int, found: dict[str, object]) -> None:
         if set(found) != {"topic", "partition", "offset"} or found["topic"] != self.ledger.topic:
             self.traffic.faults.add(f"{self.kind}: not an answer: {found}")
-        self.ledger.answered(n, (found["partition"], found["offset"]))
+        self.ledger.responded(n, (found["partition"], found["offset"]))
 
     def message(self, n: int) -> bytes:
         message = {"topic": self.ledger.topic, "content": self.ledger.content(n)}
@@ -184,7 +184,7 @@ class Batches(Published):
             body, headers = gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}
         return request("POST", "/messages", headers, body), partial(self._take_all, numbers)
 
-    def _take_all(self, numbers: list[int], answer: Answer) -> None:
+    def _take_all(self, numbers: list[int], answer: Response) -> None:
         self.traffic.count(self.kind, answer, 200)
         if answer.status == 200:
             results = [json.loads(line) for line in answer.body.splitlines()]
@@ -233,7 +233,7 @@ class Hooks(Published):
             "webhook-signature": f"v1,{signature}",
         }
 
-    def _take_refusal(self, n: int, answer: Answer) -> None:
+    def _take_refusal(self, n: int, answer: Response) -> None:
         self.traffic.count("hook with a wrong signature", answer, 401)
         self.ledger.refused(n)
 
@@ -265,7 +265,7 @@ class KeyedMessages(Published):
         asked = request("POST", "/messages", headers, self.message(n))
         return asked, partial(self._take_keyed, n, first, is_again=is_again)
 
-    def _take_keyed(self, n: int, first: bytes | None, answer: Answer, *, is_again: bool) -> None:
+    def _take_keyed(self, n: int, first: bytes | None, answer: Response, *, is_again: bool) -> None:
         self.traffic.count("keyed again" if is_again else "keyed", answer, 200)
         if answer.status != 200:
             self._again.append((n, first))
@@ -300,10 +300,10 @@ class Values:
             self._take, n
         )
 
-    def _take(self, n: int, answer: Answer) -> None:
+    def _take(self, n: int, answer: Response) -> None:
         self._traffic.count(self.kind, answer, 200)
         if answer.status == 200:
-            self._readings.answered(n)
+            self._readings.responded(n)
 
 
 class Collection:
@@ -322,7 +322,7 @@ class Collection:
         accept = {"Accept": V2} if self._version == 2 else {}
         return request("GET", "/", {**self._headers, **accept}), partial(self._take, self._version)
 
-    def _take(self, version: int, answer: Answer) -> None:
+    def _take(self, version: int, answer: Response) -> None:
         self._traffic.count(self.kind, answer, 200)
         if answer.status != 200:
             return
@@ -440,7 +440,7 @@ class Pages:
         path = f"{self._path}?from={self._position}&limit=2000&wait={self._WAIT_S}"
         self._connection.ask(request("GET", path, self._headers), self._take)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: Response) -> None:
         self._traffic.count("page", answer, 200, 204, *self.records.also_expected)
         if answer.status in (200, 204):
             self._position = answer.header("Position")
@@ -492,7 +492,7 @@ class Scraper:
             self._is_asking = True
             self._connection.ask(self._request, self._take)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: Response) -> None:
         self._is_asking = False
         self._traffic.count(self.kind, answer, 200)
         samples = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]

@@ -25,8 +25,8 @@ from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasu
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.model import RecordMetadata
 from sampleapp.readings.follower import ReadingsFollower
-from sampleapp.web import Answer, Exchange, HTTPServer, Request, answer_to_failure
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import Exchange, HTTPServer, Request, Response, response_to_failure
+from sampleapp.web.errors import problem_response
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import Head, parse_head
 
@@ -45,12 +45,12 @@ def measure_metrics() -> None:
     post, get = _head("POST", "/messages"), _head("GET", "/")
     record = RecordMetadata(topic="readings", partition=0, offset=1)
     for name, route, head, answer in (
-        ("POST, 200", "/messages", post, Answer(HTTPStatus.OK, record=record, record_bytes=100)),
-        ("GET, 200", "/", get, Answer(HTTPStatus.OK)),
-        ("POST, 503", "/messages", post, Answer(HTTPStatus.SERVICE_UNAVAILABLE, problem="buffer-full")),
+        ("POST, 200", "/messages", post, Response(HTTPStatus.OK, record=record, record_bytes=100)),
+        ("GET, 200", "/", get, Response(HTTPStatus.OK)),
+        ("POST, 503", "/messages", post, Response(HTTPStatus.SERVICE_UNAVAILABLE, problem="buffer-full")),
     ):
         exchange = Exchange(Peer(None), b"1", time.time(), head, route)
-        _print(name, _us(counts.answered, exchange, answer) - _us(_nothing, exchange, answer))
+        _print(name, _us(counts.responded, exchange, answer) - _us(_nothing, exchange, answer))
     distribution = Distribution(SECONDS)
     _print("a value of a batch", _us(distribution.add, 0.004) - _us(_nothing, 0.004))
 
@@ -62,7 +62,7 @@ def measure_metrics() -> None:
         for accept in (b"text/plain", b"application/openmetrics-text"):
             totals, longest, lines = [], [], 0
             for _ in range(20):
-                answers: list[Answer] = []
+                answers: list[Response] = []
                 turns = clock.taken_by(partial(page.answer, accept), answers)
                 totals.append(sum(turns))
                 longest.append(max(turns))
@@ -108,7 +108,7 @@ class _Turns:
     def callLater(self, _delay: float, what: Callable[..., object], *arguments: object) -> None:  # noqa: N802
         self._due.append(partial(what, *arguments))
 
-    def taken_by(self, work: Callable[[], Deferred[Answer]], answers: list[Answer]) -> list[float]:
+    def taken_by(self, work: Callable[[], Deferred[Response]], answers: list[Response]) -> list[float]:
         """Return how long each turn took, in ms."""
         self._due.append(lambda: work().addCallback(answers.append))
         taken = []
@@ -144,12 +144,12 @@ def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> Metrics
     for route in ROUTES:
         for status in STATUSES[: 1 if topics == 1 else None]:
             exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/x"), route)
-            counts.answered(exchange, Answer(HTTPStatus(status)))
+            counts.responded(exchange, Response(HTTPStatus(status)))
     for number in range(topics):
         record = RecordMetadata(topic=f"topic-{number}", partition=0, offset=1)
         exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/messages"), "/messages")
-        counts.answered(exchange, Answer(HTTPStatus.OK, record=record))
-    server = HTTPServer(_refuse, refuse=problem_answer, answer_to=answer_to_failure, reactor=clock)
+        counts.responded(exchange, Response(HTTPStatus.OK, record=record))
+    server = HTTPServer(_refuse, refuse=problem_response, response_to=response_to_failure, reactor=clock)
     for _ in range(connections):
         connection = server.buildProtocol(None)
         server.add_connection(cast("Any", connection), is_rejected=False)
@@ -160,8 +160,8 @@ def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> Metrics
     return page
 
 
-def _refuse(_: Request) -> Answer:
-    return Answer(HTTPStatus.NOT_FOUND)
+def _refuse(_: Request) -> Response:
+    return Response(HTTPStatus.NOT_FOUND)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ PAUSE_S = 0.02
 DEADLINE_S = 60
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What became of one message."""
 
     key: str
@@ -37,7 +37,7 @@ class Steady:
     """
 
     def __init__(self, *, port: int, topic: str) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[Response] = []
         self._port = port
         self._topic = topic
         self._stopping = threading.Event()
@@ -89,5 +89,5 @@ class Steady:
             connection.request("POST", "/messages", message, {"Content-Type": "application/json"})
             response = connection.getresponse()
             stored = json.loads(response.read())
-            self.answers.append(Answer(key, response.status, stored.get("partition"), time.monotonic()))
+            self.answers.append(Response(key, response.status, stored.get("partition"), time.monotonic()))
         connection.close()

@@ -216,7 +216,7 @@ class IBroker(Interface):
 
         :param create: true if a broker that creates topics by itself may do so now. If false, a topic that
             publishing would create counts as one that can be published to, and the broker has
-            `sampleapp.interfaces.CHECK_TIMEOUT_S` to answer: topics without an answer by then are left out.
+            `sampleapp.interfaces.CHECK_TIMEOUT_S` to answer: topics without a response by then are left out.
         :param identified: true if the records have an identity. If there are topics that take none, the
             errors are those of these topics, and no topic is created.
         :return: fires with the error for each topic that cannot be published to, as `publish` would fail: the

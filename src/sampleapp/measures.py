@@ -84,7 +84,7 @@ class KafkaMeasures(Measures, frozen=True, kw_only=True):
     throttled_s: float
     """The seconds of pause that brokers have asked for because of a quota."""
     acknowledgement_s: Distribution
-    """The seconds from sending a Produce request until its answer."""
+    """The seconds from sending a Produce request until its response."""
 
 
 class SQLiteMeasures(Measures, frozen=True, kw_only=True):

@@ -16,17 +16,17 @@ from sampleapp.cli._lines import LineSource, LineSplitter
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time
 from sampleapp.client import (
-    AnswerLost,
     Forbidden,
     PartlyPublished,
     Problem,
     ProblemError,
     RequestTimedOut,
+    ResponseLost,
     ServiceUnreachable,
     TLSFailed,
     TooManyRequests,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
@@ -224,7 +224,7 @@ def test_when_the_service_was_never_there_the_rest_of_the_file_is_not_sent(error
 
 
 @pytest.mark.parametrize(
-    "error", [ServiceUnreachable("Nothing there."), refusal(503), UnexpectedAnswer("Odd.", status=429)]
+    "error", [ServiceUnreachable("Nothing there."), refusal(503), UnexpectedResponse("Odd.", status=429)]
 )
 def test_a_service_that_is_away_for_a_while_is_waited_for(error):
     publisher, clock, waiting = Publisher(), Clock(), []
@@ -271,7 +271,7 @@ def test_a_service_that_does_not_come_back_is_given_up_in_the_end():
 def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_again():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", b"3\n", b"4\n", in_flight=2, clock=clock)
-    publisher.refuse(AnswerLost("Gone."))
+    publisher.refuse(ResponseLost("Gone."))
     publisher.refuse(ServiceUnreachable("Nothing there."))
     publisher.refuse(ServiceUnreachable("Nothing there."))
     clock.advance(1)
@@ -512,8 +512,8 @@ def test_the_numbers_of_messages_in_an_error_become_those_of_lines():
 AT_ONCE = {
     "unreachable": (ServiceUnreachable("Nothing there."), False),
     "busy": (refusal(503), False),
-    "lost before": (AnswerLost("Gone."), False),
-    "lost after": (AnswerLost("Gone."), True),
+    "lost before": (ResponseLost("Gone."), False),
+    "lost after": (ResponseLost("Gone."), True),
     "too large": (refusal(413), False),
     "too much": (TooManyRequests(problem(429), retry_after_s=2), False),
     "wrong": (refusal(422, errors=[Fault("/0/content", "Odd.")]), False),
@@ -531,9 +531,9 @@ class Log:
         outcome = self._outcomes([message.content for message in messages])
         if isinstance(outcome, Exception):
             return fail(outcome)
-        return self._answer(outcome if outcome == [PLACE] * len(outcome) else partly(*outcome))
+        return self._response(outcome if outcome == [PLACE] * len(outcome) else partly(*outcome))
 
-    def _answer(self, outcome):
+    def _response(self, outcome):
         return fail(outcome) if isinstance(outcome, Exception) else succeed(outcome)
 
     def _outcomes(self, contents):
@@ -642,7 +642,7 @@ def test_without_the_option_no_key_is_sent():
 @pytest.mark.parametrize(
     "error",
     [
-        AnswerLost("Cut."),
+        ResponseLost("Cut."),
         RequestTimedOut("Late."),
         refusal(504),
         refusal(503),
@@ -677,7 +677,7 @@ def test_a_batch_with_a_key_is_given_up_after_the_time_for_which_lines_wait():
 )
 @pytest.mark.parametrize(
     "first",
-    [AnswerLost("Cut."), PartlyPublished(problem(504), results=[PLACE, refusal(503)])],
+    [ResponseLost("Cut."), PartlyPublished(problem(504), results=[PLACE, refusal(503)])],
     ids=["cut", "published in part"],
 )
 def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(first, last):
@@ -699,7 +699,7 @@ def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(first, last)
 def test_lines_with_a_key_are_in_doubt_if_the_command_is_interrupted_after_such_a_request():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
-    publisher.refuse(AnswerLost("Cut."))
+    publisher.refuse(ResponseLost("Cut."))
     ended.cancel()
     assert reported(ended)[0] == "Lines 1-2: interrupted before the answer. May have been published."
 

@@ -17,9 +17,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.client import (
-    AnswerLost,
     Client,
     RequestTimedOut,
+    ResponseLost,
     ServiceUnreachable,
     TLSFailed,
 )
@@ -166,7 +166,7 @@ async def test_a_server_that_has_answered_over_plain_http_is_not_asked_for_tls()
     client = Client(base_url=url, reactor=reactor)
     try:
         await client.publish(topic="t", content="c")
-        with pytest.raises(AnswerLost):
+        with pytest.raises(ResponseLost):
             await client.publish(topic="t", content="c")
         await client.close()
     finally:
@@ -263,7 +263,7 @@ async def test_a_tombstone_is_not_sent_a_second_time_when_the_connection_that_wa
     client = Client(base_url=url, reactor=reactor)
     try:
         await client.delete(topic="t", key="1")
-        with pytest.raises(AnswerLost):
+        with pytest.raises(ResponseLost):
             await client.delete(topic="t", key="2")
         await client.close()
     finally:

@@ -10,13 +10,13 @@ from twisted.internet import reactor
 from twisted.web.server import Site
 
 from sampleapp.client import (
-    AnswerLost,
     Client,
     ClientError,
     Message,
     PartlyPublished,
     ProblemError,
-    UnexpectedAnswer,
+    ResponseLost,
+    UnexpectedResponse,
 )
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
@@ -124,7 +124,7 @@ async def test_a_problem_says_what_became_of_the_message(status, retriable, poss
 )
 @pytest_twisted.ensureDeferred
 async def test_what_nobody_promised_may_have_published_the_message(status, content_type, body):
-    with pytest.raises(UnexpectedAnswer) as caught:
+    with pytest.raises(UnexpectedResponse) as caught:
         await canned(status, content_type, body).publish(topic="t", content="c")
     assert (caught.value.status, caught.value.possibly_published) == (status, True)
 
@@ -134,26 +134,26 @@ async def test_what_nobody_promised_may_have_published_the_message(status, conte
 )
 @pytest_twisted.ensureDeferred
 async def test_a_refusal_in_another_form_has_published_nothing(status, headers):
-    with pytest.raises(UnexpectedAnswer, match=rf"answered {status} \(text/html\)") as caught:
+    with pytest.raises(UnexpectedResponse, match=rf"answered {status} \(text/html\)") as caught:
         await canned(status, "text/html", b"<p>", headers).publish(topic="t", content="c")
     assert caught.value.possibly_published is False
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_redirect_is_not_followed_but_told():
-    with pytest.raises(UnexpectedAnswer, match=r"refers to http://elsewhere\.example/"):
+    with pytest.raises(UnexpectedResponse, match=r"refers to http://elsewhere\.example/"):
         await canned(301, "text/html", b"", [("location", b"http://elsewhere.example/")]).readings()
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (b"", AnswerLost),
-        (b"HTTP/1.1 200 OK\r\nConte", AnswerLost),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1.0, 2.0]", AnswerLost),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n[1.0]\r\n", AnswerLost),
-        (b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.", UnexpectedAnswer),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", UnexpectedAnswer),
+        (b"", ResponseLost),
+        (b"HTTP/1.1 200 OK\r\nConte", ResponseLost),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1.0, 2.0]", ResponseLost),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n[1.0]\r\n", ResponseLost),
+        (b"HTTP/1.1 200 OK\r\n\r\n[1.0, 2.", UnexpectedResponse),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", UnexpectedResponse),
     ],
 )
 @pytest_twisted.ensureDeferred
@@ -184,7 +184,7 @@ async def test_an_endless_answer_is_not_kept(monkeypatch):
     service = SilentResource(b"[1.0, 2.0, 3.0")
     port, url = await listening(Site(service))
     try:
-        with pytest.raises(UnexpectedAnswer, match="more than 10 bytes"):
+        with pytest.raises(UnexpectedResponse, match="more than 10 bytes"):
             await Client(base_url=url, reactor=reactor).readings()
         await service.gone
     finally:
@@ -233,7 +233,7 @@ async def test_a_message_that_was_refused_for_good_among_others_was_not_publishe
 )
 @pytest_twisted.ensureDeferred
 async def test_results_that_do_not_fit_the_messages_leave_all_of_them_in_doubt(status, members):
-    with pytest.raises(UnexpectedAnswer) as caught:
+    with pytest.raises(UnexpectedResponse) as caught:
         await canned(status, PROBLEM, problem(status, type=PARTLY, **members)).publish_many(TWO)
     assert (caught.value.status, caught.value.possibly_published) == (status, True)
 
@@ -252,7 +252,7 @@ async def test_when_none_of_many_messages_was_published_the_error_is_as_for_one(
 @pytest_twisted.ensureDeferred
 async def test_an_answer_for_another_number_of_messages_leaves_them_in_doubt(lines):
     body = b'{"topic": "t", "partition": 0, "offset": 1}\n' * lines
-    with pytest.raises(UnexpectedAnswer, match=f"{lines} results for 2 messages") as caught:
+    with pytest.raises(UnexpectedResponse, match=f"{lines} results for 2 messages") as caught:
         await canned(200, "application/x-ndjson", body).publish_many(TWO)
     assert caught.value.possibly_published is True
 
@@ -274,6 +274,6 @@ async def test_a_place_that_cannot_be_that_of_the_message_leaves_it_in_doubt(mem
         ).publish_many(TWO),
     ]
     for publish in publishing:
-        with pytest.raises(UnexpectedAnswer) as caught:
+        with pytest.raises(UnexpectedResponse) as caught:
             await publish()
         assert caught.value.possibly_published is True

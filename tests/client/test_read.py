@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 
 from sampleapp.client import (
-    AnswerLost,
     Client,
     Forbidden,
     Page,
@@ -20,8 +19,9 @@ from sampleapp.client import (
     PositionUnknown,
     ProblemError,
     RequestTimedOut,
+    ResponseLost,
     TopicReplaced,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.errors import InvalidMessage
 from sampleapp.model import ConsumerRecord, GoneRecords
@@ -162,7 +162,7 @@ async def test_other_problems_are_the_errors_of_every_request(status, kind):
 )
 @pytest_twisted.ensureDeferred
 async def test_an_answer_of_another_program_is_unexpected(status, content_type, body, headers):
-    with pytest.raises(UnexpectedAnswer):
+    with pytest.raises(UnexpectedResponse):
         await canned(status, content_type, body, headers).read(topic="t")
 
 
@@ -190,7 +190,7 @@ async def test_a_page_that_ends_only_with_its_connection_is_lost_since_lines_may
     )
     client = Client(base_url=url, reactor=reactor)
     try:
-        with pytest.raises(AnswerLost):
+        with pytest.raises(ResponseLost):
             await client.read(topic="t")
         await client.close()
     finally:

@@ -7,7 +7,7 @@ import pytest_twisted
 from hypothesis import given
 
 from sampleapp.client import (
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.model import Reading
 from tests.support import strategies
@@ -84,7 +84,7 @@ async def test_without_entity_tags_every_poll_fetches_the_collection():
 
 @pytest_twisted.ensureDeferred
 async def test_not_modified_without_a_question_is_unexpected():
-    with pytest.raises(UnexpectedAnswer):
+    with pytest.raises(UnexpectedResponse):
         await canned(304, V1, b"").readings()
 
 
@@ -116,7 +116,7 @@ async def test_any_collection_arrives_unchanged_in_both_representations(collecti
 )
 @pytest_twisted.ensureDeferred
 async def test_what_is_not_an_array_of_numbers_is_not_version_1(body):
-    with pytest.raises(UnexpectedAnswer):
+    with pytest.raises(UnexpectedResponse):
         await canned(200, V1, body).readings(version=1)
 
 
@@ -133,7 +133,7 @@ async def test_what_is_not_an_array_of_numbers_is_not_version_1(body):
 )
 @pytest_twisted.ensureDeferred
 async def test_what_is_not_an_array_of_entries_is_not_version_2(body):
-    with pytest.raises(UnexpectedAnswer, match="does its version support this request"):
+    with pytest.raises(UnexpectedResponse, match="does its version support this request"):
         await canned(200, V2, body).readings(version=2)
 
 

@@ -14,7 +14,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 
-from sampleapp.client import AnswerLost, Client, Message, PartlyPublished, ProblemError, TooManyRequests
+from sampleapp.client import Client, Message, PartlyPublished, ProblemError, ResponseLost, TooManyRequests
 from sampleapp.messages.idempotency import parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from tests.support.client_servers import NDJSON, PROBLEM, V1, listening, problem
@@ -214,7 +214,7 @@ async def test_only_a_request_with_a_key_is_repeated_after_a_connection_that_was
     try:
         publishing = client.publish(topic="t", content="c", idempotency_key=key)
         if key is None:
-            with pytest.raises(AnswerLost):
+            with pytest.raises(ResponseLost):
                 await publishing
         else:
             assert await publishing == METADATA

@@ -21,7 +21,7 @@ from sampleapp.client import (
     Gap,
     Reset,
     ServiceUnreachable,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.client import _stream as streams
 from sampleapp.errors import InvalidMessage
@@ -225,7 +225,7 @@ async def test_what_the_service_may_add_later_is_left_out():
 @pytest_twisted.ensureDeferred
 async def test_an_event_of_another_program_is_an_error(data):
     async with Reading((HEAD + data, True)) as reading:
-        with pytest.raises(UnexpectedAnswer, match="not one of this service"):
+        with pytest.raises(UnexpectedResponse, match="not one of this service"):
             await reading.take(1)
 
 
@@ -233,7 +233,7 @@ async def test_an_event_of_another_program_is_an_error(data):
 async def test_an_answer_that_is_not_a_stream_is_an_error():
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>"
     async with Reading((answer, False)) as reading:
-        with pytest.raises(UnexpectedAnswer, match="text/html"):
+        with pytest.raises(UnexpectedResponse, match="text/html"):
             await reading.take(1)
 
 

@@ -23,7 +23,7 @@ from sampleapp.client import (
     ProblemError,
     TooManyRequests,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from tests.support.client_servers import PROBLEM, V1, CannedResource, listening, problem
 from tests.support.secrets import secret
@@ -89,7 +89,7 @@ async def test_the_token_does_not_follow_a_redirect_to_another_place():
     here = CannedResource(307, "text/plain", b"", [("location", other_url)])
     port, url = await listening(Site(here))
     client = Client(base_url=url, reactor=reactor, token=TOKEN)
-    with pytest.raises(UnexpectedAnswer, match=f"refers to {other_url}"):
+    with pytest.raises(UnexpectedResponse, match=f"refers to {other_url}"):
         await client.readings()
     assert elsewhere.authorizations == []
     await client.close()

@@ -361,7 +361,7 @@ def test_one_sentence_says_what_sampleapp_is_everywhere(project):
     from sampleapp.service.command_line import Options
 
     sentence = (
-        "an HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "an HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
         "and read the latest values with GET."
     )
     for page in ["README.md", "docs/index.rst"]:

@@ -115,14 +115,14 @@ def _tried(data: bytes) -> _Outcome:
 
 
 def _fault(data: bytes, kinds: list[str]) -> str | None:
-    whole = _answers([data])
+    whole = _responses([data])
     statuses = [int(status) for status in re.findall(rb"^HTTP/1\.1 ([2-5]\d\d) ", whole, re.MULTILINE)]
     kinds += [f"answer: {status}" for status in statuses or ["none"]]
     if any(status >= HTTPStatus.INTERNAL_SERVER_ERROR for status in statuses):
         return f"answer of 5xx: {whole[-500:]!r}"
     chance = Random(crc32(data))
     places = [chance.randint(0, len(data)) for _ in range(chance.randint(1, 6))]
-    pieces = _answers(cut(data, places))
+    pieces = _responses(cut(data, places))
     # With an expectation, what has come already makes a difference.
     if pieces != whole and b"expect" not in data.lower():
         return f"another answer when cut at {sorted(places)}: {whole[-300:]!r} and {pieces[-300:]!r}"
@@ -133,7 +133,7 @@ def _fault(data: bytes, kinds: list[str]) -> str | None:
     return None
 
 
-def _answers(segments: list[bytes]) -> bytes:
+def _responses(segments: list[bytes]) -> bytes:
     service = InMemoryService(broker=PromptBroker())
     service.give_same_request_ids()
     service.read(b"a", b"1.5")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.logs import AccessLogFormat
 from sampleapp.logs.access_log import AccessLog
 from sampleapp.model import ReplayedRecord
-from sampleapp.web import Answer, Batch, Exchange, StreamEnd, TopicTotal
+from sampleapp.web import Batch, Exchange, Response, StreamEnd, TopicTotal
 from sampleapp.web.server import Peer
 from sampleapp.web.server.head import parse_head
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
@@ -38,13 +38,13 @@ class LoggingService(InMemoryService):
     """The service, whose answers are written down."""
 
     def __init__(self, path, line_format, **arguments):
-        super().__init__(on_answer=self.answered, **arguments)
+        super().__init__(on_response=self.responded, **arguments)
         self.path = path
         self.line_format = line_format
         self.open()
 
-    def answered(self, exchange, answer):
-        self.log.answered(exchange, answer)
+    def responded(self, exchange, answer):
+        self.log.responded(exchange, answer)
 
     def open(self):
         self.log = AccessLog(
@@ -184,8 +184,8 @@ def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, to
     count = sum(records for _, records in totals)
     batch = Batch(published=published, records=count, refused=1)
     for service in (combined, as_json):
-        service.site.on_answer(
-            Exchange(Peer(None), b"7", service.clock.seconds()), Answer(HTTPStatus.OK, batch=batch)
+        service.site.on_response(
+            Exchange(Peer(None), b"7", service.clock.seconds()), Response(HTTPStatus.OK, batch=batch)
         )
     (line,) = combined.lines()
     where = (line["topic"], line["partition"], line["offset"], line["records"])
@@ -197,8 +197,8 @@ def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, to
 def test_a_replayed_record_is_told_with_its_place_as_none_that_was_published(combined, as_json):
     replayed = ReplayedRecord(topic="t", partition=1, offset=42)
     for service in (combined, as_json):
-        service.site.on_answer(
-            Exchange(Peer(None), b"7", service.clock.seconds()), Answer(HTTPStatus.OK, replayed=replayed)
+        service.site.on_response(
+            Exchange(Peer(None), b"7", service.clock.seconds()), Response(HTTPStatus.OK, replayed=replayed)
         )
     (line,) = combined.lines()
     assert (line["topic"], line["partition"], line["offset"], line["records"]) == ("t", "1", "42", "0")
@@ -273,8 +273,8 @@ def test_a_stream_gets_its_line_at_its_end_with_bytes_duration_and_reason(combin
             service.clock.seconds() - 600,
             parse_head(request_bytes("GET", "/topics/t/records")),
         )
-        answer = Answer(HTTPStatus.OK, source=Source())
-        service.log.answered(exchange, answer)
+        answer = Response(HTTPStatus.OK, source=Source())
+        service.log.responded(exchange, answer)
         assert service.lines() == []
         service.log.stream_ended(exchange, answer, StreamEnd("age", 12_345))
     (line,) = combined.lines()
@@ -287,6 +287,6 @@ def test_a_request_for_the_head_of_a_stream_gets_its_line_at_once(combined):
     exchange = Exchange(
         Peer(None), b"7", combined.clock.seconds(), parse_head(request_bytes("HEAD", "/topics/t/records"))
     )
-    combined.log.answered(exchange, Answer(HTTPStatus.OK, source=Source()))
+    combined.log.responded(exchange, Response(HTTPStatus.OK, source=Source()))
     (line,) = combined.lines()
     assert (line["bytes"], line["ended_by"]) == ("-", "-")

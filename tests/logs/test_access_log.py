@@ -12,12 +12,12 @@ from twisted.logger import capturedLogs, formatEvent
 
 from sampleapp.errors import StartUpError
 from sampleapp.logs import AccessLog, AccessLogFormat, require_writable
-from sampleapp.web import Answer, Exchange
+from sampleapp.web import Exchange, Response
 from sampleapp.web.server import Peer
 from tests.support.waiting import wait_until
 
 FULL = "/dev/full"
-ANSWER = Answer(200)
+RESPONSE = Response(200)
 
 
 class Log:
@@ -34,12 +34,12 @@ class Log:
             lost_lines=self.lost_lines,
         )
         self.log.open()
-        self.answered = 0
+        self.responded = 0
 
     def answer(self, times=1):
         for _ in range(times):
-            self.answered += 1
-            self.log.answered(Exchange(Peer(None), b"%06d" % self.answered, 0.0), ANSWER)
+            self.responded += 1
+            self.log.responded(Exchange(Peer(None), b"%06d" % self.responded, 0.0), RESPONSE)
 
     def written(self, path=None):
         """The numbers of the answers in the file, each from a whole line."""

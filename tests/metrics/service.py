@@ -22,8 +22,8 @@ class MeasuredService(InMemoryService):
         self.page = MetricsPage(clock=self.make_clock())
         super().__init__(
             broker=PromptBroker() if broker is None else broker,
-            others=[MetricsApp(self.page.answer).app],
-            on_answer=self.answered,
+            others=[MetricsApp(self.page.respond).app],
+            on_response=self.responded,
             **limits,
         )
         if starts:
@@ -44,8 +44,8 @@ class MeasuredService(InMemoryService):
         )
         self.page.show(self.families)
 
-    def answered(self, exchange, answer):
-        self.counts.answered(exchange, answer)
+    def responded(self, exchange, answer):
+        self.counts.responded(exchange, answer)
 
     def scrape(self, headers=()):
         """Return what a scrape reads: each sample's value by its name and labels."""

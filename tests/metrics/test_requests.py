@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.errors import BufferFull, UnknownTopic
 from sampleapp.measures import SECONDS
 from sampleapp.model import RecordMetadata
-from sampleapp.web import Answer, Batch, Exchange, TopicTotal
+from sampleapp.web import Batch, Exchange, Response, TopicTotal
 from sampleapp.web.server import Peer
 from tests.metrics.service import MeasuredService, of
 from tests.support.in_memory import ManualBroker, request_bytes
@@ -142,8 +142,8 @@ def test_records_of_batches_count_for_their_topics_and_as_batches():
     ):
         totals = tuple(TopicTotal(*total) for total in published)
         batch = Batch(published=totals, records=sum(total.records for total in totals), refused=refused)
-        answer = Answer(HTTPStatus.OK, batch=batch, problem=problem)
-        service.counts.answered(Exchange(Peer(None), b"1", service.clock.seconds()), answer)
+        answer = Response(HTTPStatus.OK, batch=batch, problem=problem)
+        service.counts.responded(Exchange(Peer(None), b"1", service.clock.seconds()), answer)
     service.post(b'{"topic":"t","content":"cc"}')
     counted = service.counted()
     assert of(counted, "sampleapp_published_records_total") == {"t": 4, "u": 1}
@@ -169,8 +169,8 @@ def test_nothing_in_an_answer_makes_more_series_than_there_is_room_for(answers):
     service = MeasuredService()
     for _, status, topic, problem in answers:
         record = RecordMetadata(topic=topic, partition=0, offset=0)
-        service.counts.answered(Exchange(Peer(None), b"1", 0.0), Answer(status, record=record))
-        service.counts.answered(Exchange(Peer(None), b"1", 0.0), Answer(status, problem=problem))
+        service.counts.responded(Exchange(Peer(None), b"1", 0.0), Response(status, record=record))
+        service.counts.responded(Exchange(Peer(None), b"1", 0.0), Response(status, problem=problem))
     counted = service.counted()
     assert len(of(counted, "sampleapp_published_records_total")) <= 101
     assert set(of(counted, "sampleapp_problems_total")) <= {*MeasuredService().counts.problems, "other"}

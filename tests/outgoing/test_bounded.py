@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.access.issuer_keys import MAX_BYTES, FetchFailed, fetch_with
-from sampleapp.client import AnswerLost, Client, UnexpectedAnswer
+from sampleapp.client import Client, ResponseLost, UnexpectedResponse
 from sampleapp.outgoing.bounded import MAX_HEAD, MAX_INTERIM, BoundedPool, HeadTooLong
 from tests.support.client_servers import listening, talker
 from tests.support.logs import logged
@@ -110,7 +110,7 @@ async def test_the_client_does_not_read_an_answer_without_an_end(what):
     port, url = await listening(factory)
     client = Client(base_url=url, reactor=reactor)
     try:
-        with pytest.raises((UnexpectedAnswer, AnswerLost)):
+        with pytest.raises((UnexpectedResponse, ResponseLost)):
             await client.readings()
         await factory.gone
         await client.close()

@@ -46,7 +46,7 @@ def test_after_kill_9_every_line_that_was_answered_is_where_its_answer_said(star
         # In this order, since an answer may come in between.
         with closing(sqlite3.connect(tmp_path / "broker.sqlite3")) as database:
             ((stored,),) = database.execute("SELECT next_offset FROM topic WHERE name = 't'").fetchall()
-        return stored - sum(len(batch) for publisher in publishers for batch in publisher.answered)
+        return stored - sum(len(batch) for publisher in publishers for batch in publisher.responded)
 
     before = 0
     for life in range(2):
@@ -57,7 +57,7 @@ def test_after_kill_9_every_line_that_was_answered_is_where_its_answer_said(star
         publishers += alive
         for publisher in alive:
             publisher.start()
-        wait_until(lambda alive=alive: all(p.answered for p in alive), "an answer each")
+        wait_until(lambda alive=alive: all(p.responded for p in alive), "an answer each")
         wait_until(lambda before=before: not_answered() > before + 30, "a part of a batch in the file")
         service.kill()
         for publisher in alive:
@@ -65,9 +65,9 @@ def test_after_kill_9_every_line_that_was_answered_is_where_its_answer_said(star
         before = not_answered()
     stored = records(tmp_path)
     assert [offset for offset, _ in stored] == list(range(len(stored)))
-    answered = {place for publisher in publishers for batch in publisher.answered for place in batch}
-    assert answered <= set(stored)
-    others = [content for offset, content in stored if (offset, content) not in answered]
+    responded = {place for publisher in publishers for batch in publisher.responded for place in batch}
+    assert responded <= set(stored)
+    others = [content for offset, content in stored if (offset, content) not in responded]
     expected = []
     for publisher in publishers:
         count = sum(content.startswith(f"{publisher.name_of_records}-") for content in others)

@@ -69,8 +69,8 @@ def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
         outcomes = [answer.result(DEADLINE_S) for answer in answers]
     assert {status for status, _ in outcomes} == {200}
     assert service.stop() == -15
-    answered = sorted((answer["offset"], f"m{n}") for n, (_, answer) in enumerate(outcomes))
-    assert answered == records(tmp_path)[1:]
+    responded = sorted((answer["offset"], f"m{n}") for n, (_, answer) in enumerate(outcomes))
+    assert responded == records(tmp_path)[1:]
     for connection in (*connections, idle):
         connection.close()
 

@@ -175,12 +175,12 @@ def test_instances_share_a_socket_and_restart_one_after_the_other_without_a_fail
         assert len(admin_ports) == 2
         assert [get(each, "/live")[0] for each in admin_ports] == [200, 200]
         contents = (str(number) for number in itertools.count())
-        published, answered = [], set()
+        published, responded = [], set()
 
         def publish_one():
             published.append(next(contents))
-            answered.add(instance_that_publishes(port, published[-1]))
-            return answered
+            responded.add(instance_that_publishes(port, published[-1]))
+            return responded
 
         wait_until(lambda: len(publish_one()) == 2, "both have answered")
         for instance in instances:
@@ -191,7 +191,7 @@ def test_instances_share_a_socket_and_restart_one_after_the_other_without_a_fail
             for _ in range(20):
                 publish_one()
             started()
-            count = len(answered)
+            count = len(responded)
             wait_until(lambda count=count: len(publish_one()) > count, "the new one has answered")
     assert sorted(content for _, content in records(tmp_path)) == sorted(published)
 

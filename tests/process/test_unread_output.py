@@ -58,7 +58,7 @@ class Unread:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        self.answered = 0
+        self.responded = 0
         wait_until(self._is_there, "the service answers")
 
     def _is_there(self):
@@ -67,7 +67,7 @@ class Unread:
             assert get(self.port, "/live")[0] == 200
         except ConnectionError:
             return False
-        self.answered += 1
+        self.responded += 1
         return True
 
     def ask(self, times):
@@ -77,11 +77,11 @@ class Unread:
                 response = connection.getresponse()
                 response.read()
                 assert response.status == 404
-                self.answered += 1
+                self.responded += 1
 
     def lost(self, log):
         _, body = get(self.port, "/metrics")
-        self.answered += 1
+        self.responded += 1
         return samples_in(body)["sampleapp_log_lost_lines_total", (("log", log),)]
 
     def stop(self, number=signal.SIGTERM):
@@ -131,7 +131,7 @@ def test_every_request_is_answered_and_each_line_is_written_or_counted(unread, c
     lines = [line for line in (text + service.read()).splitlines() if line.startswith("{")]
     numbers = [json.loads(line)["request_id"] for line in lines if "/nothing" in line]
     assert numbers == sorted(numbers, key=lambda each: int(each.removeprefix("request-")))
-    assert len(lines) + lost == service.answered
+    assert len(lines) + lost == service.responded
 
 
 def test_a_flood_in_the_log_keeps_nobody_waiting_and_each_line_is_written_or_counted(unread):

@@ -209,7 +209,7 @@ class Admin:
     def _metadata(self) -> ClusterMetadata:
         found = []
 
-        def answered() -> bool:
+        def responded() -> bool:
             try:
                 found.append(self._client.list_topics(timeout=_ANSWER_S))
             except KafkaException as error:
@@ -218,7 +218,7 @@ class Admin:
                     raise
             return bool(found)
 
-        wait_until(answered, "a broker says what there is")
+        wait_until(responded, "a broker says what there is")
         return found[0]
 
     def _done(self, futures: Mapping) -> None:

@@ -94,7 +94,7 @@ class DroppingProxy:
             with self._lock:
                 self._open |= {client, broker}
             doomed: set[int] = set()
-            back = threading.Thread(target=self._answers, args=[broker, client, doomed], daemon=True)
+            back = threading.Thread(target=self._responses, args=[broker, client, doomed], daemon=True)
             back.start()
             with contextlib.suppress(OSError, EOFError):
                 self._requests(client, broker, doomed)
@@ -117,7 +117,7 @@ class DroppingProxy:
                 doomed.add(correlation_id)
             broker.sendall(frame)
 
-    def _answers(self, broker: socket.socket, client: socket.socket, doomed: set[int]) -> None:
+    def _responses(self, broker: socket.socket, client: socket.socket, doomed: set[int]) -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 frame = _frame(broker)

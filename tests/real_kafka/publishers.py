@@ -19,7 +19,7 @@ from typing_extensions import Self
 from tests.real_kafka.reading import Stored
 from tests.support.waiting import wait_until
 
-__all__ = ["RECOVERY", "Answer", "Figures", "Publishers", "check_answers", "figures"]
+__all__ = ["RECOVERY", "Figures", "Publishers", "Response", "check_answers", "figures"]
 
 RECOVERY = pytest.StashKey()
 """Rows of the table at the end of a run: the version, what happened, and `Figures`."""
@@ -40,7 +40,7 @@ MOST_PAUSE_S = 1.5
 ANSWER_DEADLINE_S = 60
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What became of one message: ``KEY:NUMBER``, where the numbers of a key rise."""
 
     key: str
@@ -69,7 +69,7 @@ class Publishers:
 
     def __init__(self, url: str, topic: str, *, batches: Sequence[int] = (BATCH,) * BATCH_CLIENTS) -> None:
         """:param batches: how many messages of each key one request has, for each client of batches."""
-        self.answers: list[Answer] = []
+        self.answers: list[Response] = []
         self.broken: list[str] = []
         self._address = urlsplit(url)
         self._topic = topic
@@ -122,7 +122,7 @@ class Publishers:
         [key] = keys
         asked_at_s = time.monotonic()
         status, body = self._post(connection, "application/json", [(key, number)])
-        answer = Answer(key, number, status, json.loads(body), 1, asked_at_s, time.monotonic())
+        answer = Response(key, number, status, json.loads(body), 1, asked_at_s, time.monotonic())
         self.answers.append(answer)
         return number + 1
 
@@ -140,7 +140,7 @@ class Publishers:
             results = problem.get("results", [problem] * len(sent))
         now_s = time.monotonic()
         self.answers += [
-            Answer(*each, result.get("status", 200), result, len(sent), asked_at_s, now_s)
+            Response(*each, result.get("status", 200), result, len(sent), asked_at_s, now_s)
             for each, result in zip(sent, results, strict=True)
         ]
         return numbers.stop
@@ -155,7 +155,7 @@ class Publishers:
         return response.status, response.read()
 
 
-def check_answers(answers: Sequence[Answer], stored: Sequence[Stored]) -> None:
+def check_answers(answers: Sequence[Response], stored: Sequence[Stored]) -> None:
     """
     What the answers promise, against what is in the topic.
 
@@ -198,7 +198,7 @@ class Figures(NamedTuple):
     """The longest that anybody waited for a 200."""
 
 
-def figures(answers: Sequence[Answer]) -> Figures:
+def figures(answers: Sequence[Response]) -> Figures:
     """Count and measure."""
     statuses = Counter(each.status for each in answers)
     accepted = [each for each in answers if each.status == http.HTTPStatus.OK]

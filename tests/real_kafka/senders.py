@@ -117,14 +117,14 @@ class Sender(threading.Thread):
                 waiting.append(url)
         for url in waiting:
             with self._counting(url):
-                is_known |= self._take_answer(url, asked)
+                is_known |= self._take_response(url, asked)
         return is_known
 
     def _reuse(self, asked: Asked) -> None:
         url = self._random.choice(self._urls)
         with self._counting(url):
             self._begin(url, [f"not {asked.contents[0]}"], asked.contents[0])
-            status, _, problem = self._answer(url)
+            status, _, problem = self._response(url)
             self.counts[f"{status} for another record"] += 1
             if status not in (422, 503, 504) or (
                 status == http.HTTPStatus.UNPROCESSABLE_ENTITY
@@ -161,9 +161,9 @@ class Sender(threading.Thread):
             time.sleep(self._random.choice([0, 0.002, 0.005, 0.02]))
             raise _Cut
 
-    def _take_answer(self, url: str, asked: Asked) -> bool:
+    def _take_response(self, url: str, asked: Asked) -> bool:
         """Note an answer; return whether it has all places."""
-        status, headers, body = self._answer(url)
+        status, headers, body = self._response(url)
         if status == http.HTTPStatus.OK:
             results = [json.loads(line) for line in body.splitlines()]
             is_first = headers["Idempotent-Replayed"] is None
@@ -179,7 +179,7 @@ class Sender(threading.Thread):
         asked.answers.append([_outcome(each) for each in results])
         return status == http.HTTPStatus.OK
 
-    def _answer(self, url: str):
+    def _response(self, url: str):
         response = self._connections[url].getresponse()
         return response.status, response.headers, response.read()
 

@@ -24,7 +24,7 @@ from tests.real_kafka.distribution import VERSIONS
 from tests.support.brokers import eventually, within
 
 __all__ = [
-    "Answer",
+    "Response",
     "connect",
     "consume",
     "for_each_version",
@@ -95,7 +95,7 @@ def post(service, topic, content, *, key=None):
         connection.close()
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What ``GET /`` was answered with."""
 
     status: int
@@ -119,7 +119,7 @@ def get_readings(service):
     try:
         connection.request("GET", "/", headers={"Accept": VERSION_2})
         response = connection.getresponse()
-        return Answer(response.status, response.getheader("ETag"), response.read())
+        return Response(response.status, response.getheader("ETag"), response.read())
     finally:
         connection.close()
 

@@ -33,14 +33,14 @@ def send(wire, topic, producer_id, **options):
     answers = []
 
     def stored():
-        answers.append(answer_to(wire, topic, producer_id, **options))
+        answers.append(response_to(wire, topic, producer_id, **options))
         return answers[-1] not in NOT_YET
 
     wait_until(stored, f"the node leads {topic}")
     return answers[-1]
 
 
-def answer_to(wire, topic, producer_id, *, value=b"value", timestamp_ms=None, partition=0):
+def response_to(wire, topic, producer_id, *, value=b"value", timestamp_ms=None, partition=0):
     """Produce one record, alone in its batch; return its offset, or the name of the error."""
     batch = encode_batch(
         [record(topic, value, timestamp_ms=now_ms() if timestamp_ms is None else timestamp_ms)],
@@ -63,7 +63,7 @@ def send_to_leader(cluster, topic, producer_id, **options):
         if leader is None:
             return False
         with connected(cluster.address(leader)) as wire:
-            found.append(answer_to(wire, topic, producer_id, **options))
+            found.append(response_to(wire, topic, producer_id, **options))
         return found[-1] not in NOT_YET
 
     wait_until(stored, f"the leader of {topic} answers")

@@ -15,7 +15,7 @@ class Connections:
     def connected(self, host: str, port: int) -> None:
         self.told.append(("connected", host, port))
 
-    def answered(self, host: str, port: int) -> None:
+    def responded(self, host: str, port: int) -> None:
         """Of no interest here: the tests count answers themselves."""
 
     def failed(self, host: str, port: int, reason: FailureReason) -> None:

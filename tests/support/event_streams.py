@@ -81,7 +81,7 @@ class EventReader:
 
 
 class RecordingSink:
-    """The client's end of a stream, which a test may let fall behind; see `sampleapp.web.answers.Sink`."""
+    """The client's end of a stream, which a test may let fall behind; see `sampleapp.web.responses.Sink`."""
 
     def __init__(self, source):
         self.source = source

@@ -13,8 +13,8 @@ from twisted.internet.testing import StringTransport
 from twisted.web.http import HTTPChannel
 from twisted.web.http import Request as TwistedRequest
 
-from sampleapp.web.answers import Answer
-from sampleapp.web.errors import problem_answer
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Response
 from sampleapp.web.server import HTTPServer
 from tests.support.simulated_socket import Link
 
@@ -54,14 +54,14 @@ def seen_by_service(data: bytes) -> list[Seen | Refused | Waiting]:
 
     def handle(request):
         seen.append(Seen(request.method, request.path, request.query, request.body))
-        return Answer(HTTPStatus.OK)
+        return Response(HTTPStatus.OK)
 
     def fail(failure, _request_id):
         failure.raiseException()
 
     clock = Clock()
     link = Link(
-        HTTPServer(lambda request: handle, refuse=problem_answer, answer_to=fail, reactor=clock), clock
+        HTTPServer(lambda request: handle, refuse=problem_response, response_to=fail, reactor=clock), clock
     )
     link.send(data)
     received = link.read_all()

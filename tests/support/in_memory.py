@@ -218,7 +218,7 @@ class InMemoryService:
         others=(),
         recorded=None,
         secrets=None,
-        on_answer=lambda _exchange, _answer: None,
+        on_response=lambda _exchange, _response: None,
         **limits,
     ):
         """
@@ -262,7 +262,9 @@ class InMemoryService:
             reactor=self.clock,
             limits=limits,
             recorded=RecordedFields() if recorded is None else recorded,
-            new_server=partial(make_server, reactor=self.clock, now=self.clock.seconds, on_answer=on_answer),
+            new_server=partial(
+                make_server, reactor=self.clock, now=self.clock.seconds, on_response=on_response
+            ),
             run=lambda function: succeed(function()),
             authenticator=self.authenticator,
             hooks=self.hooks,

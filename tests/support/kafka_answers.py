@@ -12,8 +12,8 @@ from sampleapp.brokers.kafka.protocol import (
     Fetched,
     ListedOffset,
     PartitionMetadata,
-    ProduceAnswer,
     Produced,
+    ProduceResponse,
     ProducerIdentity,
     SaslAuthenticated,
     SaslMechanisms,
@@ -48,7 +48,7 @@ def produce_answer(version):
     expected = Produced("t", 3, 87, -1, -1, 5 if version >= 5 else -1)
     if version >= 8:
         expected = Produced("t", 3, 87, -1, -1, 5, ((2, "bad"),), "worse")
-    return body, ProduceAnswer([expected], 250 if version >= 6 else 0)
+    return body, ProduceResponse([expected], 250 if version >= 6 else 0)
 
 
 def compact(value):

@@ -127,7 +127,7 @@ class BatchPublisher(threading.Thread):
         self.connection = connect(service)
         self.name_of_records = name
         self.lines = lines
-        self.answered = []
+        self.responded = []
         """Of each batch that was answered, its contents with their offsets."""
         self.unanswered = []
         """The contents of the batch whose answer did not come any more."""
@@ -139,7 +139,7 @@ class BatchPublisher(threading.Thread):
                 self.unanswered = contents
                 status, places = publish_lines(self.connection, contents, key=self.name_of_records)
                 assert status == 200, places
-                self.answered.append([(each["offset"], c) for each, c in zip(places, contents, strict=True)])
+                self.responded.append([(each["offset"], c) for each, c in zip(places, contents, strict=True)])
                 self.unanswered = []
         except (OSError, http.client.HTTPException):
             self.connection.close()

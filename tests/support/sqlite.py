@@ -64,9 +64,9 @@ class Disk:
 
     def __init__(self, monkeypatch):
         self.asked = Counter()
-        self.answered = Counter()
-        self._answers = threading.Event()
-        self._answers.set()
+        self.responded = Counter()
+        self._responses = threading.Event()
+        self._responses.set()
         self._hanging = None
         for operation in ("append", "read", "section", "search_time", "probe"):
             monkeypatch.setattr(store.Store, operation, self._watched(operation))
@@ -75,10 +75,10 @@ class Disk:
         """Let calls of this operation hang until `answer`."""
         self.asked.clear()
         self._hanging = operation
-        self._answers.clear()
+        self._responses.clear()
 
     def answer(self):
-        self._answers.set()
+        self._responses.set()
 
     def _watched(self, name):
         operate = getattr(store.Store, name)
@@ -86,9 +86,9 @@ class Disk:
         def watched(*arguments, **options):
             self.asked[name] += 1
             if name == self._hanging:
-                assert self._answers.wait(30)
+                assert self._responses.wait(30)
             result = operate(*arguments, **options)
-            self.answered[name] += 1
+            self.responded[name] += 1
             return result
 
         return watched

@@ -11,10 +11,10 @@ from twisted.internet.task import Clock
 
 from sampleapp.feeds import Feeds
 from sampleapp.records.positions import parse_position
-from sampleapp.web.answers import Event
 from sampleapp.web.read.registry import OpenStreams
 from sampleapp.web.read.streams import RecordStreams
 from sampleapp.web.read.topic_reads import TopicReads
+from sampleapp.web.responses import Event
 from sampleapp.web.server import Exchange, Fields, Peer
 from tests.support.event_streams import EventReader, RecordingSink
 from tests.support.topic_simulator import SimulatedTopic

@@ -7,9 +7,9 @@ from http import HTTPStatus
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from sampleapp.web import HTTPServer, Limits, answer_to_failure
-from sampleapp.web.answers import Answer, Event
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import HTTPServer, Limits, response_to_failure
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Event, Response
 
 GET = b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"
 GET_1_0 = b"GET /stream HTTP/1.0\r\n\r\n"
@@ -59,7 +59,7 @@ class Source:
 class StreamingServer:
     """Answers ``/stream`` with a source, at once or (``/later``) when the test says, and others whole."""
 
-    def __init__(self, *, now_s=1_700_000_000, extend_answer=None, reactor=None, **limits):
+    def __init__(self, *, now_s=1_700_000_000, extend_response=None, reactor=None, **limits):
         self.clock = Clock() if reactor is None else reactor
         if reactor is None:
             self.clock.advance(now_s)
@@ -67,13 +67,13 @@ class StreamingServer:
         self.new_source = Source
         self.site = HTTPServer(
             self._dispatch,
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
+            refuse=problem_response,
+            response_to=response_to_failure,
             reactor=self.clock,
             limits=Limits(**limits),
-            on_answer=lambda exchange, answer: self.answers.append((exchange, answer)),
+            on_response=lambda exchange, answer: self.answers.append((exchange, answer)),
             on_stream_end=lambda exchange, answer, end: self.ends.append((exchange, answer, end)),
-            extend_answer=extend_answer,
+            extend_response=extend_response,
         )
         self.site.new_request_id = lambda: b"1"
 
@@ -81,11 +81,11 @@ class StreamingServer:
         return {b"/stream": self._stream, b"/later": self._stream_later}.get(request.path, self._whole)
 
     def _whole(self, _):
-        return Answer(HTTPStatus.OK, body=b"whole")
+        return Response(HTTPStatus.OK, body=b"whole")
 
     def _stream(self, _):
         self.sources.append(self.new_source())
-        return Answer(
+        return Response(
             HTTPStatus.OK, headers=((b"Content-Type", b"text/event-stream"),), source=self.sources[-1]
         )
 

@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 
 from sampleapp.service.listener import Listener
 from sampleapp.service.reloads import Reloads
-from sampleapp.web import HTTPServer, answer_to_failure
-from sampleapp.web.answers import Answer
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import HTTPServer, response_to_failure
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Response
 from tests.support.in_memory import MemoryTransport
 from tests.support.secrets import record_output
 
@@ -45,11 +45,11 @@ class Server:
         listener.add_to(self.reloads)
         self.seen, self.peers = [], []
         self.site = HTTPServer(
-            lambda _: Answer(HTTPStatus.OK, body=b"hello"),
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
+            lambda _: Response(HTTPStatus.OK, body=b"hello"),
+            refuse=problem_response,
+            response_to=response_to_failure,
             reactor=self.reactor,
-            on_answer=self._answered,
+            on_response=self._responded,
             **options,
         )
         listener.listen(
@@ -63,7 +63,7 @@ class Server:
                 context_factory, isClient=False, wrappedFactory=factory, clock=self.reactor
             )
 
-    def _answered(self, exchange, _):
+    def _responded(self, exchange, _):
         self.peers.append(exchange.peer)
         self.seen.append(exchange.peer.certificate())
 

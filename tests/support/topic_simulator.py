@@ -110,7 +110,7 @@ class SimulatedTopic:
             frozen = BrokerUnavailable("A broker does not answer.")
             call = self.clock.callLater(5, answer.errback, frozen)
         else:
-            call = self.clock.callLater(0.001, self._answer, answer, request)
+            call = self.clock.callLater(0.001, self._response, answer, request)
         return answer
 
     def follow(self, *, topic, observer, start=EARLIEST, partition=None):
@@ -125,7 +125,7 @@ class SimulatedTopic:
         for following in self.followings:
             following.wake()
 
-    def _answer(self, answer, request):
+    def _response(self, answer, request):
         if not self.is_reachable:
             answer.errback(BrokerUnavailable("Kafka cannot be reached."))
         elif not self.logs:

@@ -509,7 +509,7 @@ BROKEN = {
     "ForgetsAtItsEnd": "test_a_record_is_recognised_after_the_broker_was_started_again",
     "TakesAnyTopic": "test_a_topic_that_takes_no_identities_refuses_them_all",
     "RefusesOneOfMany": "test_a_topic_that_takes_no_identities_refuses_them_all",
-    "LeavesTheRest": "test_at_the_deadline_of_stop_every_one_of_many_records_has_an_answer_that_is_true",
+    "LeavesTheRest": "test_at_the_deadline_of_stop_every_one_of_many_records_has_a_response_that_is_true",
 }
 
 

@@ -218,7 +218,7 @@ def test_who_was_let_in_stays_so_until_the_answer():
 def test_the_name_of_the_caller_is_known_to_those_who_count_and_log():
     service = InMemoryService(broker=PromptBroker(), callers=CALLERS)
     told = []
-    service.site.on_answer = lambda exchange, answer: told.append((exchange.caller, int(answer.status)))
+    service.site.on_response = lambda exchange, answer: told.append((exchange.caller, int(answer.status)))
     for headers in ([by("reader")], [by("publisher")], [], [bearer("x")]):
         get(service, *headers)
     assert told == [("reader", 200), ("publisher", 403), ("", 401), ("", 401)]

@@ -155,7 +155,7 @@ def test_a_token_ends_to_the_second_and_a_withdrawn_key_ends_all_of_its_tokens(k
 
 def test_the_name_of_who_calls_is_known_to_who_logs(known):
     names = []
-    known.site.on_answer = lambda exchange, _: names.append(exchange.caller)
+    known.site.on_response = lambda exchange, _: names.append(exchange.caller)
     known.get(known.token())
     known.post(
         known.token(iss="https://rights.example", algorithm="RS256", sub="somebody else", topics=["t"])

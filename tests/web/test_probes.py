@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sampleapp.web import AdminApp, HTTPServer, Probes, RouteTable, answer_to_failure
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import AdminApp, HTTPServer, Probes, RouteTable, response_to_failure
+from sampleapp.web.errors import problem_response
 from tests.support.callers import by, caller
 from tests.support.in_memory import Connection, InMemoryService, request_bytes
 from tests.web.http import assert_problem
@@ -91,8 +91,8 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
     )
     site = HTTPServer(
         RouteTable(AdminApp(probes, service.documentation).app).dispatch,
-        refuse=problem_answer,
-        answer_to=answer_to_failure,
+        refuse=problem_response,
+        response_to=response_to_failure,
         reactor=service.clock,
     )
 

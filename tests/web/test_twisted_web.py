@@ -22,7 +22,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.errors import BrokerUnavailable, OutcomeUnknown, ReadingsNotReady, UnknownTopic
-from sampleapp.web.answers import Answer
+from sampleapp.web.responses import Response
 from sampleapp.web.twisted_web import RequestResource
 from tests.support import strategies
 from tests.support.callers import FULL, by, caller
@@ -333,8 +333,8 @@ class StreamResource(RequestResource):
         super().__init__()
         self.source = Source()
 
-    def answer(self, _request):
-        return Answer(HTTPStatus.OK, ((b"Content-Type", b"text/event-stream"),), source=self.source)
+    def respond(self, _request):
+        return Response(HTTPStatus.OK, ((b"Content-Type", b"text/event-stream"),), source=self.source)
 
 
 @pytest.fixture

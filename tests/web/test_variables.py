@@ -18,9 +18,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.errors import TopicNotAuthorized, UnknownTopic
-from sampleapp.web import HTTPServer, answer_to_failure
-from sampleapp.web.answers import json_answer
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import HTTPServer, response_to_failure
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import json_response
 from sampleapp.web.routing import AccessPolicy, App, RouteTable
 from tests.support.in_memory import Connection, request_bytes
 from tests.web.http import assert_problem, same_answer
@@ -45,27 +45,27 @@ class Shelves:
         if shelf == "later":
             self.waiting.append(Deferred())
             return self.waiting[-1]
-        return json_answer(["publish", shelf, request.query.decode(), request.body.decode()])
+        return json_response(["publish", shelf, request.query.decode(), request.body.decode()])
 
     @app.route("/shelves/<shelf>", methods=["DELETE"])
     def delete(self, request, *, shelf):
-        return json_answer(["delete", shelf])
+        return json_response(["delete", shelf])
 
     @app.route("/shelves/all", methods=["GET"])
     def all(self, request):
-        return json_answer(["all"])
+        return json_response(["all"])
 
     @app.route("/shelves/<shelf>/<int:partition>/<int:offset>", methods=["GET"])
     def record(self, request, *, shelf, partition, offset):
-        return json_answer(["record", shelf, partition, offset])
+        return json_response(["record", shelf, partition, offset])
 
     @app.route("/files/<path:name>", methods=["GET"])
     def file(self, request, *, name):
-        return json_answer(["file", name])
+        return json_response(["file", name])
 
     @app.route("/~a b%20ä", methods=["GET"])
     def odd(self, request):
-        return json_answer(["odd"])
+        return json_response(["odd"])
 
 
 class BothWays:
@@ -74,7 +74,9 @@ class BothWays:
         self.shelves = [Shelves(), Shelves()]
         table = RouteTable(self.shelves[0].app)
         self.servers = [
-            HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=clock),
+            HTTPServer(
+                table.dispatch, refuse=problem_response, response_to=response_to_failure, reactor=clock
+            ),
             Site(self.shelves[1].app.resource(), reactor=clock),
         ]
 
@@ -179,7 +181,7 @@ def test_a_handler_with_variables_may_answer_later(both):
     for connection, shelves in zip(connections, both.shelves, strict=True):
         connection.send(request_bytes("POST", "/shelves/later"))
         assert connection.sent == b""
-        shelves.waiting.pop().callback(json_answer("late"))
+        shelves.waiting.pop().callback(json_response("late"))
     assert json.loads(same_answer(connections, "POST").body) == "late"
 
 
@@ -245,11 +247,11 @@ class More:
 
     @app.route("/more", methods=["GET"])
     def more(self, request):
-        return json_answer(["more"])
+        return json_response(["more"])
 
     @app.route("/more/<name>", methods=["PUT"])
     def put(self, request, *, name):
-        return json_answer(["put", name])
+        return json_response(["put", name])
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ class More:
 def test_a_table_may_have_the_routes_of_several_applications(method, target, status):
     table = RouteTable(Shelves().app, More().app)
     connection = Connection(
-        HTTPServer(table.dispatch, refuse=problem_answer, answer_to=answer_to_failure, reactor=Clock())
+        HTTPServer(table.dispatch, refuse=problem_response, response_to=response_to_failure, reactor=Clock())
     )
     connection.send(request_bytes(method, target))
     (answer,) = connection.responses([method])

@@ -6,7 +6,7 @@ sampleapp = ServiceMaker(
     name="sampleapp",
     module="sampleapp.service.tap",
     description=(
-        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
         "and read the latest values with GET."
     ),
     tapname="sampleapp",

@@ -144,7 +144,7 @@ class HookVerifier:
                 self._count(hook, refusal.reason)
             with suppress(SignatureRefused):
                 request.claim.verify(body, self._further_keys(request.keys))
-            # One answer for all reasons, which does not reveal how close a forged request was.
+            # One response for all reasons, which does not reveal how close a forged request was.
             raise InvalidSignature from None
         assert hook is not None  # noqa: S101 -- for mypy: without a hook, there are no keys
         limiter = self._limiter(hook)

@@ -1,8 +1,8 @@
 """
 The keys of the issuers of JSON Web Tokens, read from files or fetched from the issuers.
 
-Fetched keys stay in use until other keys were fetched. So while an issuer is down, or its answer is not a key
-set, tokens with known keys stay valid.
+Fetched keys stay in use until other keys were fetched. So while an issuer is down, or its response is not a
+key set, tokens with known keys stay valid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RemoteKeys:
     They are fetched at the start, and then every `REFRESH_S`; after a failure sooner. A token with an unknown
     key causes a fetch as well, but at most once in `ASK_AGAIN_S`, since any client can send such tokens.
 
-    Only a key that was looked for before the last fetch, and was not in its answer, is known not to exist.
+    Only a key that was looked for before the last fetch, and was not in its response, is known not to exist.
     Any other unknown key may be a new one, and its tokens may be valid.
     """
 
@@ -148,7 +148,7 @@ class RemoteKeys:
         if self._fetching is not None:
             raise IssuerKeysNotKnown(retry_after_s=FIRST_RETRY_S)
         if self._failures and self._later is not None:
-            # The answer that failed may have had the key.
+            # The response that failed may have had the key.
             wait_s = self._later.getTime() - self._clock.seconds()
         elif name in self._absent:
             raise _no_such_key()
@@ -169,7 +169,7 @@ class RemoteKeys:
         later, self._later = self._later, None
         if later is not None and later.active():
             later.cancel()
-        # Keys that are looked for from now on may be newer than the answer.
+        # Keys that are looked for from now on may be newer than the response.
         self._asked_for, self._unknown = self._unknown, set()
         # It has no waiter, and does not fail.
         fetching = self._fetching = Deferred.fromCoroutine(self._update())
@@ -372,7 +372,7 @@ def fetch_with(reactor: Any) -> Fetch:
 
 def _require_plain(response: IResponse) -> None:
     """
-    Check that the answer is a plain 200.
+    Check that the response is a plain 200.
 
     :raise FetchFailed: it has another status, or a content coding, which was not accepted.
     """

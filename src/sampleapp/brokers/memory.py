@@ -214,7 +214,7 @@ class MemoryBroker:
     def _append(self, record: Record) -> Outcome:
         try:
             return self._appended(record)
-        except Exception:  # noqa: BLE001 -- after any error, each caller gets an answer
+        except Exception:  # noqa: BLE001 -- after any error, each caller gets a response
             self._log.failure("Storing a record in the topic {topic} failed unexpectedly", topic=record.topic)
             return OutcomeUnknown("It is not known whether the record was stored.")
 

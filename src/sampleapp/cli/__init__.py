@@ -41,7 +41,7 @@ Exit codes:
   0    success
   1    failure
   2    invalid command line
-  3    the record was published, but the answer could not be printed (publish, delete)
+  3    the record was published, but the response could not be printed (publish, delete)
   130  interrupted
 """
 
@@ -66,7 +66,7 @@ class _Main(click.Group):
 @click.version_option(__version__, prog_name="sampleapp")
 def main() -> None:
     """
-    An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, and
+    An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, and
     read the latest values with GET.
 
     This command runs the service, sends requests to a running one, or reads its broker.

@@ -28,7 +28,7 @@ from sampleapp.client import (
     ProblemError,
     ServiceUnreachable,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.model import RecordMetadata, ReplayedRecord
 
@@ -53,10 +53,10 @@ _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", 
 _LINE_IN_TEXT = re.compile(r"\bLine (?P<number>[0-9]{1,9}):")
 
 _NOT_SENT = "interrupted before it was sent."
-_NO_ANSWER = "interrupted before the answer. May have been published."
+_NO_RESPONSE = "interrupted before the answer. May have been published."
 
 _Outcome: TypeAlias = RecordMetadata | ClientError | None
-"""Of one line: the place of its record, an error, or ``None`` if it was cancelled before the answer."""
+"""Of one line: the place of its record, an error, or ``None`` if it was cancelled before the response."""
 
 
 async def publish_lines(
@@ -228,7 +228,7 @@ class _Publisher:
             waiting.extendleft(reversed(await self._send(waiting.popleft())))
         for unsent in waiting:
             for line in unsent.lines:
-                self._report.fail(line.number, _NO_ANSWER if unsent.in_doubt else _NOT_SENT)
+                self._report.fail(line.number, _NO_RESPONSE if unsent.in_doubt else _NOT_SENT)
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
@@ -238,7 +238,7 @@ class _Publisher:
             places = await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
-        except (ProblemError, UnexpectedAnswer) as error:
+        except (ProblemError, UnexpectedResponse) as error:
             # Smaller batches would have other keys, and publish lines of the earlier request twice.
             smaller = None if parcel.in_doubt else self._smaller(parcel, error)
             return self._settle(parcel, [error] * len(parcel.lines)) if smaller is None else smaller
@@ -260,7 +260,7 @@ class _Publisher:
             for content in parcel.contents
         ]
 
-    def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedAnswer) -> list[_Parcel] | None:
+    def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedResponse) -> list[_Parcel] | None:
         """
         Return parcels to send instead of a batch that was refused because of some of its lines.
 
@@ -290,7 +290,7 @@ class _Publisher:
         for index, outcome in enumerate(outcomes):
             if outcome is None:
                 report.interrupted = True
-                report.fail(parcel.lines[index].number, _NO_ANSWER)
+                report.fail(parcel.lines[index].number, _NO_RESPONSE)
             elif isinstance(outcome, RecordMetadata):
                 self._pace.record_success()
                 report.published += 1

@@ -98,7 +98,7 @@ class _Pages:
         """The ends of the partitions at the start, at which reading is complete without --follow."""
         self._is_counted = False
         """True until the first page of a start that counts offsets: it is the nearest that there is."""
-        self._has_answered = False
+        self._has_responded = False
         self._trouble = ""
         self._is_missing = False
         self._timer: IDelayedCall | None = None
@@ -202,7 +202,7 @@ class _Pages:
                 self._wait_for_the_service(error)
                 await deferLater(self._clock, PAUSE_S)
             else:
-                self._has_answered = True
+                self._has_responded = True
                 if self._trouble:
                     note("The service answers again.")
                 self._trouble = ""
@@ -214,7 +214,7 @@ class _Pages:
 
         :raise CommandFailed: a later request would fail in the same way; or the service was never there.
         """
-        never_there = isinstance(error, ServiceUnreachable) and not self._has_answered
+        never_there = isinstance(error, ServiceUnreachable) and not self._has_responded
         if not error.retriable or (never_there and not self._selection.follow):
             raise command_failure(error) from error
         if not self._trouble:

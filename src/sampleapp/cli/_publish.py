@@ -37,7 +37,7 @@ __all__ = ["publish"]
 
 # Enough for the service to have the next batch always; more batches would only wait there.
 BATCHES_IN_FLIGHT = 4
-# Longer than the service waits for its broker by default: its answer has the outcome of each line.
+# Longer than the service waits for its broker by default: its response has the outcome of each line.
 LINES_TIMEOUT_S = 60.0
 NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -217,7 +217,7 @@ def publish(
 
     With --lines, stderr has the numbers of the lines that could not be published, and the reasons. While the
     service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines
-    without an answer, which may have been published, are reported and not sent again, unless --idempotent is
+    without a response, which may have been published, are reported and not sent again, unless --idempotent is
     given. If the service cannot be reached at all, or refuses the caller, the rest of the file is not sent.
     """
     if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["publish_record"]
 
 
-class _AnswerLost(CommandFailed):
-    """Published, but the answer could not be printed. Publishing again would make a duplicate."""
+class _ResponseLost(CommandFailed):
+    """Published, but the response could not be printed. Publishing again would make a duplicate."""
 
     exit_code = 3
 
@@ -53,7 +53,7 @@ def publish_record(
         try:
             print_result(metadata)
         except OutputLost as error:
-            raise _AnswerLost(
+            raise _ResponseLost(
                 f"The {what} was published (partition {metadata.partition}, offset {metadata.offset}). "
                 f"{error.message}"
             ) from error

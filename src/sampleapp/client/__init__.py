@@ -14,7 +14,6 @@ may have been published in spite of it.
 
 from sampleapp.client._client import Client, Snapshot
 from sampleapp.client._errors import (
-    AnswerLost,
     ClientError,
     Forbidden,
     PartlyPublished,
@@ -24,12 +23,13 @@ from sampleapp.client._errors import (
     Problem,
     ProblemError,
     RequestTimedOut,
+    ResponseLost,
     ServiceUnreachable,
     TLSFailed,
     TooManyRequests,
     TopicReplaced,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.client._messages import Message
 from sampleapp.client._records import Page
@@ -39,7 +39,6 @@ from sampleapp.client._urls import parse_base_url
 from sampleapp.model import Version
 
 __all__ = [
-    "AnswerLost",
     "Client",
     "ClientError",
     "Forbidden",
@@ -54,6 +53,7 @@ __all__ = [
     "ProblemError",
     "RequestTimedOut",
     "Reset",
+    "ResponseLost",
     "ServiceUnreachable",
     "Snapshot",
     "Stream",
@@ -62,7 +62,7 @@ __all__ = [
     "TooManyRequests",
     "TopicReplaced",
     "Unauthorized",
-    "UnexpectedAnswer",
+    "UnexpectedResponse",
     "Version",
     "check_token",
     "parse_base_url",

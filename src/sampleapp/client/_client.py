@@ -14,11 +14,11 @@ from twisted.web.client import HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IResponse
 
-from sampleapp.client._answers import OK, RECORDS_MEDIA_TYPE, AnswerReader, decode
-from sampleapp.client._exchange import Answer, Exchanger, OpenAnswer
+from sampleapp.client._exchange import Exchanger, OpenResponse, Response
 from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
 from sampleapp.client._records import Page, records_path
 from sampleapp.client._repeats import Repeats, idempotency_headers
+from sampleapp.client._responses import OK, RECORDS_MEDIA_TYPE, ResponseReader, decode
 from sampleapp.client._stream import Stream
 from sampleapp.client._tokens import check_token
 from sampleapp.client._urls import parse_base_url
@@ -58,10 +58,10 @@ class Client:
     Unless a method says otherwise, its Deferred fails with
 
     - `sampleapp.client.ServiceUnreachable` if nothing was sent, or the server cannot have understood it,
-    - `sampleapp.client.RequestTimedOut` or `sampleapp.client.AnswerLost` if the service may have carried out
-      the request,
+    - `sampleapp.client.RequestTimedOut` or `sampleapp.client.ResponseLost` if the service may have carried
+      out the request,
     - `sampleapp.client.ProblemError` if the service answers with a problem,
-    - `sampleapp.client.UnexpectedAnswer` if the answer is not one of this service.
+    - `sampleapp.client.UnexpectedResponse` if the response is not one of this service.
 
     Cancelling the Deferred closes its connection.
     """
@@ -86,9 +86,9 @@ class Client:
             with each request (RFC 6750), only to the service, and is in no error and no ``repr()``. Plain
             HTTP shows it to every machine between the client and the service.
         :param agent: makes the requests, instead of the client's own agent.
-        :param timeout_s: seconds for one request, from the call to the last byte of the answer.
+        :param timeout_s: seconds for one request, from the call to the last byte of the response.
         :param repeat_for_s: seconds in which the client repeats a request with an idempotency key after an
-            error that may pass: 408, 500, 502, 503, 504, no connection, or no answer. 0 for never.
+            error that may pass: 408, 500, 502, 503, 504, no connection, or no response. 0 for never.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
         :raise ValueError: the base URL or the token is invalid.
@@ -105,7 +105,7 @@ class Client:
             self._pool = pool
         self._reactor = reactor
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)
-        self._answers = AnswerReader(token=token)
+        self._responses = ResponseReader(token=token)
         self._repeats = Repeats(clock=reactor, repeat_for_s=repeat_for_s)
 
     def publish(
@@ -194,7 +194,7 @@ class Client:
         :param key: the record's key, which may be any bytes as well; text is stored as UTF-8. ``None`` for no
             key, which differs from the empty key.
         :param content_type: the media type of the body. It has no effect. Those of Confluent's REST Proxy
-            (``application/vnd.kafka.…``) are not for this method: they have other answers.
+            (``application/vnd.kafka.…``) are not for this method: they have other responses.
         :param idempotency_key: as for `publish`.
         :return: fires and fails as the result of `publish`; also with `sampleapp.errors.InvalidMessage` for
             an illegal name of a topic.
@@ -330,7 +330,7 @@ class Client:
         path, first = records_path(topic, start=start, partitions=chosen, key=key)
         _, later = records_path(topic, partitions=chosen, key=key)
 
-        def open_stream(position: str | None) -> Deferred[OpenAnswer]:
+        def open_stream(position: str | None) -> Deferred[OpenResponse]:
             headers = Headers({b"Accept": [EVENT_STREAM]})
             if position is not None:
                 headers.setRawHeaders(b"Last-Event-ID", [position.encode("utf-8")])
@@ -360,28 +360,28 @@ class Client:
     async def _publish(self, message: Message, headers: Headers) -> RecordMetadata:
         headers.setRawHeaders(b"Content-Type", [b"application/json"])
         body = encode_message(message)
-        read_answer = partial(self._answers.metadata, topic=message.topic)
-        return await self._send("POST", "messages", headers, body, read_answer)
+        read_response = partial(self._responses.metadata, topic=message.topic)
+        return await self._send("POST", "messages", headers, body, read_response)
 
     async def _publish_many(self, messages: list[Message], headers: Headers) -> list[RecordMetadata]:
         if not messages:
             return []
         headers.setRawHeaders(b"Content-Type", [b"application/x-ndjson"])
         body, topics = encode_messages(messages), [message.topic for message in messages]
-        read_answer = partial(self._answers.metadata_of_many, topics=topics)
-        return await self._send("POST", "messages", headers, body, read_answer)
+        read_response = partial(self._responses.metadata_of_many, topics=topics)
+        return await self._send("POST", "messages", headers, body, read_response)
 
     async def _publish_raw(
         self, *, topic: str, body: bytes, key: str | bytes | None, headers: Headers
     ) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        read_answer = partial(self._answers.metadata, topic=topic)
-        return await self._send("POST", path, headers, body, read_answer, query=query)
+        read_response = partial(self._responses.metadata, topic=topic)
+        return await self._send("POST", path, headers, body, read_response, query=query)
 
     async def _delete(self, *, topic: str, key: str | bytes, headers: Headers) -> RecordMetadata:
         path, query = topic_path(topic, key=key)
-        read_answer = partial(self._answers.metadata, topic=topic)
-        return await self._send("DELETE", path, headers, b"", read_answer, query=query)
+        read_response = partial(self._responses.metadata, topic=topic)
+        return await self._send("DELETE", path, headers, b"", read_response, query=query)
 
     async def _send(
         self,
@@ -389,14 +389,14 @@ class Client:
         path: str,
         headers: Headers,
         body: bytes,
-        read_answer: Callable[[Answer], _Result],
+        read_response: Callable[[Response], _Result],
         *,
         query: str = "",
     ) -> _Result:
         """Make a request that publishes; with an idempotency key, repeat it after errors that may pass."""
 
         async def attempt() -> _Result:
-            return read_answer(
+            return read_response(
                 await self._exchanger.request(
                     method=method,
                     url=f"{self._base_url}{path}",
@@ -430,15 +430,15 @@ class Client:
             # A page that is cut off between two lines would look whole, and its position would skip the rest.
             until_closed=False,
         )
-        return self._answers.page(answer)
+        return self._responses.page(answer)
 
-    def _opened(self, answer: OpenAnswer | Answer) -> OpenAnswer:
-        if isinstance(answer, Answer):
-            raise self._answers.refusal(answer)
+    def _opened(self, answer: OpenResponse | Response) -> OpenResponse:
+        if isinstance(answer, Response):
+            raise self._responses.refusal(answer)
         return answer
 
     async def _poll(
-        self, headers: Headers, read: Callable[[Answer], _Readings], after: Snapshot[_Readings] | None
+        self, headers: Headers, read: Callable[[Response], _Readings], after: Snapshot[_Readings] | None
     ) -> Snapshot[_Readings]:
         if after is not None and after.etag is not None:
             headers.setRawHeaders(b"If-None-Match", [after.etag])
@@ -446,7 +446,7 @@ class Client:
         if answer.status == NOT_MODIFIED and after is not None:
             return after
         if answer.status != OK:
-            raise self._answers.refusal(answer)
+            raise self._responses.refusal(answer)
         etags = answer.headers.getRawHeaders(b"etag")
         return Snapshot(read(answer), etags[0] if etags else None)
 
@@ -456,9 +456,9 @@ def _is_event_stream(response: IResponse) -> bool:
     return bool(response.code == OK and media_type.strip().lower() == EVENT_STREAM)
 
 
-def _numbers(answer: Answer) -> list[float]:
+def _numbers(answer: Response) -> list[float]:
     return decode(answer, list[float])
 
 
-def _entries(answer: Answer) -> list[Reading]:
+def _entries(answer: Response) -> list[Reading]:
     return [entry.reading() for entry in decode(answer, list[Entry])]

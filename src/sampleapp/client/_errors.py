@@ -10,7 +10,6 @@ from sampleapp.errors import Fault, SampleAppError
 from sampleapp.model import GoneRecords, RecordMetadata
 
 __all__ = [
-    "AnswerLost",
     "ClientError",
     "Forbidden",
     "PartlyPublished",
@@ -20,12 +19,13 @@ __all__ = [
     "Problem",
     "ProblemError",
     "RequestTimedOut",
+    "ResponseLost",
     "ServiceUnreachable",
     "TLSFailed",
     "TooManyRequests",
     "TopicReplaced",
     "Unauthorized",
-    "UnexpectedAnswer",
+    "UnexpectedResponse",
 ]
 
 MULTIPLE_CHOICES = 300
@@ -75,24 +75,24 @@ class TLSFailed(ServiceUnreachable):
 
 
 class RequestTimedOut(ClientError):
-    """The whole answer did not arrive in time."""
+    """The whole response did not arrive in time."""
 
     retriable = True
     possibly_published = True
 
 
-class AnswerLost(ClientError):
-    """The connection ended between the request and the end of its answer."""
+class ResponseLost(ClientError):
+    """The connection ended between the request and the end of its response."""
 
     retriable = True
     possibly_published = True
 
 
-class UnexpectedAnswer(ClientError):
-    """The answer is not one that this service sends: perhaps it comes from a proxy in between."""
+class UnexpectedResponse(ClientError):
+    """The response is not one that this service sends: perhaps it comes from a proxy in between."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
-        """:param status: the status of the answer; ``None`` if the answer has no status."""
+        """:param status: the status of the response; ``None`` if the response has no status."""
         super().__init__(message)
         self.status = status
         self.retriable = status in RETRIABLE
@@ -102,7 +102,7 @@ class UnexpectedAnswer(ClientError):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """The problem document of an answer (RFC 9457)."""
+    """The problem document of a response (RFC 9457)."""
 
     type: str = "about:blank"
     title: str

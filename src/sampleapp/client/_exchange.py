@@ -1,4 +1,4 @@
-"""One HTTP request and its whole answer, within a deadline, with every failure translated."""
+"""One HTTP request and its whole response, within a deadline, with every failure translated."""
 
 # ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
 
@@ -22,17 +22,17 @@ from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from sampleapp.client._errors import (
-    AnswerLost,
     RequestTimedOut,
+    ResponseLost,
     ServiceUnreachable,
     TLSFailed,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from sampleapp.outgoing.bodies import BodyTooLong, read_body
 from sampleapp.outgoing.https import HandshakeTimedOut
 from sampleapp.outgoing.verified_tls import CertificateNotTrusted, openssl_reasons
 
-__all__ = ["Answer", "Exchanger", "OpenAnswer"]
+__all__ = ["Exchanger", "OpenResponse", "Response"]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -44,8 +44,8 @@ _Result = TypeVar("_Result")
 _Outcome = TypeVar("_Outcome")
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+class Response(Struct, frozen=True, kw_only=True):
+    """A whole response."""
 
     url: str
     """The URL of the request, for messages."""
@@ -60,8 +60,8 @@ class Answer(Struct, frozen=True, kw_only=True):
         return values[-1].partition(b";")[0].strip().lower().decode("ascii", "backslashreplace")
 
 
-class OpenAnswer(Struct, frozen=True, kw_only=True):
-    """The beginning of an answer whose body has not been read."""
+class OpenResponse(Struct, frozen=True, kw_only=True):
+    """The beginning of a response whose body has not been read."""
 
     url: str
     response: IResponse
@@ -76,7 +76,7 @@ class Exchanger:
         """
         :param agent: makes the connections.
         :param reactor: provides the time for the deadline.
-        :param timeout_s: seconds for one request, from the call to the last byte of the answer.
+        :param timeout_s: seconds for one request, from the call to the last byte of the response.
         :param token: is sent with each request.
         """
         self._authorization = None if token is None else b"Bearer " + token.encode("ascii")
@@ -84,7 +84,7 @@ class Exchanger:
         self._http = HTTPClient(agent, data_to_body_producer=lambda producer: producer)
         self._reactor = reactor
         self._timeout_s = timeout_s
-        self._has_answered = False
+        self._has_responded = False
 
     def request(
         self,
@@ -96,7 +96,7 @@ class Exchanger:
         body: bytes | None = None,
         extra_s: float = 0.0,
         until_closed: bool = True,
-    ) -> Deferred[Answer]:
+    ) -> Deferred[Response]:
         """
         Send a request; cancelling it closes its connection.
 
@@ -104,10 +104,10 @@ class Exchanger:
         :param body: may be empty. If it is ``None`` and the connection turns out to be closed, Twisted may
             send the request a second time, unless it is a ``POST``.
         :param extra_s: seconds for which the service was asked to wait, in addition to the deadline.
-        :param until_closed: false if an answer that only the end of the connection ends is a lost one, since
+        :param until_closed: false if a response that only the end of the connection ends is a lost one, since
             its body would not show that a part of it is missing.
-        :return: fires with the whole answer, whatever its status. Fails with `ServiceUnreachable`,
-            `RequestTimedOut`, `AnswerLost`, or, for an answer that is not HTTP, `UnexpectedAnswer`.
+        :return: fires with the whole response, whatever its status. Fails with `ServiceUnreachable`,
+            `RequestTimedOut`, `ResponseLost`, or, for a response that is not HTTP, `UnexpectedResponse`.
         """
         exchange = self._exchange(
             method=method,
@@ -118,17 +118,17 @@ class Exchanger:
             is_open=lambda _: False,
             until_closed=until_closed,
         )
-        return cast("Deferred[Answer]", self._within(self._timeout_s + extra_s, url, exchange))
+        return cast("Deferred[Response]", self._within(self._timeout_s + extra_s, url, exchange))
 
     def open(
         self, *, url: str, headers: Headers, query: str = "", is_open: Callable[[IResponse], bool]
-    ) -> Deferred[OpenAnswer | Answer]:
+    ) -> Deferred[OpenResponse | Response]:
         """
         Send a ``GET`` whose answer may have a body without an end; cancelling it closes its connection.
 
-        :param is_open: returns, by its head, true for an answer whose body the caller reads. Its connection
+        :param is_open: returns, by its head, true for a response whose body the caller reads. Its connection
             is paused until then.
-        :return: fires with the beginning of such an answer, or with another answer as a whole. Fails as
+        :return: fires with the beginning of such a response, or with another response as a whole. Fails as
             `request` does.
         """
         return self._within(
@@ -176,7 +176,7 @@ class Exchanger:
         body: bytes | None,
         is_open: Callable[[IResponse], bool],
         until_closed: bool = True,
-    ) -> OpenAnswer | Answer:
+    ) -> OpenResponse | Response:
         if self._authorization is not None:
             headers.setRawHeaders(b"Authorization", [self._authorization])
         try:
@@ -193,8 +193,8 @@ class Exchanger:
                 reactor=cast("Any", self._reactor),
             )
             if is_open(response):
-                self._has_answered = True
-                return OpenAnswer(url=url, response=response)
+                self._has_responded = True
+                return OpenResponse(url=url, response=response)
             # A body without a length is whole if its JSON is: arrays and objects need their last byte.
             content = await read_body(response, max_bytes=MAX_BODY_BYTES, until_closed=until_closed)
         except (ConnectError, DNSLookupError) as error:
@@ -208,11 +208,11 @@ class Exchanger:
             _raise_lost(url, error)
         except BodyTooLong as error:
             message = f"{url} answered with more than {MAX_BODY_BYTES} bytes."
-            raise UnexpectedAnswer(message, status=response.code) from error
+            raise UnexpectedResponse(message, status=response.code) from error
         except (ConnectionClosed, PotentialDataLoss) as error:
-            raise AnswerLost(f"{url} closed the connection before it had answered.") from error
-        self._has_answered = True
-        return Answer(url=url, status=response.code, headers=response.headers, body=content)
+            raise ResponseLost(f"{url} closed the connection before it had answered.") from error
+        self._has_responded = True
+        return Response(url=url, status=response.code, headers=response.headers, body=content)
 
     async def _speaks_tls(self, url: str) -> bool:
         """
@@ -222,7 +222,7 @@ class Exchanger:
         crashes does. So this makes a TLS connection to the same port; it sends no token. A server that has
         answered over plain HTTP before is not asked.
         """
-        if self._has_answered or not url.startswith("http://"):
+        if self._has_responded or not url.startswith("http://"):
             return False
         try:
             # Hyperlink keeps the port, 80 by default.
@@ -245,13 +245,13 @@ def _raise_lost(url: str, error: ResponseFailed | RequestTransmissionFailed) -> 
     """Translate the list of failures that Twisted collects for a connection that ended."""
     causes = [reason.value for reason in error.reasons]
     if any(isinstance(cause, ConnectionClosed) for cause in causes):
-        raise AnswerLost(f"{url} closed the connection before it had answered.") from error
+        raise ResponseLost(f"{url} closed the connection before it had answered.") from error
     for cause in causes:
         failed = _tls_failed(url, cause)
         if failed is not None:
             raise failed from error
     lost = ", ".join(_words(cause) for cause in causes)
-    raise UnexpectedAnswer(f"The server at {url} does not speak HTTP ({lost}).") from error
+    raise UnexpectedResponse(f"The server at {url} does not speak HTTP ({lost}).") from error
 
 
 def _tls_failed(url: str, cause: BaseException | None) -> TLSFailed | None:

@@ -18,9 +18,9 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from typing_extensions import Self
 
-from sampleapp.client._errors import ClientError, ProblemError, UnexpectedAnswer
+from sampleapp.client._errors import ClientError, ProblemError, UnexpectedResponse
 from sampleapp.client._event_stream import Event, EventDecoder, EventTooLong
-from sampleapp.client._exchange import OpenAnswer
+from sampleapp.client._exchange import OpenResponse
 from sampleapp.client._records import decode_record
 from sampleapp.client._wire import Gone
 from sampleapp.concurrency.backoff import Backoff
@@ -68,7 +68,7 @@ class _ResetData(Struct, frozen=True):
     reason: str = ""
 
 
-Open: TypeAlias = "Callable[[str | None], Deferred[OpenAnswer]]"
+Open: TypeAlias = "Callable[[str | None], Deferred[OpenResponse]]"
 """Ask for a stream that goes on at a position, or where the program began; fails with a `ClientError`."""
 
 
@@ -189,7 +189,7 @@ class Stream:
     async def _receive(self, body: _Body) -> None:
         try:
             events = await body.receive()
-        except UnexpectedAnswer:
+        except UnexpectedResponse:
             self._end(body)
             raise
         if body.retry_ms is not None:
@@ -228,7 +228,7 @@ class Stream:
                 self._read_until.clear()
                 return Reset(msgspec.json.decode(data, type=_ResetData).reason)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UnexpectedAnswer(
+            raise UnexpectedResponse(
                 f"An event of the stream is not one of this service: {error}. Does its version support this "
                 "request?"
             ) from error
@@ -255,7 +255,7 @@ class _Body(Protocol):
         self._size = 0
         self._is_paused = False
         self._ended = False
-        self._failure: UnexpectedAnswer | None = None
+        self._failure: UnexpectedResponse | None = None
         self._waiter: Deferred[None] | None = None
         self._silence: IDelayedCall | None = None
 
@@ -268,7 +268,7 @@ class _Body(Protocol):
         """
         Return the next events; wait for one.
 
-        :return: fires with an empty list if the stream has ended. Fails with `UnexpectedAnswer`. Cancelling
+        :return: fires with an empty list if the stream has ended. Fails with `UnexpectedResponse`. Cancelling
             it stops only the waiting.
         """
         if not self._events and not self._ended:
@@ -286,7 +286,7 @@ class _Body(Protocol):
         try:
             events = self._decoder.feed(data)
         except EventTooLong:
-            self._failure = UnexpectedAnswer(f"{self._url} sent an event that is too long.")
+            self._failure = UnexpectedResponse(f"{self._url} sent an event that is too long.")
             self.abort()
             return
         if self._silence is not None:

@@ -2,7 +2,7 @@
 Answers of the service as the client decodes them, apart from the service's own types.
 
 The client may be newer than the service, or older: a member that the service's types get later is not in the
-answers of every service.
+responses of every service.
 """
 
 from __future__ import annotations

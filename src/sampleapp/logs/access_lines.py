@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from sampleapp.web import Answer, Batch, Exchange, StreamEnd
+from sampleapp.web import Batch, Exchange, Response, StreamEnd
 
 __all__ = ["combined_line", "json_access_line"]
 
@@ -27,18 +27,18 @@ _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
 
 
 def combined_line(
-    exchange: Exchange, answer: Answer, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
+    exchange: Exchange, response: Response, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
 ) -> str:
     """
     Write a line in Apache's format "combined", with more fields after it.
 
-    :param elapsed_s: seconds from the head of the request to the answer, or to the end of a stream.
-    :param ended_s: the time of the answer or the end, in seconds since the epoch.
-    :param end: of an answer that was sent piece by piece.
+    :param elapsed_s: seconds from the head of the request to the response, or to the end of a stream.
+    :param ended_s: the time of the response or the end, in seconds since the epoch.
+    :param end: of a response that was sent piece by piece.
     """
-    head, record = exchange.head, answer.record
+    head, record = exchange.head, response.record
     started_s = ended_s - elapsed_s
-    length = answer.length if end is None else end.bytes_sent
+    length = response.length if end is None else end.bytes_sent
     if head is None:
         request, referer, agent = "-", "-", "-"
     else:
@@ -50,15 +50,15 @@ def combined_line(
     caller = _word(exchange.caller.encode("utf-8", "backslashreplace"))
     if record is not None:
         where = f"{record.topic} {record.partition} {record.offset} 1"
-    elif (replayed := answer.replayed) is not None:
+    elif (replayed := response.replayed) is not None:
         where = f"{replayed.topic} {replayed.partition} {replayed.offset} 0"
     else:
-        topic, records = _of_batch(answer.batch)
+        topic, records = _of_batch(response.batch)
         where = f"{topic or '-'} - - {'-' if records is None else records}"
     ended_by = "-" if end is None else end.reason
     return (
         f"{exchange.peer.host or '-'} - {caller} {_apache_time(int(started_s))} "
-        f'"{request}" {int(answer.status)} {length or "-"} "{referer}" "{agent}" '
+        f'"{request}" {int(response.status)} {length or "-"} "{referer}" "{agent}" '
         f"{_word(exchange.request_id)} {elapsed_s:.6f} {exchange.route or '-'} {where} {ended_by}\n"
     )
 
@@ -90,22 +90,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 def json_access_line(
-    exchange: Exchange, answer: Answer, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
+    exchange: Exchange, response: Response, elapsed_s: float, ended_s: float, end: StreamEnd | None = None
 ) -> str:
     """
     Write a line of JSON.
 
-    :param elapsed_s: seconds from the head of the request to the answer, or to the end of a stream.
-    :param ended_s: the time of the answer or the end, in seconds since the epoch.
-    :param end: of an answer that was sent piece by piece.
+    :param elapsed_s: seconds from the head of the request to the response, or to the end of a stream.
+    :param ended_s: the time of the response or the end, in seconds since the epoch.
+    :param end: of a response that was sent piece by piece.
     """
-    head, record = exchange.head, answer.record
+    head, record = exchange.head, response.record
     started_s = ended_s - elapsed_s
     whole_s = int(started_s)
     line = _Line(
         f"{_rfc3339_time(whole_s)}.{int((started_s - whole_s) * 1000):03d}Z",
-        int(answer.status),
-        answer.length,
+        int(response.status),
+        response.length,
         round(elapsed_s, 6),
         exchange.request_id.decode("latin-1"),
         exchange.peer.host,
@@ -128,11 +128,11 @@ def json_access_line(
     if record is not None:
         line.topic, line.partition, line.offset = record.topic, record.partition, record.offset
         line.records = 1
-    elif (replayed := answer.replayed) is not None:
+    elif (replayed := response.replayed) is not None:
         line.topic, line.partition, line.offset = replayed.topic, replayed.partition, replayed.offset
         line.records = 0
     else:
-        line.topic, line.records = _of_batch(answer.batch)
+        line.topic, line.records = _of_batch(response.batch)
     return _encode(line).decode("utf-8") + "\n"
 
 

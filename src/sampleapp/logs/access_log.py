@@ -20,7 +20,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.logs.access_lines import combined_line, json_access_line
 from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
 from sampleapp.logs.settings import STANDARD_OUTPUT, AccessLogFormat
-from sampleapp.web import Answer, Exchange, StreamEnd
+from sampleapp.web import Exchange, Response, StreamEnd
 
 __all__ = ["AccessLog", "require_writable"]
 
@@ -32,7 +32,9 @@ _LAST_LINES_S: Final = 1.0
 # Other users of the machine must not see the callers.
 _MODE: Final = 0o640
 
-_WRITERS: Final[dict[AccessLogFormat, Callable[[Exchange, Answer, float, float, StreamEnd | None], str]]] = {
+_WRITERS: Final[
+    dict[AccessLogFormat, Callable[[Exchange, Response, float, float, StreamEnd | None], str]]
+] = {
     AccessLogFormat.COMBINED: combined_line,
     AccessLogFormat.JSON: json_access_line,
 }
@@ -40,7 +42,7 @@ _WRITERS: Final[dict[AccessLogFormat, Callable[[Exchange, Answer, float, float, 
 
 class AccessLog:
     """
-    Writes a line for each answer.
+    Writes a line for each response.
 
     Lines are gathered for up to a second, and written by a thread. A file that cannot be written to does not
     delay requests, see `BackgroundWriter`.
@@ -78,17 +80,17 @@ class AccessLog:
             label="access",
         )
 
-    def answered(self, exchange: Exchange, answer: Answer) -> None:
-        """Add a line for an answer that is given now, unless it only begins: see `stream_ended`."""
-        if answer.source is None or (exchange.head is not None and exchange.head.method == b"HEAD"):
-            self._add(exchange, answer, None)
+    def responded(self, exchange: Exchange, response: Response) -> None:
+        """Add a line for a response that is given now, unless it only begins: see `stream_ended`."""
+        if response.source is None or (exchange.head is not None and exchange.head.method == b"HEAD"):
+            self._add(exchange, response, None)
 
-    def stream_ended(self, exchange: Exchange, answer: Answer, end: StreamEnd) -> None:
-        """Add a line for an answer that was sent piece by piece, and that has ended."""
-        self._add(exchange, answer, end)
+    def stream_ended(self, exchange: Exchange, response: Response, end: StreamEnd) -> None:
+        """Add a line for a response that was sent piece by piece, and that has ended."""
+        self._add(exchange, response, end)
 
-    def _add(self, exchange: Exchange, answer: Answer, end: StreamEnd | None) -> None:
-        line = self._line(exchange, answer, self._clock.seconds() - exchange.started_s, self._now(), end)
+    def _add(self, exchange: Exchange, response: Response, end: StreamEnd | None) -> None:
+        line = self._line(exchange, response, self._clock.seconds() - exchange.started_s, self._now(), end)
         self._lines.append(line)
         self._gathered += len(line)
         if self._gathered >= _MAX_GATHERED:

@@ -145,7 +145,7 @@ _BUILD: Final[Mapping[str, _Metric[object]]] = {
 
 def _durations(requests: RequestCounts) -> Mapping[str, Distribution]:
     by_route: dict[str, Distribution] = {}
-    for route, _, _, durations in requests.answers():
+    for route, _, _, durations in requests.responses():
         total = by_route.setdefault(route, Distribution(SECONDS))
         total.counts = [sum(pair) for pair in zip(total.counts, durations.counts, strict=True)]
         total.total += durations.total
@@ -157,14 +157,16 @@ _REQUESTS: Final[Mapping[str, _Metric[RequestCounts]]] = {
         "Requests that were answered, by the route's path, the method and the status.",
         lambda requests: {
             (route, method, str(status)): sum(durations.counts)
-            for route, method, status, durations in requests.answers()
+            for route, method, status, durations in requests.responses()
         },
         "route",
         "method",
         "status",
     ),
     "sampleapp_http_request_duration_seconds": _histogram(
-        "Time from the end of a request's header until its answer, by the route's path.", _durations, "route"
+        "Time from the end of a request's header until its response, by the route's path.",
+        _durations,
+        "route",
     ),
     "sampleapp_problems": _counter(
         "Answers that describe a problem, by its kind.", lambda requests: requests.problems, "kind"
@@ -195,7 +197,7 @@ _IDEMPOTENT_RECORDS: Final[Mapping[str, _Metric[IdempotentRecords]]] = {
         "result",
     ),
     "sampleapp_idempotent_records_waiting": _gauge(
-        "Records of requests with Idempotency-Key that wait for the broker's answer.",
+        "Records of requests with Idempotency-Key that wait for the broker's response.",
         lambda records: records.waiting,
     ),
 }
@@ -346,7 +348,7 @@ _BROKER: Final[Mapping[str, _Metric[IBroker]]] = {
 
 _WAITING: Final[Mapping[str, _Metric[Measures]]] = {
     "sampleapp_broker_waiting_records": _gauge(
-        "Records that wait for the broker's answer.", lambda measures: measures.waiting.records
+        "Records that wait for the broker's response.", lambda measures: measures.waiting.records
     ),
     "sampleapp_broker_waiting_bytes": _gauge(
         "Bytes of records waiting for the broker.", lambda measures: measures.waiting.bytes

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from sampleapp.web import Answer
+from sampleapp.web import Response
 from sampleapp.web.negotiation import is_preferred
 
 __all__ = ["OPENMETRICS", "TEXT", "MetricsPage"]
@@ -56,7 +56,7 @@ class MetricsPage:
         """Add the metrics of a collector to those of the process."""
         self._registry.register(collector)
 
-    async def answer(self, accept: bytes | None) -> Answer:
+    async def respond(self, accept: bytes | None) -> Response:
         """
         Write all metrics, in several turns of the reactor if they are many.
 
@@ -75,7 +75,7 @@ class MetricsPage:
                 await deferLater(self._clock, 0)
                 began_s = self._clock.seconds()
             written.append(form.write(_Only(family)).removesuffix(form.end))
-        return Answer(
+        return Response(
             HTTPStatus.OK,
             ((b"Content-Type", form.content_type), (b"Cache-Control", b"no-store"), (b"Vary", b"Accept")),
             b"".join((*written, form.end)),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sampleapp.measures import SECONDS, Distribution
-from sampleapp.web import Answer, Batch, Exchange
+from sampleapp.web import Batch, Exchange, Response
 from sampleapp.web.errors import KINDS
 
 __all__ = ["MOST_TOPICS", "OTHER", "Published", "RequestCounts"]
@@ -39,41 +39,43 @@ class Published:
 
 
 class RequestCounts:
-    """Counts of answers since the start."""
+    """Counts of responses since the start."""
 
     def __init__(self, *, seconds: Callable[[], float]) -> None:
         """:param seconds: the clock of `Exchange.started_s`."""
         self._seconds = seconds
-        self._answers: dict[tuple[str, bytes | None, int], Distribution] = {}
+        self._responses: dict[tuple[str, bytes | None, int], Distribution] = {}
         self.published: dict[str, Published] = {}
         """By topic: the first hundred, and all others as `OTHER`."""
         self.batches = 0
-        """The number of answers to requests that may have several records."""
+        """The number of responses to requests that may have several records."""
         self.refused_in_batches = 0
         """The number of records in these requests that were not published, or not for certain."""
         self.problems = dict.fromkeys(sorted(KINDS), 0)
-        """The number of answers of each kind of problem."""
+        """The number of responses of each kind of problem."""
 
-    def answered(self, exchange: Exchange, answer: Answer) -> None:
-        """Count one answer: an `sampleapp.web.OnAnswer`."""
+    def responded(self, exchange: Exchange, response: Response) -> None:
+        """Count one response: an `sampleapp.web.OnResponse`."""
         head = exchange.head
-        answers = self._answers.get((exchange.route, None if head is None else head.method, answer.status))
-        if answers is None:
-            answers = self._find_answers(exchange, answer)
-        answers.add(self._seconds() - exchange.started_s)
-        record = answer.record
+        responses = self._responses.get(
+            (exchange.route, None if head is None else head.method, response.status)
+        )
+        if responses is None:
+            responses = self._find_responses(exchange, response)
+        responses.add(self._seconds() - exchange.started_s)
+        record = response.record
         if record is not None:
             published = self.published.get(record.topic)
             if published is None:
                 published = self._find_published(record.topic)
             published.records += 1
-            published.bytes += answer.record_bytes
+            published.bytes += response.record_bytes
             return
-        batch = answer.batch
+        batch = response.batch
         if batch is not None:
             self._count_batch(batch)
-        if answer.problem:
-            kind = answer.problem if answer.problem in KINDS else OTHER
+        if response.problem:
+            kind = response.problem if response.problem in KINDS else OTHER
             self.problems[kind] = self.problems.get(kind, 0) + 1
 
     def _count_batch(self, batch: Batch) -> None:
@@ -84,23 +86,23 @@ class RequestCounts:
             published.records += total.records
             published.bytes += total.bytes
 
-    def answers(self) -> Iterator[tuple[str, str, int, Distribution]]:
+    def responses(self) -> Iterator[tuple[str, str, int, Distribution]]:
         """
         Return the durations of all requests: for each route, method and status.
 
         :return: the path of the route as in OpenAPI, the method, the status, and the seconds from the
-            end of a request's head until its answer.
+            end of a request's head until its response.
         """
-        for (route, method, status), durations in self._answers.items():
+        for (route, method, status), durations in self._responses.items():
             yield route or OTHER, OTHER if method is None else _METHODS[method], status, durations
 
-    def _find_answers(self, exchange: Exchange, answer: Answer) -> Distribution:
+    def _find_responses(self, exchange: Exchange, response: Response) -> Distribution:
         method = None if exchange.head is None else exchange.head.method
         # Other methods, which a client may invent, are counted as one.
-        key = (exchange.route, method if method in _METHODS else None, int(answer.status))
-        found = self._answers.get(key)
+        key = (exchange.route, method if method in _METHODS else None, int(response.status))
+        found = self._responses.get(key)
         if found is None:
-            found = self._answers[key] = Distribution(SECONDS)
+            found = self._responses[key] = Distribution(SECONDS)
         return found
 
     def _find_published(self, topic: str) -> Published:

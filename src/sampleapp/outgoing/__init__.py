@@ -1,1 +1,1 @@
-"""Connections to other servers: TLS with verified certificates, HTTPS, and the bodies of answers."""
+"""Connections to other servers: TLS with verified certificates, HTTPS, and the bodies of responses."""

@@ -1,4 +1,4 @@
-"""Reading the body of an answer, up to a limit."""
+"""Reading the body of a response, up to a limit."""
 
 # ruff: noqa: N802 -- methods that Twisted calls have Twisted's names
 
@@ -22,7 +22,7 @@ class BodyTooLong(Exception):
 
 def read_body(response: IResponse, *, max_bytes: int, until_closed: bool = True) -> Deferred[bytes]:
     """
-    Read the body of an answer.
+    Read the body of a response.
 
     :param max_bytes: the maximum length after decoding.
     :param until_closed: True to accept a body that only the end of the connection ends (RFC 9112, section

@@ -32,9 +32,9 @@ from zope.interface import implementer
 __all__ = ["MAX_HEAD", "MAX_INTERIM", "BoundedPool", "HeadTooLong"]
 
 MAX_HEAD: Final = 16 * 1024
-"""Bytes of an answer before its body, interim answers included."""
+"""Bytes of a response before its body, interim answers included."""
 MAX_INTERIM: Final = 10
-"""Interim answers before an answer. Twisted logs each of them."""
+"""Interim answers before a response. Twisted logs each of them."""
 _SLICE: Final = 4 * 1024
 """Bytes that are parsed in one turn of the reactor: about 3 ms, if each chunk has one byte."""
 _CLOSE_S: Final = 5.0
@@ -43,14 +43,14 @@ _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 
 class HeadTooLong(Exception):
-    """The head of an answer is over a limit. Its connection is closed."""
+    """The head of a response is over a limit. Its connection is closed."""
 
     def __init__(self) -> None:
         super().__init__(f"a head of more than {MAX_HEAD} bytes, or more than {MAX_INTERIM} interim answers")
 
 
 class BoundedPool(HTTPConnectionPool):
-    """A pool whose connections limit the answers of servers."""
+    """A pool whose connections limit the responses of servers."""
 
     def __init__(self, reactor: Any, *, persistent: bool = True) -> None:
         """:param persistent: True to keep connections for later requests."""
@@ -62,7 +62,7 @@ class BoundedPool(HTTPConnectionPool):
         return super().getConnection(key, _BoundedEndpoint(endpoint, clock=self._clock))
 
     def _putConnection(self, key: Hashable, connection: Any) -> None:
-        """Keep a connection for another request, unless bytes are left that would seem to be its answer."""
+        """Keep a connection for another request, unless bytes are left that would seem to be its response."""
         if connection.transport.has_unread:
             connection.transport.loseConnection()
         else:
@@ -71,7 +71,7 @@ class BoundedPool(HTTPConnectionPool):
 
 @implementer(IStreamClientEndpoint)
 class _BoundedEndpoint:
-    """An endpoint whose connections limit the answers of the server."""
+    """An endpoint whose connections limit the responses of the server."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, *, clock: IReactorTime) -> None:
         """
@@ -95,7 +95,7 @@ class _Connection(ProtocolWrapper):
     Passes on received bytes, one slice in each turn of the reactor.
 
     The protocol pauses its transport at the end of a head, and resumes it when it wants the body, or when the
-    answer is over. So a head is expected from each request until then.
+    response is over. So a head is expected from each request until then.
     """
 
     transport: Any

@@ -22,7 +22,7 @@ __all__ = ["HandshakeTimedOut", "TLSPolicy", "make_agent"]
 def make_agent(reactor: Any, *, connect_timeout_s: float, pool: BoundedPool | None = None) -> Agent:
     """
     Make an agent for HTTP and HTTPS that follows no redirects, uses no proxy, verifies each server, and
-    limits its answers; see `sampleapp.outgoing.bounded`.
+    limits its responses; see `sampleapp.outgoing.bounded`.
 
     :param reactor: for connections and the time.
     :param connect_timeout_s: seconds for a connection, and again for its TLS handshake.

@@ -94,7 +94,7 @@ class SharedEncoding:
             representation = snapshot.representation()
             while self._served:
                 self._served.pop(0).callback(representation)
-                # Sending the beginning of a large answer takes some milliseconds, too.
+                # Sending the beginning of a large response takes some milliseconds, too.
                 yield
             self._served, self._waiting = self._waiting, []
             if self._served:

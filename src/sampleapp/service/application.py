@@ -33,8 +33,8 @@ _UNENCRYPTED_TOKENS: Final = (
 )
 _LAST_RECORDS_S: Final = 1.0
 """Seconds at the end of the drain in which only the broker finishes; at most half of the drain."""
-_LAST_ANSWERS_S: Final = 1.0
-"""How long the last answers may take to be sent, and the connections of operators to end."""
+_LAST_RESPONSES_S: Final = 1.0
+"""How long the last responses may take to be sent, and the connections of operators to end."""
 _STUCK_BROKER_S: Final = 6.0
 """How long to wait for a broker after its deadline; SQLite gives a disk that does not answer 5 s."""
 
@@ -123,7 +123,7 @@ class SampleAppService(Service):
 
     @property
     def requests_in_flight(self) -> int:
-        """The number of requests without a complete answer."""
+        """The number of requests without a complete response."""
         return self._server.requests_in_flight
 
     def reload(self) -> Deferred[bool]:
@@ -234,8 +234,8 @@ class SampleAppService(Service):
         left_s = max(deadline_s - self._clock.seconds(), last_records_s)
         if not await self._wait(self._broker.stop(deadline_s=left_s), timeout_s=left_s + _STUCK_BROKER_S):
             self._log.error("The broker did not stop in time; ending without it.")
-        end_s = self._clock.seconds() + _LAST_ANSWERS_S
-        await self._wait(self._server.wait_until_closed(), timeout_s=_LAST_ANSWERS_S)
+        end_s = self._clock.seconds() + _LAST_RESPONSES_S
+        await self._wait(self._server.wait_until_closed(), timeout_s=_LAST_RESPONSES_S)
         self._server.abort()
         if self._admin is not None:
             await self._admin.listener.stop()

@@ -32,7 +32,6 @@ from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import (
     AdminApp,
-    Answer,
     App,
     Cors,
     Descriptors,
@@ -45,13 +44,14 @@ from sampleapp.web import (
     HTTPServer,
     Limits,
     MetricsApp,
-    OnAnswer,
+    OnResponse,
     Probes,
+    Response,
     RouteTable,
     SampleApp,
-    answer_to_failure,
-    problem_answer,
+    problem_response,
     refusal_in_form,
+    response_to_failure,
 )
 from sampleapp.web.openapi.pages import Run
 from sampleapp.web.read.readings import GetRepresentation
@@ -92,7 +92,7 @@ def build(
         make_server,
         reactor=reactor,
         descriptors=descriptors,
-        on_answer=counts.answered if access_log is None else _both(counts.answered, access_log.answered),
+        on_response=counts.responded if access_log is None else _both(counts.responded, access_log.responded),
         on_stream_end=None if access_log is None else access_log.stream_ended,
         has_hsts=config.has_hsts,
     )
@@ -101,7 +101,7 @@ def build(
         return deferToThreadPool(reactor, reactor.getThreadPool(), function)
 
     metrics = MetricsPage(clock=reactor)
-    metrics_app = MetricsApp(metrics.answer).app
+    metrics_app = MetricsApp(metrics.respond).app
     web = build_web(
         config,
         broker=broker,
@@ -229,7 +229,7 @@ def build_web(
     server = new_server(
         table.dispatch if cors is None else cors.answering_preflights(table.dispatch),
         limits=limits,
-        extend_answer=None if cors is None else cors.extend,
+        extend_response=None if cors is None else cors.extend,
         host_rule=host_rule,
     )
     return Web(gateway, table, documentation, server)
@@ -293,12 +293,12 @@ def _access_log(
     return access_log
 
 
-def _both(first: OnAnswer, second: OnAnswer) -> OnAnswer:
-    def on_answer(exchange: Exchange, answer: Answer) -> None:
-        first(exchange, answer)
-        second(exchange, answer)
+def _both(first: OnResponse, second: OnResponse) -> OnResponse:
+    def on_response(exchange: Exchange, response: Response) -> None:
+        first(exchange, response)
+        second(exchange, response)
 
-    return on_answer
+    return on_response
 
 
 def _every_client(_request: object) -> bool:
@@ -313,8 +313,8 @@ def make_server(dispatch: Dispatch, **settings: Any) -> HTTPServer:
     """
     return HTTPServer(
         dispatch,
-        refuse=problem_answer,
-        answer_to=answer_to_failure,
+        refuse=problem_response,
+        response_to=response_to_failure,
         form_refusal=refusal_in_form,
         **settings,
     )

@@ -98,7 +98,7 @@ class Options(TwistedOptions):
     """The command that starts the service, for the examples."""
     synopsis = "[options]"
     longdesc = (
-        "An HTTP gateway to Apache Kafka: publish messages with POST, get the answer once they are stored, "
+        "An HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
         "and read the latest values with GET. Without options, it listens on port 8080 of this machine only, "
         "and keeps its records in sampleapp.sqlite3 in the working directory."
     )

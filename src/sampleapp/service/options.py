@@ -410,7 +410,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             name="send-timeout",
             kind=_SECONDS,
             setting="limits.send_timeout_s",
-            help="Maximum time in which a client reads nothing of an answer or a stream; then its "
+            help="Maximum time in which a client reads nothing of a response or a stream; then its "
             "connection is cut.",
         ),
     ),

@@ -124,7 +124,7 @@ class TwistdService(Service):
         super().startService()
         with _message_without_traceback():
             self._sampleapp.startService()
-        # The objects that exist now stay for good. Traversing them in each collection made one answer in a
+        # The objects that exist now stay for good. Traversing them in each collection made one response in a
         # hundred late.
         gc.collect()
         gc.freeze()

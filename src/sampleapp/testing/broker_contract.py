@@ -1029,7 +1029,7 @@ class BrokerContract(IdempotencyContract):
             await recorder.until(15)
             await eventually(lambda: following.lag() == 0)
 
-    async def test_what_was_accepted_counts_as_waiting_until_it_is_answered(self) -> None:
+    async def test_what_was_accepted_counts_as_waiting_until_it_is_responseed(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             if not IMeasured.providedBy(broker):
@@ -1065,7 +1065,7 @@ class BrokerContract(IdempotencyContract):
                     b"%d" % n for n in range(3000)
                 ]
 
-    async def test_at_the_deadline_of_stop_every_publish_has_an_answer_that_is_true(self) -> None:
+    async def test_at_the_deadline_of_stop_every_publish_has_a_response_that_is_true(self) -> None:
         topic = new_topic()
         with self.new_broker() as broker:
             broker.start()
@@ -1097,7 +1097,9 @@ class BrokerContract(IdempotencyContract):
                 for key in (b"0", b"1", b"2"):
                     assert [r.value for r in read if r.key == key] == [r.value for r in sent if r.key == key]
 
-    async def test_at_the_deadline_of_stop_every_one_of_many_records_has_an_answer_that_is_true(self) -> None:
+    async def test_at_the_deadline_of_stop_every_one_of_many_records_has_a_response_that_is_true(
+        self,
+    ) -> None:
         topic = new_topic()
         sent = [record(topic, b"%d" % n, key=b"k") for n in range(9000)]
         with self.new_broker() as broker:

@@ -1,18 +1,18 @@
 """The HTTP interface: application, routes, access control, publishing, documentation and server."""
 
 from sampleapp.web.admin import AdminApp, MetricsApp
-from sampleapp.web.answers import Answer, Batch, TopicTotal
 from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
 from sampleapp.web.descriptions import Features
-from sampleapp.web.errors import problem_answer
-from sampleapp.web.failures import answer_to_failure, refusal_in_form
+from sampleapp.web.errors import problem_response
+from sampleapp.web.failures import refusal_in_form, response_to_failure
 from sampleapp.web.gate import Gate
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.publish.idempotency import IdempotentRecords
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import TopicReads
+from sampleapp.web.responses import Batch, Response, TopicTotal
 from sampleapp.web.routing import App, RouteTable
 from sampleapp.web.server import (
     Descriptors,
@@ -21,7 +21,7 @@ from sampleapp.web.server import (
     HostRule,
     HTTPServer,
     Limits,
-    OnAnswer,
+    OnResponse,
     Request,
     StreamEnd,
     is_on_loopback,
@@ -29,7 +29,6 @@ from sampleapp.web.server import (
 
 __all__ = [
     "AdminApp",
-    "Answer",
     "App",
     "Batch",
     "Cors",
@@ -44,18 +43,19 @@ __all__ = [
     "IdempotentRecords",
     "Limits",
     "MetricsApp",
-    "OnAnswer",
+    "OnResponse",
     "OpenStreams",
     "Probes",
     "Request",
+    "Response",
     "RouteTable",
     "SampleApp",
     "StreamEnd",
     "StreamKind",
     "TopicReads",
     "TopicTotal",
-    "answer_to_failure",
     "is_on_loopback",
-    "problem_answer",
+    "problem_response",
     "refusal_in_form",
+    "response_to_failure",
 ]

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sampleapp.access import Right
-from sampleapp.web.answers import Answer
 from sampleapp.web.openapi import admin_operations as operations
 from sampleapp.web.openapi.files import PAGE, READINGS_PAGE
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
+from sampleapp.web.responses import Response
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server import Request
 
 __all__ = ["AdminApp", "MetricsApp", "WriteMetrics"]
 
-WriteMetrics: TypeAlias = Callable[[bytes | None], Awaitable[Answer]]
-"""Returns the answer with all metrics, in the format that the value of ``Accept`` prefers."""
+WriteMetrics: TypeAlias = Callable[[bytes | None], Awaitable[Response]]
+"""Returns the response with all metrics, in the format that the value of ``Accept`` prefers."""
 
 
 class AdminApp:
@@ -34,24 +34,24 @@ class AdminApp:
         self.documentation = documentation
 
     @app.route("/live", methods=["GET"], takes_query=True, right=Right.NONE, description=operations.LIVE)
-    def live(self, _request: Request) -> Answer:
+    def live(self, _request: Request) -> Response:
         """Answer 200 while the process runs."""
         return self.probes.live
 
     @app.route("/ready", methods=["GET"], takes_query=True, right=Right.NONE, description=operations.READY)
-    def ready(self, request: Request) -> Answer:
+    def ready(self, request: Request) -> Response:
         """Answer 200 if publishing and reading are expected to work now; otherwise 503."""
         return self.probes.ready(request)
 
     @app.route(
         "/openapi.json", methods=["GET"], takes_query=True, right=Right.NONE, description=operations.OPENAPI
     )
-    async def openapi(self, request: Request) -> Answer:
+    async def openapi(self, request: Request) -> Response:
         """Serve the OpenAPI document."""
         return await self.documentation.openapi(request)
 
     @app.route("/docs", methods=["GET"], takes_query=True, right=Right.NONE, description=operations.DOCS)
-    async def page(self, request: Request) -> Answer:
+    async def page(self, request: Request) -> Response:
         """Serve the page with the interface."""
         return await self.documentation.file(request, PAGE)
 
@@ -62,14 +62,14 @@ class AdminApp:
         right=Right.NONE,
         description=operations.READINGS,
     )
-    async def readings_page(self, request: Request) -> Answer:
+    async def readings_page(self, request: Request) -> Response:
         """Serve the page that shows the readings."""
         return await self.documentation.file(request, READINGS_PAGE)
 
     @app.route(
         "/docs/<file>", methods=["GET"], takes_query=True, right=Right.NONE, description=operations.FILE
     )
-    async def file(self, request: Request, *, file: str) -> Answer:
+    async def file(self, request: Request, *, file: str) -> Response:
         """Serve a file of the pages."""
         return await self.documentation.file(request, file)
 
@@ -86,6 +86,6 @@ class MetricsApp:
     @app.route(
         "/metrics", methods=["GET"], takes_query=True, right=Right.METRICS, description=operations.METRICS
     )
-    async def metrics(self, request: Request) -> Answer:
+    async def metrics(self, request: Request) -> Response:
         """Serve all metrics in the text format of Prometheus, or in OpenMetrics if ``Accept`` prefers it."""
         return await self._write_metrics(request.fields.joined(b"Accept"))

@@ -12,7 +12,6 @@ from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
-from sampleapp.web.answers import Answer, Event
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.gate import TO_CONSUME, TO_PUBLISH, TO_SEE, AuthorizedTopic, Gate
@@ -32,6 +31,7 @@ from sampleapp.web.read.registry import OpenStreams
 from sampleapp.web.read.streams import RecordStreams
 from sampleapp.web.read.topic_reads import TopicReads
 from sampleapp.web.read.topics import Topics
+from sampleapp.web.responses import Event, Response
 from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 
@@ -114,14 +114,14 @@ class SampleApp:
     @app.route(
         "/changes", methods=["GET"], takes_query=True, right=Right.READ, description=operations.CHANGES
     )
-    def changes(self, request: Request) -> Answer:
+    def changes(self, request: Request) -> Response:
         """Stream the readings as they change."""
         if self._changes is None:
             raise PathNotFound
-        return self._changes.answer(request)
+        return self._changes.respond(request)
 
     @app.route("/topics", methods=["GET"], check_head=require_acceptable, description=operations.LIST_TOPICS)
-    async def list_topics(self, request: Request) -> Answer:
+    async def list_topics(self, request: Request) -> Response:
         """List the topics that the caller may see."""
         return await self._topics.names(request)
 
@@ -132,7 +132,7 @@ class SampleApp:
         topic_use=TO_SEE,
         description=operations.DESCRIBE_TOPIC,
     )
-    async def describe_topic(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
+    async def describe_topic(self, request: Request, *, topic: AuthorizedTopic) -> Response:
         """Describe a topic with its partitions."""
         return await self._topics.topic(request, topic)
 
@@ -143,7 +143,7 @@ class SampleApp:
         topic_use=TO_SEE,
         description=operations.LIST_PARTITIONS,
     )
-    async def list_partitions(self, request: Request, *, topic: AuthorizedTopic) -> Answer:
+    async def list_partitions(self, request: Request, *, topic: AuthorizedTopic) -> Response:
         """Describe the partitions of a topic."""
         return await self._topics.partitions(request, topic)
 
@@ -154,7 +154,9 @@ class SampleApp:
         topic_use=TO_SEE,
         description=operations.DESCRIBE_PARTITION,
     )
-    async def describe_partition(self, request: Request, *, topic: AuthorizedTopic, partition: str) -> Answer:
+    async def describe_partition(
+        self, request: Request, *, topic: AuthorizedTopic, partition: str
+    ) -> Response:
         """Describe one partition of a topic."""
         return await self._topics.partition(request, topic, partition)
 

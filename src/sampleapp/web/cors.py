@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sampleapp.web.answers import Answer, Headers
+from sampleapp.web.responses import Headers, Response
 from sampleapp.web.server import Dispatch, Handler, Request
 from sampleapp.web.server.head import Head
 
@@ -97,11 +97,11 @@ def _hint(text: str) -> str:
 
 class Cors:
     """
-    The allowed origins, and the header fields of answers to their pages.
+    The allowed origins, and the header fields of responses to their pages.
 
-    A request from another origin is answered without these fields, and its browser withholds the answer from
-    the page. No answer allows credentials that the browser itself adds (cookies, client certificates): a page
-    sends its token, if it needs one, in ``Authorization``.
+    A request from another origin is answered without these fields, and its browser withholds the response
+    from the page. No response allows credentials that the browser itself adds (cookies, client certificates):
+    a page sends its token, if it needs one, in ``Authorization``.
     """
 
     def __init__(self, origins: Iterable[str], *, methods: Iterable[str]) -> None:
@@ -127,18 +127,18 @@ class Cors:
         """
         return len(origins) == 1 and origins[0] in self._origins
 
-    def preflight(self, origins: Sequence[bytes], asked: bytes | None) -> Answer | None:
+    def preflight(self, origins: Sequence[bytes], asked: bytes | None) -> Response | None:
         """
         Answer a preflight: the OPTIONS request of a browser before it sends the request of a page.
 
-        The answer is the same for every path, so that paths are not disclosed.
+        The response is the same for every path, so that paths are not disclosed.
 
         :param asked: the value of ``Access-Control-Request-Method``.
         :return: ``None`` if the request is not a preflight, or the origin is not allowed.
         """
         if asked is None or not self.allows(origins):
             return None
-        return Answer(HTTPStatus.NO_CONTENT, self._preflight)
+        return Response(HTTPStatus.NO_CONTENT, self._preflight)
 
     def answering_preflights(self, dispatch: Dispatch) -> Dispatch:
         """
@@ -147,7 +147,7 @@ class Cors:
         Browsers send no credentials with a preflight, so it must be answered before access control.
         """
 
-        def answer_preflight_or_dispatch(request: Request) -> Answer | Handler:
+        def answer_preflight_or_dispatch(request: Request) -> Response | Handler:
             if request.method == b"OPTIONS":
                 fields = request.fields
                 asked = fields.joined(b"Access-Control-Request-Method")
@@ -158,18 +158,18 @@ class Cors:
 
         return answer_preflight_or_dispatch
 
-    def extend(self, answer: Answer, head: Head | None) -> Answer:
+    def extend(self, response: Response, head: Head | None) -> Response:
         """
-        Add the fields that tell the browser whether the page may see an answer.
+        Add the fields that tell the browser whether the page may see a response.
 
         :param head: of the request; ``None`` if it is malformed.
         """
         origins = () if head is None else head.fields.all(b"Origin")
         origin = origins[0] if self.allows(origins) else None
-        return replace(answer, headers=self._with_cors(answer.headers, origin))
+        return replace(response, headers=self._with_cors(response.headers, origin))
 
     def _headers(self, headers: Headers, origin: bytes | None) -> Headers:
-        # Also for requests without Origin: a cache must not serve their answers to pages.
+        # Also for requests without Origin: a cache must not serve their responses to pages.
         extended = _with_vary(headers)
         if origin is None:
             return extended

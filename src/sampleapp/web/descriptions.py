@@ -47,7 +47,7 @@ class Content(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True):
-    """A header field of an answer."""
+    """A header field of a response."""
 
     name: str
     meaning: str
@@ -67,14 +67,14 @@ class Parameter(Struct, frozen=True):
 
 
 class Success(Struct, frozen=True):
-    """An answer that is not an error."""
+    """A response that is not an error."""
 
     meaning: str
     status: HTTPStatus = HTTPStatus.OK
     contents: tuple[Content, ...] = ()
     """The possible forms of the body."""
     fields: tuple[Field, ...] = ()
-    """The fields that each such answer has, besides those of every answer of the service."""
+    """The fields that each such response has, besides those of every response of the service."""
     optional_fields: tuple[Field, ...] = ()
     """The fields that some such answers have."""
 
@@ -135,17 +135,17 @@ ETAG: Final = Field(
     '"6b86b273ff34fce1"',
 )
 CACHE_CONTROL: Final = Field("Cache-Control", "Directives for caches.", "no-cache")
-VARY: Final = Field("Vary", "The request header fields that the answer depends on.", "Accept")
+VARY: Final = Field("Vary", "The request header fields that the response depends on.", "Accept")
 IF_NONE_MATCH: Final = in_header(
-    "If-None-Match", "Entity tags of your copies, or `*`: if one of them is current, the answer is 304."
+    "If-None-Match", "Entity tags of your copies, or `*`: if one of them is current, the response is 304."
 )
 
 
 def with_entity_tag(meaning: str, contents: tuple[Content, ...], *fields: Field) -> tuple[Success, Success]:
     """
-    Describe the answers of a resource with an entity tag: its representation, and 304 without it.
+    Describe the responses of a resource with an entity tag: its representation, and 304 without it.
 
-    :param meaning: of the answer with the representation.
+    :param meaning: of the response with the representation.
     :param fields: of both answers, besides ``ETag`` and ``Cache-Control``.
     """
     of_both = (ETAG, CACHE_CONTROL, *fields)

@@ -20,7 +20,7 @@ from sampleapp.access import errors as access_errors
 from sampleapp.errors import SampleAppError
 from sampleapp.model import GoneRecords
 from sampleapp.records import position_errors
-from sampleapp.web.answers import Answer, Headers, json_line
+from sampleapp.web.responses import Headers, Response, json_line
 
 __all__ = [
     "BROKER_REFUSALS",
@@ -61,8 +61,8 @@ __all__ = [
     "UnsupportedEmbeddedFormat",
     "UnsupportedEventFormat",
     "is_temporary",
-    "partly_published_answer",
-    "problem_answer",
+    "partly_published_response",
+    "problem_response",
     "row_of",
     "urgency_of",
 ]
@@ -82,7 +82,7 @@ class Row(Struct, frozen=True):
     title: str
     headers: Headers = ()
     at_once: bool = False
-    """True to answer before the whole request is received; see `sampleapp.web.Answer.at_once`."""
+    """True to answer before the whole request is received; see `sampleapp.web.Response.at_once`."""
 
     @property
     def kind(self) -> str:
@@ -238,7 +238,7 @@ class BodyMemoryOfCallerFull(RequestError):
 
 
 class BodyNeedsTooMuchMemory(RequestError):
-    """The body, its records or the answer need more memory than one request may have."""
+    """The body, its records or the response need more memory than one request may have."""
 
     row = Row(_S.REQUEST_ENTITY_TOO_LARGE, "body-too-large", "Body too large", at_once=True)
 
@@ -408,7 +408,7 @@ class UnsupportedEmbeddedFormat(RequestError):
 
 
 class NotAcceptable(RequestError):
-    """``Accept`` allows none of the media types of the answer (RFC 9110, section 15.5.7)."""
+    """``Accept`` allows none of the media types of the response (RFC 9110, section 15.5.7)."""
 
     row = _plain(_S.NOT_ACCEPTABLE)
 
@@ -573,7 +573,8 @@ def is_temporary(error: SampleAppError) -> bool:
     return row_of(type(error)).status in (_S.TOO_MANY_REQUESTS, _S.SERVICE_UNAVAILABLE)
 
 
-# If messages of one request have several kinds of faults, the first of these statuses is that of the answer.
+# If messages of one request have several kinds of faults, the first of these statuses is that of the
+# response.
 _MOST_URGENT: Final = (_S.BAD_REQUEST, _S.UNPROCESSABLE_ENTITY, _S.FORBIDDEN, _S.NOT_FOUND)
 LEAST_URGENT: Final = len(_MOST_URGENT)
 """The urgency of errors that are not faults of a message."""
@@ -638,11 +639,11 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
     ] = ""
 
 
-def problem_answer(
+def problem_response(
     error: SampleAppError, *, detail: str | None = None, faults: Sequence[errors.Fault] | None = None
-) -> Answer:
+) -> Response:
     """
-    Return the problem document of an error, as an answer.
+    Return the problem document of an error, as a response.
 
     :param detail: instead of the message of the error.
     :param faults: instead of the faults of the error.
@@ -659,7 +660,7 @@ def problem_answer(
         own_headers = ((b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))),)
     if faults is None:
         faults = error.faults if isinstance(error, errors.InvalidMessage) else ()
-    return _answer(
+    return _response(
         row,
         detail=str(error) if detail is None else detail,
         headers=own_headers,
@@ -670,19 +671,19 @@ def problem_answer(
     )
 
 
-def partly_published_answer(error: errors.PartlyPublished, results: Iterable[bytes]) -> Answer:
+def partly_published_response(error: errors.PartlyPublished, results: Iterable[bytes]) -> Response:
     """
-    Return the answer for a batch of which only some messages must be sent again.
+    Return the response for a batch of which only some messages must be sent again.
 
     :param results: pieces of JSON, each with one or more `Result`, as in an array but without its brackets.
     """
-    answer = problem_answer(error)
-    (document,) = answer.pieces
+    response = problem_response(error)
+    (document,) = response.pieces
     *separated, _ = chain.from_iterable((piece, b",") for piece in results)
-    return replace(answer, body=(document.removesuffix(b"}\n") + b',"results":[', *separated, b"]}\n"))
+    return replace(response, body=(document.removesuffix(b"}\n") + b',"results":[', *separated, b"]}\n"))
 
 
-def _answer(
+def _response(
     row: Row,
     *,
     detail: str,
@@ -691,7 +692,7 @@ def _answer(
     reasons: tuple[str, ...] = (),
     gone: tuple[GoneRecords, ...] = (),
     resume: str = "",
-) -> Answer:
+) -> Response:
     document = Problem(
         type=row.type,
         title=row.title,
@@ -702,7 +703,7 @@ def _answer(
         gone=gone,
         resume=resume,
     )
-    return Answer(
+    return Response(
         row.status,
         (
             (b"Content-Type", b"application/problem+json"),
@@ -720,11 +721,11 @@ def _answer(
 FAULT: Final = _plain(_S.INTERNAL_SERVER_ERROR)
 """The row of errors that are not for callers: faults in the service itself."""
 
-INTERNAL_ERROR: Final = _answer(
+INTERNAL_ERROR: Final = _response(
     FAULT,
     detail="A fault in the service; its log has the details. The outcome of the request is unknown.",
 )
-"""The answer to a fault in the service, which discloses nothing internal."""
+"""The response to a fault in the service, which discloses nothing internal."""
 
 KINDS: Final = frozenset({*(row.kind for row in ROWS.values()), INTERNAL_ERROR.problem})
-"""All kinds of problems (`Answer.problem`)."""
+"""All kinds of problems (`Response.problem`)."""

@@ -8,21 +8,25 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Answer
-from sampleapp.web.errors import INTERNAL_ERROR, problem_answer
+from sampleapp.web.errors import INTERNAL_ERROR, problem_response
+from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server.head import Head
 
-__all__ = ["answer_to_failure", "refusal_in_form"]
+__all__ = ["refusal_in_form", "response_to_failure"]
 
 _log = Logger()
 
 
-def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
-    """Return the answer to a failed handler. A fault of the service is logged with the id of the request."""
+def response_to_failure(failure: Failure, request_id: bytes) -> Response:
+    """
+    Return the response to a failed handler.
+
+    A fault of the service is logged with the id of the request.
+    """
     if isinstance(failure.value, SampleAppError):
         with suppress(LookupError):
-            return problem_answer(failure.value)
+            return problem_response(failure.value)
     _log.failure(
         "A fault in the service: a request was answered with 500. (X-Request-Id: {request_id})",
         failure=failure,
@@ -31,11 +35,11 @@ def answer_to_failure(failure: Failure, request_id: bytes) -> Answer:
     return INTERNAL_ERROR
 
 
-def refusal_in_form(answer: Answer, head: Head) -> Answer:
+def refusal_in_form(response: Response, head: Head) -> Response:
     """Return a refusal in the form that its client reads; see `sampleapp.web.rest_proxy_errors`."""
     fields = head.fields
     return in_form_for(
-        answer,
+        response,
         method=head.method,
         path=head.path,
         content_types=fields.all(b"Content-Type"),

@@ -69,7 +69,7 @@ class Gate:
 
     def grant(self, request: Request, may: Callable[[Caller], bool]) -> Grant:
         """
-        Return the right under which a long answer is sent, to be checked while it is sent.
+        Return the right under which a long response is sent, to be checked while it is sent.
 
         :param may: returns whether a caller has the right.
         :raise AccessError: the caller of the request has lost it since `admit`.
@@ -97,7 +97,7 @@ class Gate:
 
 class Grant:
     """
-    The right of a caller to an answer that lasts: a stream, or a page that waits.
+    The right of a caller to a response that lasts: a stream, or a page that waits.
 
     It ends when the credentials expire, or when another version of the callers file, or of an issuer's keys,
     no longer grants it.
@@ -167,7 +167,7 @@ def authorize_topic(request: Request, topic: str, use: TopicUse) -> AuthorizedTo
     """
     Check that the caller of a request may use a topic.
 
-    :raise NotGranted: it may not. The answer does not reveal whether the topic exists.
+    :raise NotGranted: it may not. The response does not reveal whether the topic exists.
     """
     caller: Caller | None = request.caller
     if caller is not None and not use.is_granted(caller, topic):

@@ -7,7 +7,7 @@ __all__ = ["match_fails", "none_match_fails"]
 
 def match_fails(if_match: bytes, etag: bytes) -> bool:
     """
-    Return whether ``If-Match`` does not name the current representation, so that the answer is 412.
+    Return whether ``If-Match`` does not name the current representation, so that the response is 412.
 
     It is defined with the strong comparison (RFC 9110, section 13.1.1): a weak tag never matches.
 
@@ -20,7 +20,7 @@ def match_fails(if_match: bytes, etag: bytes) -> bool:
 
 def none_match_fails(if_none_match: bytes, etag: bytes) -> bool:
     """
-    Return whether ``If-None-Match`` names the current representation, so that the answer is 304.
+    Return whether ``If-None-Match`` names the current representation, so that the response is 304.
 
     It is defined with the weak comparison (RFC 9110, section 13.1.2). Text that is not a tag is skipped, and
     so is a tag with a comma, which only other servers make: the representation is then sent again.

@@ -8,28 +8,28 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from sampleapp.web.answers import Answer, json_line
-from sampleapp.web.errors import NotReady, problem_answer
+from sampleapp.web.errors import NotReady, problem_response
+from sampleapp.web.responses import Response, json_line
 from sampleapp.web.server import Request
 
 __all__ = ["Live", "Probes", "Ready"]
 
 
 class Live(Struct):
-    """The answer of ``/live``."""
+    """The response of ``/live``."""
 
     live: Annotated[bool, Meta(description="Always true.")] = True
 
 
 class Ready(Struct):
-    """The answer of ``/ready`` while the service is ready."""
+    """The response of ``/ready`` while the service is ready."""
 
     ready: Annotated[bool, Meta(description="Always true; otherwise the answer is 503.")] = True
 
 
-def _fixed(value: Struct) -> Answer:
+def _fixed(value: Struct) -> Response:
     headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
-    return Answer(HTTPStatus.OK, headers, json_line(value))
+    return Response(HTTPStatus.OK, headers, json_line(value))
 
 
 _LIVE: Final = _fixed(Live())
@@ -54,13 +54,13 @@ class Probes:
         self._may_see_reasons = may_see_reasons
 
     @property
-    def live(self) -> Answer:
+    def live(self) -> Response:
         """200 while the process runs."""
         return _LIVE
 
-    def ready(self, request: Request) -> Answer:
+    def ready(self, request: Request) -> Response:
         """Answer 200 if publishing and reading are expected to work now; otherwise 503."""
         reasons = self._get_reasons()
         if not reasons:
             return _READY
-        return problem_answer(NotReady(reasons if self._may_see_reasons(request) else ()))
+        return problem_response(NotReady(reasons if self._may_see_reasons(request) else ()))

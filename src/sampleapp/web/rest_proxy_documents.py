@@ -17,28 +17,28 @@ from sampleapp.messages.rest_proxy_bodies import MOST_RECORDS, EmbeddedFormat
 from sampleapp.web.negotiation import most_preferred
 
 __all__ = [
-    "ANSWER",
     "PUBLISHED",
+    "RESPONSE",
     "BinaryProduceRequest",
     "ErrorObject",
     "JSONProduceRequest",
     "Partition",
     "PartitionOffset",
-    "ProduceAnswer",
+    "ProduceResponse",
     "Replica",
     "Topic",
-    "answer_type",
     "embedded_format",
     "is_of_rest_proxy",
     "partition_number",
     "request_type",
+    "response_type",
 ]
 
-ANSWER: Final = b"application/vnd.kafka.v2+json"
-"""The type of answers, unless the client accepts only another name of it."""
+RESPONSE: Final = b"application/vnd.kafka.v2+json"
+"""The type of responses, unless the client accepts only another name of it."""
 
 # Older clients name a type without a version, or plain JSON.
-_ANSWERS: Final = (ANSWER, b"application/vnd.kafka+json", b"application/json")
+_RESPONSES: Final = (RESPONSE, b"application/vnd.kafka+json", b"application/json")
 _OF_REST_PROXY: Final = b"application/vnd.kafka"
 
 
@@ -62,14 +62,14 @@ def is_of_rest_proxy(field: bytes) -> bool:
 
 
 @lru_cache(maxsize=256)
-def answer_type(accept: bytes | None) -> bytes | None:
+def response_type(accept: bytes | None) -> bytes | None:
     """
-    Choose the name of the media type of an answer.
+    Choose the name of the media type of a response.
 
     :param accept: the value of the header, its lines joined with commas; ``None`` without one.
     :return: ``None`` if the client accepts none of the names.
     """
-    return most_preferred(_ANSWERS, accept=accept)
+    return most_preferred(_RESPONSES, accept=accept)
 
 
 _PARTITION_NUMBER: Final = re.compile("[0-9]{1,10}")
@@ -106,7 +106,7 @@ class PartitionOffset(Struct, gc=False):
 _SchemaId = Annotated[int | None, Meta(description="Always null: schemas are not supported.")]
 
 
-class ProduceAnswer(Struct):
+class ProduceResponse(Struct):
     """The outcome of each record, in order."""
 
     offsets: list[PartitionOffset]
@@ -133,9 +133,10 @@ PUBLISHED: Final = Annotated[
     ),
 ]
 """
-Any answer of ``POST /topics/{topic}`` as ``application/json``.
+Any response of ``POST /topics/{topic}`` as ``application/json``.
 
-It is one class, since some generators of clients see only the first media type of an answer, and some make of
+It is one class, since some generators of clients see only the first media type of a response, and some make
+of
 ``anyOf`` an object that needs the members of all.
 """
 

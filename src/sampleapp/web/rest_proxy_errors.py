@@ -17,11 +17,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sampleapp.web.answers import Answer, Headers, json_line
 from sampleapp.web.errors import PathNotFound
-from sampleapp.web.rest_proxy_documents import ANSWER, ErrorObject, answer_type, is_of_rest_proxy
+from sampleapp.web.responses import Headers, Response, json_line
+from sampleapp.web.rest_proxy_documents import RESPONSE, ErrorObject, is_of_rest_proxy, response_type
 
-__all__ = ["LONGEST_PATH", "error_object_answer", "in_form_for", "is_of_records", "not_found"]
+__all__ = ["LONGEST_PATH", "error_object_response", "in_form_for", "is_of_records", "not_found"]
 
 _PROBLEM: Final = (b"Content-Type", b"application/problem+json")
 
@@ -38,7 +38,7 @@ _CODES: Final = {
     "rate-exceeded": 42901,
     "broker-unavailable": 50302,
 }
-"""By the kind of problem; see `sampleapp.web.Answer.problem`."""
+"""By the kind of problem; see `sampleapp.web.Response.problem`."""
 
 
 class _Detail(Struct):
@@ -89,7 +89,7 @@ def _is_of_rest_proxy(
     method: bytes, path: bytes, content_types: tuple[bytes, ...], accept: bytes | None
 ) -> bool:
     """
-    Return whether the client expects the answers of REST Proxy.
+    Return whether the client expects the responses of REST Proxy.
 
     It does if it names one of REST Proxy's media types. Clients often read the paths that only REST Proxy has
     without naming one. ``/messages`` is not a path of REST Proxy, and its errors may say more than an error
@@ -117,13 +117,13 @@ def is_of_records(path: bytes) -> bool:
 
 
 def in_form_for(
-    answer: Answer,
+    response: Response,
     *,
     method: bytes,
     path: bytes,
     content_types: tuple[bytes, ...],
     accept: bytes | None,
-) -> Answer:
+) -> Response:
     """
     Return an error in the form that its client reads.
 
@@ -132,24 +132,24 @@ def in_form_for(
     :param answer: only problem documents are converted.
     :param path: as it was sent.
     """
-    if method != b"OPTIONS" and is_of_records(path) and _VARY not in answer.headers:
+    if method != b"OPTIONS" and is_of_records(path) and _VARY not in response.headers:
         # An error, too, is that of the representation that was asked for.
-        answer = replace(answer, headers=(*answer.headers, _VARY))
-    if _PROBLEM not in answer.headers or not _is_of_rest_proxy(method, path, content_types, accept):
-        return answer
-    return error_object_answer(answer, accept=accept)
+        response = replace(response, headers=(*response.headers, _VARY))
+    if _PROBLEM not in response.headers or not _is_of_rest_proxy(method, path, content_types, accept):
+        return response
+    return error_object_response(response, accept=accept)
 
 
-def error_object_answer(answer: Answer, *, accept: bytes | None, code: int | None = None) -> Answer:
+def error_object_response(response: Response, *, accept: bytes | None, code: int | None = None) -> Response:
     """
     Convert a problem document to an error object.
 
-    :param accept: as for `sampleapp.web.rest_proxy_documents.answer_type`.
+    :param accept: as for `sampleapp.web.rest_proxy_documents.response_type`.
     :param code: the ``error_code``; by default that of the kind of problem.
     """
     if code is None:
-        code = _CODES.get(answer.problem, int(answer.status))
-    message = _decode(b"".join(answer.pieces)).detail
-    content_type = (b"Content-Type", answer_type(accept) or ANSWER)
-    headers: Headers = tuple([content_type if field == _PROBLEM else field for field in answer.headers])
-    return replace(answer, headers=headers, body=json_line(ErrorObject(code, message)))
+        code = _CODES.get(response.problem, int(response.status))
+    message = _decode(b"".join(response.pieces)).detail
+    content_type = (b"Content-Type", response_type(accept) or RESPONSE)
+    headers: Headers = tuple([content_type if field == _PROBLEM else field for field in response.headers])
+    return replace(response, headers=headers, body=json_line(ErrorObject(code, message)))

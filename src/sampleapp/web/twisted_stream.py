@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.web.answers import Event, Source
+from sampleapp.web.responses import Event, Source
 from sampleapp.web.server.stream import MAX_UNSENT, close_source
 
 __all__ = ["SiteStream"]
@@ -21,7 +21,7 @@ __all__ = ["SiteStream"]
 @implementer(IPushProducer)
 class SiteStream:
     """
-    A `sampleapp.web.answers.Sink` in a site of twisted.web.
+    A `sampleapp.web.responses.Sink` in a site of twisted.web.
 
     The site frames the events. It has no `--send-timeout`, and does not tell the source when it stops.
     """
@@ -31,7 +31,7 @@ class SiteStream:
     def __init__(self, request: Any, source: Source, rendered: Deferred[bytes]) -> None:
         """
         :param request: of twisted.web; uses more than its interface has.
-        :param rendered: fires when the answer has ended.
+        :param rendered: fires when the response has ended.
         """
         self._request = request
         self._source: Source | None = source
@@ -64,7 +64,7 @@ class SiteStream:
         return not self._is_source_waiting
 
     def finish(self, reason: str) -> None:
-        """End the answer properly; see `Sink.finish`."""
+        """End the response properly; see `Sink.finish`."""
         if self._source is not None:
             self._end(reason)
             if not self._queue:

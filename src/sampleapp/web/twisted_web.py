@@ -1,4 +1,4 @@
-"""Adapter for sites of twisted.web: converts their requests, and writes the answers of handlers to them."""
+"""Adapter for sites of twisted.web: converts their requests, and writes the responses of handlers to them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
-from sampleapp.web.answers import Answer, set_head
 from sampleapp.web.errors import BodyTooLarge
-from sampleapp.web.failures import answer_to_failure
+from sampleapp.web.failures import response_to_failure
+from sampleapp.web.responses import Response, set_head
 from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Peer, Request, Share
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
@@ -67,13 +67,13 @@ def convert(request: IRequest, limits: BodyLimits | None = None) -> Request:
     return own
 
 
-def in_form_of(request: IRequest, answer: Answer) -> Answer:
+def in_form_of(request: IRequest, response: Response) -> Response:
     """Return an error in the form that the client of a request of twisted.web reads."""
-    if not answer.problem:
-        return answer
+    if not response.problem:
+        return response
     accepts = request.requestHeaders.getRawHeaders(b"accept")
     return in_form_for(
-        answer,
+        response,
         method=request.method,
         path=convert(request).path,
         content_types=tuple(request.requestHeaders.getRawHeaders(b"content-type", ())),
@@ -83,7 +83,7 @@ def in_form_of(request: IRequest, answer: Answer) -> Answer:
 
 def give_request_id(request: IRequest, own: bytes | None) -> bytes:
     """
-    Return the id of a request. If it has none yet, set one in the header of its answer.
+    Return the id of a request. If it has none yet, set one in the header of its response.
 
     :param own: the id that the client sent, if any.
     """
@@ -100,7 +100,7 @@ class RequestResource(Resource):
 
     isLeaf = True
 
-    def answer(self, request: Request) -> Answer | Deferred[Answer]:
+    def respond(self, request: Request) -> Response | Deferred[Response]:
         """
         Answer a request.
 
@@ -123,7 +123,7 @@ class RequestResource(Resource):
             if not failure.check(CancelledError):
                 request.processingFailed(failure)
 
-        rendered = render(request, check=lambda _: self.answer)
+        rendered = render(request, check=lambda _: self.respond)
         request.notifyFinish().addErrback(lambda _: rendered.cancel())
         rendered.addCallbacks(finish, fail)
         return NOT_DONE_YET
@@ -133,45 +133,45 @@ def render(request: IRequest, *, check: Callable[[Request], Handler]) -> Deferre
     """
     Let a handler answer a request of twisted.web.
 
-    :param check: checks the request and returns its handler. An error of it, or of the handler, becomes an
-        answer.
+    :param check: checks the request and returns its handler. An error of it, or of the handler, becomes a
+        response.
     :return: fires with the end of the body, after status and header fields are set; or with the resource that
-        the handler returns instead of an answer. Cancelling it does not cancel the handler, so that the
+        the handler returns instead of a response. Cancelling it does not cancel the handler, so that the
         outcome of a record that is being published is still observed; see `Request.ends_with_client`.
     """
     working = _Working()
 
-    async def answer() -> None:
+    async def serve() -> None:
         own = convert(request)
         try:
-            answer = _handle(request, check(own), own)
-            if isinstance(answer, Deferred):
-                answer = await working.add(answer, own)
-        except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets an answer
-            answer = answer_to_failure(Failure(), own.exchange.request_id)
+            response = _handle(request, check(own), own)
+            if isinstance(response, Deferred):
+                response = await working.add(response, own)
+        except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets a response
+            response = response_to_failure(Failure(), own.exchange.request_id)
         finally:
             if own.share is not None:
                 own.share.release()
-        if isinstance(answer, RequestResource):
-            rendered.callback(answer)
+        if isinstance(response, RequestResource):
+            rendered.callback(response)
         else:
-            _send(request, answer, rendered)
+            _send(request, response, rendered)
 
     rendered: Deferred[Any] = Deferred(working.cancel)
-    Deferred.fromCoroutine(answer()).addErrback(rendered.errback)
+    Deferred.fromCoroutine(serve()).addErrback(rendered.errback)
     return rendered
 
 
-def _send(request: Any, answer: Answer, rendered: Deferred[bytes]) -> None:
-    """Send an answer, whose last bytes are the result of the Deferred, unless the client has disconnected."""
-    source = answer.source
+def _send(request: Any, response: Response, rendered: Deferred[bytes]) -> None:
+    """Send a response, whose last bytes are the Deferred's result, unless the client has disconnected."""
+    source = response.source
     if rendered.called:
         if source is not None:
             close_source(source, "client", give_request_id(request, None))
         return
-    answer = in_form_of(request, answer)
-    set_head(request, answer)
-    body = answer.body
+    response = in_form_of(request, response)
+    set_head(request, response)
+    body = response.body
     if source is not None:
         if request.method != b"HEAD":
             SiteStream(request, source, rendered).begin()
@@ -189,9 +189,9 @@ class _Working:
     """The work of a handler, which is cancelled if it is useless without the client."""
 
     def __init__(self) -> None:
-        self._useless: tuple[Deferred[Answer], Request] | None = None
+        self._useless: tuple[Deferred[Response], Request] | None = None
 
-    def add(self, work: Deferred[Answer], request: Request) -> Deferred[Answer]:
+    def add(self, work: Deferred[Response], request: Request) -> Deferred[Response]:
         """Add the work for a request, and return it."""
         if request.ends_with_client:
             self._useless = work, request
@@ -206,7 +206,7 @@ class _Working:
             work.cancel()
 
 
-def _handle(request: Any, handler: Handler, own: Request) -> Answer | Deferred[Answer]:
+def _handle(request: Any, handler: Handler, own: Request) -> Response | Deferred[Response]:
     """Let a handler answer a request, after decoding a compressed body."""
     limits: BodyLimits | None = getattr(request, _CONVERTED)[1]
     codings = content_codings(own.fields)

@@ -67,13 +67,13 @@ def publish(request, broker):
 
     def publish(each):
         if request.param == "publish":
-            return answered(broker.publish(each))
-        return answered(broker.publish_many([record("other"), each]))
+            return responded(broker.publish(each))
+        return responded(broker.publish_many([record("other"), each]))
 
     return publish
 
 
-def answered(deferred):
+def responded(deferred):
     found = []
     deferred.addBoth(found.append)
     return [each.value if isinstance(each, Failure) else each for each in found]
@@ -98,11 +98,11 @@ def test_a_topic_that_is_not_enabled_takes_no_identity_and_nothing_is_published(
 
 
 def test_a_check_for_identities_makes_no_topic_if_one_is_not_enabled(broker):
-    [errors] = answered(broker.check_topics(["keys", "other"], identified=True))
+    [errors] = responded(broker.check_topics(["keys", "other"], identified=True))
     assert {topic: type(error) for topic, error in errors.items()} == {"other": IdempotencyNotEnabled}
     assert broker._producer.made == []  # noqa: SLF001 -- as above
-    assert answered(broker.check_topics(["keys"], identified=True)) == [{}]
-    assert answered(broker.check_topics(["other"])) == [{}]
+    assert responded(broker.check_topics(["keys"], identified=True)) == [{}]
+    assert responded(broker.check_topics(["other"])) == [{}]
     assert broker._producer.made == ["keys", "other"]  # noqa: SLF001 -- as above
 
 
@@ -121,18 +121,18 @@ def test_beyond_the_rate_nothing_is_published_until_there_is_room(broker, publis
 
 
 def test_many_count_as_many(broker, clock):
-    assert answered(broker.publish_many([identified(number=number) for number in range(8)])) == []
-    [error] = answered(broker.publish_many([identified(number=number) for number in range(4)]))
+    assert responded(broker.publish_many([identified(number=number) for number in range(8)])) == []
+    [error] = responded(broker.publish_many([identified(number=number) for number in range(4)]))
     assert type(error) is TooManyIdempotencyKeys
     assert error.retry_after_s == 1.0
     assert len(taken(broker)) == 8
 
 
 def test_a_request_that_never_has_room_is_refused_for_good(broker):
-    [error] = answered(broker.publish_many([identified(number=number) for number in range(11)]))
+    [error] = responded(broker.publish_many([identified(number=number) for number in range(11)]))
     assert type(error) is RecordRefused
     assert "up to 10 messages" in str(error)
-    assert answered(broker.publish_many([identified(number=number) for number in range(10)])) == []
+    assert responded(broker.publish_many([identified(number=number) for number in range(10)])) == []
 
 
 @pytest.mark.parametrize("sign", [1, -1])

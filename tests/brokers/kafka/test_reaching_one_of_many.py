@@ -103,7 +103,7 @@ def test_a_cluster_that_answers_other_requests_is_not_unreachable_although_a_loo
     watch.start(client=BusyClient(clock, answering=set(), brokers=[1]), listener=listener)
     for second in range(60):
         if second <= answers_until_s:
-            watch.answered("kafka1", 9092)
+            watch.responded("kafka1", 9092)
         assert listener.unreachable_at == [] or second > answers_until_s
         clock.pump([0.25] * 4)
     silent_from_s = answers_until_s + UNREACHABLE_AFTER_S
@@ -119,7 +119,7 @@ def test_answers_do_not_hide_that_the_addresses_that_brokers_advertise_cannot_be
     client.when_connected = lambda _: fail(RequestFailed(SILENT, sent=False))
     watch.start(client=client, listener=listener)
     for _ in range(60):
-        watch.answered("first", 9092)
+        watch.responded("first", 9092)
         clock.advance(0.1)
     assert len(listener.unreachable_at) == 1
     watch.stop()

@@ -126,7 +126,7 @@ async def test_a_commit_is_synced_before_it_is_answered(path, own_connection):
 @pytest_twisted.ensureDeferred
 async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, disk):
     clock = HeldTime()
-    async with running(path, clock=clock, answer_timeout_s=0.5) as broker:
+    async with running(path, clock=clock, response_timeout_s=0.5) as broker:
         await within(broker.publish(record("t", b"before")))
         disk.hang("append")
         sent = [broker.publish(record("t", b"sent"))]
@@ -152,7 +152,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
 @pytest_twisted.ensureDeferred
 async def test_of_many_records_on_a_disk_that_does_not_answer_those_are_in_doubt_that_were_begun(path, disk):
     clock = HeldTime()
-    async with running(path, clock=clock, answer_timeout_s=0.5) as broker:
+    async with running(path, clock=clock, response_timeout_s=0.5) as broker:
         await within(broker.publish(record("t", b"before")))
         disk.hang("append")
         many = broker.publish_many([record("t", b"%d" % n) for n in range(600)])

@@ -18,7 +18,7 @@ async def test_every_record_is_in_one_commit(path, disk):
         await settled(broker, [record("t") for _ in range(1500)])
         counted = broker.measures()
     assert counted.commit_records.total == 1503
-    assert sum(counted.commit_records.counts) == sum(counted.commit_s.counts) == disk.answered["append"] == 6
+    assert sum(counted.commit_records.counts) == sum(counted.commit_s.counts) == disk.responded["append"] == 6
     assert counted.commit_s.total > 0
     assert counted.failed_commits == 0
 

@@ -35,7 +35,7 @@ async def test_publishes_that_arrive_while_a_transaction_runs_share_the_next_one
 
         tasks = [pytest_twisted.defer.ensureDeferred(publish_many(name)) for name in range(64)]
         assert await outcomes(tasks) == [None] * 64
-        assert disk.answered["append"] < 64 * 20 / 10
+        assert disk.responded["append"] < 64 * 20 / 10
         assert len(await everything(broker, "t")) == 64 * 20
 
 
@@ -44,9 +44,9 @@ async def test_a_transaction_is_bounded_by_count_and_by_bytes(path, disk):
     async with running(path) as broker:
         await eventually(lambda: broker.health().ready)
         await settled(broker, [record("t") for _ in range(2500)])
-        assert disk.answered["append"] == 5
+        assert disk.responded["append"] == 5
         await settled(broker, [record("t", bytes(1_500_000)) for _ in range(6)])
-        assert disk.answered["append"] == 7
+        assert disk.responded["append"] == 7
 
 
 @pytest_twisted.ensureDeferred
@@ -54,9 +54,9 @@ async def test_many_records_take_as_few_transactions_as_those_that_come_alone(pa
     async with running(path) as broker:
         await eventually(lambda: broker.health().ready)
         await within(broker.publish_many([record("t") for _ in range(2500)]))
-        assert disk.answered["append"] == 5
+        assert disk.responded["append"] == 5
         await within(broker.publish_many([record("t", bytes(1_500_000)) for _ in range(6)]))
-        assert disk.answered["append"] == 7
+        assert disk.responded["append"] == 7
 
 
 @pytest_twisted.ensureDeferred
@@ -68,12 +68,12 @@ async def test_nobody_waits_for_all_of_a_large_batch(path, disk):
         few = broker.publish_many([record("t", b"few")] * 20)
         await within(alone)
         await within(few)
-        assert disk.answered["append"] == 1
+        assert disk.responded["append"] == 1
         assert not any(each.called for each in large)
         for found in await outcomes(large):
             offsets = [each.offset for each in found]
             assert offsets == sorted(offsets)
-        assert disk.answered["append"] == 25
+        assert disk.responded["append"] == 25
 
 
 @pytest_twisted.ensureDeferred

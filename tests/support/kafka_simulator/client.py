@@ -21,9 +21,9 @@ from sampleapp.brokers.kafka.protocol import (
     ListOffsetsRequest,
     MetadataRequest,
     PartitionMetadata,
-    ProduceAnswer,
     Produced,
     ProduceRequest,
+    ProduceResponse,
     ProducerIdentity,
     Request,
     TopicMetadata,
@@ -283,7 +283,7 @@ class SimulatedClient:
                 else:
                     error, offset = log.append_batch(data)
                 answer.append(Produced(topic, partition, error, offset))
-        return ProduceAnswer(answer, self.cluster.throttle_ms)
+        return ProduceResponse(answer, self.cluster.throttle_ms)
 
     def _offsets(self, node_id, request):
         answer = []
@@ -342,13 +342,13 @@ def _failed_afterwards(handle, code):
     """Have a Produce request handled, and answered with an error all the same."""
 
     def change(answer):
-        if not isinstance(answer, ProduceAnswer):
+        if not isinstance(answer, ProduceResponse):
             return answer
         failed = [
             Produced(each.topic, each.partition, each.error or code, -1 if each.error else each.offset)
             for each in answer.partitions
         ]
-        return ProduceAnswer(failed, answer.throttle_ms)
+        return ProduceResponse(failed, answer.throttle_ms)
 
     return _then(handle, change)
 
@@ -359,7 +359,7 @@ def _refused(request, code):
     assert isinstance(request, ProduceRequest | FetchRequest | ListOffsetsRequest)
     parts = [(topic, number) for topic, partitions in request.topics for number, _ in partitions]
     if isinstance(request, ProduceRequest):
-        return ProduceAnswer([Produced(*part, code, -1) for part in parts])
+        return ProduceResponse([Produced(*part, code, -1) for part in parts])
     if isinstance(request, FetchRequest):
         return [Fetched(*part, code) for part in parts]
     return [ListedOffset(*part, code, -1, -1) for part in parts]

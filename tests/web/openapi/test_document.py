@@ -54,7 +54,7 @@ class WholeService(InMemoryService):
     """All that is served, with a broker that leaves each answer to the test."""
 
     def __init__(self, broker=None, **limits):
-        others = [MetricsApp(MetricsPage(clock=Clock()).answer).app]
+        others = [MetricsApp(MetricsPage(clock=Clock()).respond).app]
         broker = ManualBroker() if broker is None else broker
         super().__init__(
             broker=broker, others=others, **{"allowed_hosts": [], "secrets": {"h": [b"s"]}, **limits}

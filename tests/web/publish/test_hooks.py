@@ -622,7 +622,7 @@ def test_another_version_of_the_file_counts_from_the_next_request():
 
 def test_a_hook_is_a_caller_of_its_own_in_the_log(service):
     seen = []
-    service.site.on_answer = lambda exchange, _: seen.append((exchange.caller, exchange.route))
+    service.site.on_response = lambda exchange, _: seen.append((exchange.caller, exchange.route))
     post(service, "github", signed("github", BODY))
     post(service, "github", signed("github", b"other"))
     assert seen == [("hook:github", "/hooks/{hook}"), ("", "/hooks/{hook}")]

@@ -366,7 +366,7 @@ def test_what_pages_of_other_sites_send_is_not_published(service):
 def test_routes_and_topics_are_counted_under_names_that_nobody_makes_up():
     routes = []
     service = InMemoryService(broker=PromptBroker())
-    service.site.on_answer = lambda exchange, answer: routes.append((exchange.route, answer.record.topic))
+    service.site.on_response = lambda exchange, answer: routes.append((exchange.route, answer.record.topic))
     for n in range(3):
         service.request("POST", f"/topics/t{n}")
         service.request("DELETE", f"/topics/t{n}?key={n}")

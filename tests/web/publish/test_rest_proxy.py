@@ -385,7 +385,7 @@ def test_the_status_and_each_entry_are_true_for_any_mixture_of_outcomes(outcomes
 def test_what_was_published_and_what_was_not_is_counted():
     service = service_with(STORED, refusal(errors.RecordTooLarge), STORED)
     answers = []
-    service.site.on_answer = lambda _exchange, answer: answers.append(answer)
+    service.site.on_response = lambda _exchange, answer: answers.append(answer)
     service.request("POST", "/topics/t", JSON, body_of({"key": "k", "value": 1}, {"value": 2}, {"value": 33}))
     service.request("POST", "/topics/t", JSON, body_of({"value": 1}, {"x": 1}, {"y": 1, "z": 1}))
     partly, refused = answers

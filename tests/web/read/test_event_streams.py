@@ -11,10 +11,10 @@ from twisted.internet.task import Clock
 from sampleapp.access import TooManyStreamsOfCaller
 from sampleapp.errors import ReadingsNotReady, UnknownTopic
 from sampleapp.records.event_stream import encode_event, encode_id
-from sampleapp.web.answers import Event
 from sampleapp.web.errors import TooManyStreams, TooManyTopics
-from sampleapp.web.read.event_streams import EventStream, answer_to_temporary_error
+from sampleapp.web.read.event_streams import EventStream, response_to_temporary_error
 from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.responses import Event
 from sampleapp.web.server.fields import Fields
 from tests.support.event_streams import EventReader, RecordingSink
 
@@ -190,7 +190,7 @@ def test_many_streams_are_looked_at_in_several_turns():
 
 
 def test_a_browser_gets_an_event_instead_of_a_temporary_refusal():
-    answer = answer_to_temporary_error(
+    answer = response_to_temporary_error(
         Fields([(b"Sec-Fetch-Mode", b"cors")]), ReadingsNotReady("Still read.\u2028")
     )
     assert (answer.status, dict(answer.headers)[b"Content-Type"]) == (200, b"text/event-stream")
@@ -210,7 +210,7 @@ def test_a_browser_gets_an_event_instead_of_a_temporary_refusal():
     ],
 )
 def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(error):
-    answer = answer_to_temporary_error(Fields([(b"Sec-Fetch-Mode", b"cors")]), error)
+    answer = response_to_temporary_error(Fields([(b"Sec-Fetch-Mode", b"cors")]), error)
     assert b"Retry-After" not in dict(answer.headers)
     assert b"Retry-After" not in answer.body
 
@@ -221,4 +221,4 @@ def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(e
 )
 def test_every_other_refusal_is_the_usual_one(fields, error):
     with pytest.raises(type(error)):
-        answer_to_temporary_error(Fields(fields), error)
+        response_to_temporary_error(Fields(fields), error)

@@ -82,7 +82,7 @@ class ServiceInTurns(InMemoryService):
         return turns
 
 
-def answer_to(connection, method="GET"):
+def response_to(connection, method="GET"):
     (answer,) = connection.responses([method])
     return answer
 
@@ -107,12 +107,12 @@ def test_others_are_served_while_many_readings_are_encoded(way, version):
         published = service.post(MESSAGE, JSON)
         assert (published.status, asked.sent) == (200, b"")
     assert service.turns_until(asked) > 2
-    answer = answer_to(asked)
+    answer = response_to(asked)
     assert answer.status == 200
     assert answer.body == expected(version, 1).body
     assert answer.headers[b"etag"] == expected(version, 1).etag.encode()
     again = service.ask(headers=ACCEPTS[version])
-    assert answer_to(again).body == answer.body
+    assert response_to(again).body == answer.body
 
 
 @both_versions
@@ -126,9 +126,9 @@ def test_head_and_conditions_wait_for_the_tag_of_what_is_encoded(way, version):
     other = service.ask(headers=[*ACCEPTS[version], (b"If-None-Match", b'"other"')])
     assert (head.sent, same.sent, other.sent) == (b"", b"", b"")
     service.turns_until(head, same, other)
-    assert answer_to(head, "HEAD").headers[b"content-length"] == b"%d" % expected(version, 1).length
-    assert (answer_to(same).status, answer_to(same).headers[b"etag"]) == (304, tag)
-    assert answer_to(other).body == expected(version, 1).body
+    assert response_to(head, "HEAD").headers[b"content-length"] == b"%d" % expected(version, 1).length
+    assert (response_to(same).status, response_to(same).headers[b"etag"]) == (304, tag)
+    assert response_to(other).body == expected(version, 1).body
 
 
 @pytest.mark.parametrize("way", ["own", "klein"])
@@ -138,8 +138,8 @@ def test_if_match_is_compared_with_the_tag_of_what_is_encoded(way):
     same = service.ask(headers=[(b"If-Match", expected(1, 1).etag.encode())])
     other = service.ask(headers=[(b"If-Match", b'"other"')])
     service.turns_until(same, other)
-    assert answer_to(same).status == 200
-    assert_problem(answer_to(other), 412)
+    assert response_to(same).status == 200
+    assert_problem(response_to(other), 412)
 
 
 @both_versions
@@ -151,8 +151,8 @@ def test_an_answer_is_the_state_of_the_moment_when_it_was_asked_for_whatever_cha
     for n in range(0, COUNT, 3):
         service.read(b"sensor-%d" % n, None)
     service.turns_until(asked)
-    assert answer_to(asked).body == expected(version, 1).body
-    assert answer_to(asked).headers[b"etag"] == expected(version, 1).etag.encode()
+    assert response_to(asked).body == expected(version, 1).body
+    assert response_to(asked).headers[b"etag"] == expected(version, 1).etag.encode()
 
 
 @both_versions
@@ -163,8 +163,8 @@ def test_whoever_asks_after_a_change_sees_it(version):
     service.change_all(2)
     late = service.ask(headers=ACCEPTS[version])
     service.turns_until(early, late)
-    assert answer_to(early).body == expected(version, 1).body
-    assert answer_to(late).body == expected(version, 2).body
+    assert response_to(early).body == expected(version, 1).body
+    assert response_to(late).body == expected(version, 2).body
 
 
 def test_many_that_ask_at_once_share_what_is_encoded():
@@ -175,7 +175,7 @@ def test_many_that_ask_at_once_share_what_is_encoded():
     asked = [service.ask() for _ in range(20)]
     # One turn for each answer, besides the turns that encode.
     assert service.turns_until(*asked) <= alone + len(asked)
-    assert {answer_to(each).body for each in asked} == {expected(1, 2).body}
+    assert {response_to(each).body for each in asked} == {expected(1, 2).body}
 
 
 def test_both_versions_are_encoded_side_by_side():
@@ -184,7 +184,7 @@ def test_both_versions_are_encoded_side_by_side():
     asked = {version: service.ask(headers=ACCEPTS[version]) for version in ACCEPTS}
     service.turns_until(*asked.values())
     for version, each in asked.items():
-        assert answer_to(each).body == expected(version, 1).body
+        assert response_to(each).body == expected(version, 1).body
 
 
 @both_versions
@@ -201,8 +201,8 @@ def test_a_client_that_goes_away_takes_nothing_from_the_others(way, version):
     late = service.ask(headers=ACCEPTS[version])
     also_gone.lose()
     service.turns_until(patient, late)
-    assert answer_to(patient).body == expected(version, 1).body
-    assert answer_to(late).body == expected(version, 2).body
+    assert response_to(patient).body == expected(version, 1).body
+    assert response_to(late).body == expected(version, 2).body
     assert (gone.sent, also_gone.sent) == (b"", b"")
 
 
@@ -214,9 +214,9 @@ def test_when_the_service_stops_first_the_answer_is_503(way):
     for encoding in service.encodings.values():
         encoding.stop("The service is stopping.")
     for asked in (before, same, service.ask()):
-        assert_problem(answer_to(asked), 503)
+        assert_problem(response_to(asked), 503)
     service.not_ready = ReadingsNotReady("Not yet.")
-    assert_problem(answer_to(service.ask()), 503)
+    assert_problem(response_to(service.ask()), 503)
 
 
 class PausingTransport(MemoryTransport):
@@ -239,7 +239,7 @@ def test_pieces_are_sent_in_a_site_of_twisted_web_as_the_client_reads(way):
         sent.append(len(asked.sent))
         asked.transport.producer.resumeProducing()
     assert len(sent) >= len(expected(1, 1).pieces)
-    assert answer_to(asked).body == expected(1, 1).body
+    assert response_to(asked).body == expected(1, 1).body
 
 
 @pytest.mark.parametrize("way", ["klein", "resource"])
@@ -279,7 +279,7 @@ def test_every_answer_is_the_state_of_one_moment_between_the_question_and_the_an
         for each in [each for each in waiting if each[0].sent]:
             waiting.remove(each)
             connection, version, method, since = each
-            answer = answer_to(connection, method)
+            answer = response_to(connection, method)
             possible = [whole(version, state) for state in states[since:]]
             assert answer.headers[b"etag"] in [made.etag.encode() for made in possible]
             if method == "GET":
@@ -315,7 +315,7 @@ def test_json_of_version_2_names_all_of_them_after_many_turns():
     service.change_all(7)
     asked = service.ask(headers=ACCEPTS[2])
     service.turns_until(asked)
-    items = json.loads(answer_to(asked).body)
+    items = json.loads(response_to(asked).body)
     assert items == [{"id": f"sensor-{n}", "value": 7.0} for n in range(COUNT)]
 
 

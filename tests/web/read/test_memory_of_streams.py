@@ -9,10 +9,10 @@ from http import HTTPStatus
 
 import pytest
 
-from sampleapp.web.answers import Answer, Event
 from sampleapp.web.read.registry import StreamKind
+from sampleapp.web.responses import Event, Response
 from sampleapp.web.server import BodyMemory, Share
-from sampleapp.web.server.stream import AnswerStream
+from sampleapp.web.server.stream import ResponseStream
 from tests.support.callers import FULL, by, caller
 from tests.support.event_streams import EventReader
 from tests.support.in_memory import InMemoryService, PromptBroker, request_bytes
@@ -341,8 +341,8 @@ class FullWriter:
 
 def test_events_that_a_client_has_read_do_not_count_although_it_is_always_a_little_behind():
     memory = BodyMemory(64 * MIB)
-    stream = AnswerStream(
-        None, FullWriter(), None, Answer(HTTPStatus.OK), Source(), is_chunked=True, share=Share(memory)
+    stream = ResponseStream(
+        None, FullWriter(), None, Response(HTTPStatus.OK), Source(), is_chunked=True, share=Share(memory)
     )
     for _ in range(3):
         assert stream.write(Event(b"x" * 32_000))

@@ -584,7 +584,7 @@ def test_an_error_of_the_broker_becomes_a_problem(service, topic, kind, status):
     def answer(answer, *_):
         answer.errback(kind("It failed."))
 
-    topic._answer = answer  # noqa: SLF001 -- the simulated topic's only way to fail
+    topic._response = answer  # noqa: SLF001 -- the simulated topic's only way to fail
     page = service.page()
     assert_problem(page, status)
     assert page.headers[b"vary"] == b"Accept"
@@ -612,7 +612,7 @@ def test_the_right_to_read_a_topic_is_needed():
 
 def test_the_route_is_one_label_of_metrics(service):
     routes = []
-    service.site.on_answer = lambda exchange, _: routes.append(exchange.route)
+    service.site.on_response = lambda exchange, _: routes.append(exchange.route)
     service.page()
     assert routes == ["/topics/{topic}/records"]
 

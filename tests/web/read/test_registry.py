@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.access import AccessError, InvalidCredentials, NotGranted, TooManyStreamsOfCaller
-from sampleapp.web.answers import Answer, Event
 from sampleapp.web.errors import TooManyStreams
 from sampleapp.web.gate import TO_CONSUME, Gate
 from sampleapp.web.read.event_streams import EventStream
 from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
+from sampleapp.web.responses import Event, Response
 from sampleapp.web.routing import AccessPolicy, App
 from tests.support.callers import by, caller
 from tests.support.clocks import ClockInTurns
@@ -54,7 +54,7 @@ class Opener:
     def _open(self, kind, request, topic=None):
         self.request = request
         self.open.append(Stream(self.errors, self.service.gateway.streams, kind, request, topic))
-        return Answer(HTTPStatus.OK)
+        return Response(HTTPStatus.OK)
 
     @app.route("/records/<topic>", methods=["GET"], topic_use=TO_CONSUME)
     def records(self, request, *, topic):

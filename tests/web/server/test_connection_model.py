@@ -131,13 +131,13 @@ class ConnectionMachine(RuleBasedStateMachine):
         return not (said_all or self.is_over or self.is_refused)
 
     @property
-    def answered(self):
+    def responded(self):
         return min(len(self.responses), len(self.requests))
 
     @property
     def is_busy(self):
         """True if there is a whole request whose answer has not been taken by the system, or a refusal."""
-        return self.answered < len(self.requests) or bool(self.tail)
+        return self.responded < len(self.requests) or bool(self.tail)
 
     @property
     def is_refused(self):
@@ -350,7 +350,7 @@ class ConnectionMachine(RuleBasedStateMachine):
             or (
                 self.has_finished
                 and self.broker.waiting
-                and self.now - self.asked_s[self.answered] >= ABANDONED_S
+                and self.now - self.asked_s[self.responded] >= ABANDONED_S
             )
             # The end of the last answer may be in the buffers of the systems, unread.
             or (self.link.socket.unread and self.now - self.progress_s >= UNREAD_S)
@@ -362,7 +362,7 @@ class ConnectionMachine(RuleBasedStateMachine):
             if not self.broker.waiting:
                 assert self.now - max(self.progress_s, self.piece_s) < UNREAD_S + SLOP_S
             elif self.has_finished:
-                asked_s = max(self.asked_s[self.answered], self.progress_s)
+                asked_s = max(self.asked_s[self.responded], self.progress_s)
                 assert self.now - max(asked_s + ABANDONED_S, self.finished_s) < SLOP_S
             return
         last = self.responses[-1] if self.responses else None

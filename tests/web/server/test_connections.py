@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.protocols.policies import WrappingFactory
 
-from sampleapp.web import HTTPServer, answer_to_failure
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import HTTPServer, response_to_failure
+from sampleapp.web.errors import problem_response
 from tests.support.in_memory import Connection, InMemoryService, MemoryTransport, request_bytes
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.web.http import JSON, MESSAGE, raw
@@ -164,7 +164,9 @@ def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
 
 
 def a_server_with(handler):
-    return HTTPServer(lambda _: handler, refuse=problem_answer, answer_to=answer_to_failure, reactor=Clock())
+    return HTTPServer(
+        lambda _: handler, refuse=problem_response, response_to=response_to_failure, reactor=Clock()
+    )
 
 
 def test_an_answer_that_is_none_does_not_leave_the_client_waiting(no_failure_is_lost):

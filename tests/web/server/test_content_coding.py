@@ -17,9 +17,9 @@ from twisted.internet.task import Clock
 from twisted.web.server import Site
 
 from sampleapp.decompression import GzipDecompressor
-from sampleapp.web import HTTPServer, Limits, RouteTable, answer_to_failure
-from sampleapp.web.answers import json_answer
-from sampleapp.web.errors import BodyMemoryFull, problem_answer
+from sampleapp.web import HTTPServer, Limits, RouteTable, response_to_failure
+from sampleapp.web.errors import BodyMemoryFull, problem_response
+from sampleapp.web.responses import json_response
 from sampleapp.web.routing import AccessPolicy, App
 from sampleapp.web.server.content_coding import CodedBody
 from tests.support.callers import by, caller
@@ -54,12 +54,12 @@ class Bodies:
     @app.route("/bodies", methods=["POST", "GET", "DELETE"])
     def body(self, request):
         self.seen.append(request.body)
-        return json_answer(len(request.body))
+        return json_response(len(request.body))
 
     @app.route("/small", methods=["POST"], check_head=only_small)
     def small(self, request):
         self.seen.append(request.body)
-        return json_answer(len(request.body))
+        return json_response(len(request.body))
 
 
 class TurnClock(Clock):
@@ -80,8 +80,8 @@ class Service:
             table = RouteTable(self.bodies.app)
             self.site = HTTPServer(
                 table.dispatch,
-                refuse=problem_answer,
-                answer_to=answer_to_failure,
+                refuse=problem_response,
+                response_to=response_to_failure,
                 reactor=self.clock,
                 limits=Limits(**limits),
             )

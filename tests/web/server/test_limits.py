@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.task import Clock
 
-from sampleapp.web import Descriptors, HTTPServer, Limits, answer_to_failure
-from sampleapp.web.answers import Answer
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import Descriptors, HTTPServer, Limits, response_to_failure
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Response
 from tests.support.in_memory import InMemoryService, MemoryTransport, PromptBroker, request_bytes
 from tests.support.logs import logged_lines
 from tests.support.simulated_socket import Link
@@ -297,9 +297,9 @@ def test_without_descriptors_connections_are_closed_at_once_and_counted(lowest_f
     )
     for limit, is_taken in ((lowest_free + 1, False), (2 * lowest_free + 100, True)):
         server = HTTPServer(
-            lambda request: Answer(HTTPStatus.OK),
-            refuse=problem_answer,
-            answer_to=answer_to_failure,
+            lambda request: Response(HTTPStatus.OK),
+            refuse=problem_response,
+            response_to=response_to_failure,
             reactor=Clock(),
             descriptors=Descriptors(limit),
         )

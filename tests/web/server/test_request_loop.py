@@ -23,9 +23,9 @@ from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 
 from sampleapp.errors import BrokerUnavailable
-from sampleapp.web import HTTPServer, Limits, answer_to_failure
-from sampleapp.web.answers import Answer, Event
-from sampleapp.web.errors import problem_answer
+from sampleapp.web import HTTPServer, Limits, response_to_failure
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Event, Response
 from tests.support.clocks import ClockInTurns
 from tests.support.in_memory import Connection, InMemoryService, ManualBroker, request_bytes
 from tests.support.streams import Source
@@ -53,7 +53,12 @@ class Handlers:
         self.later, self.depths, self.in_turn = [], [], []
         self.server = HTTPServer(
             lambda request: getattr(self, request.query.decode()),
-            **{"refuse": problem_answer, "answer_to": answer_to_failure, "reactor": self.clock, **parts},
+            **{
+                "refuse": problem_response,
+                "response_to": response_to_failure,
+                "reactor": self.clock,
+                **parts,
+            },
         )
 
     def _begin(self):
@@ -61,11 +66,11 @@ class Handlers:
 
     def plain(self, _):
         self._begin()
-        return Answer(HTTPStatus.OK, body=b"plain")
+        return Response(HTTPStatus.OK, body=b"plain")
 
     def fired(self, _):
         self._begin()
-        return succeed(Answer(HTTPStatus.OK, body=b"fired"))
+        return succeed(Response(HTTPStatus.OK, body=b"fired"))
 
     def failed(self, _):
         self._begin()
@@ -79,7 +84,7 @@ class Handlers:
         self._begin()
         inner = Deferred()
         outer = succeed(None).addCallback(lambda _: inner)
-        inner.callback(Answer(HTTPStatus.OK, body=b"chained"))
+        inner.callback(Response(HTTPStatus.OK, body=b"chained"))
         return outer
 
     def coroutine(self, _):
@@ -87,14 +92,14 @@ class Handlers:
 
         async def answer():
             await succeed(None)
-            return Answer(HTTPStatus.OK, body=b"coroutine")
+            return Response(HTTPStatus.OK, body=b"coroutine")
 
         return Deferred.fromCoroutine(answer())
 
     def next_turn(self, _):
         self._begin()
         waiting = Deferred()
-        self.clock.callLater(0, waiting.callback, Answer(HTTPStatus.OK, body=b"next_turn"))
+        self.clock.callLater(0, waiting.callback, Response(HTTPStatus.OK, body=b"next_turn"))
         return waiting
 
     def stream(self, _):
@@ -106,7 +111,7 @@ class Handlers:
             each.sink.finish("end")
 
         source.at_begin = write_all
-        return Answer(HTTPStatus.OK, source=source)
+        return Response(HTTPStatus.OK, source=source)
 
     def waits(self, _):
         self._begin()
@@ -115,8 +120,8 @@ class Handlers:
 
     def fires_the_first(self, _):
         self._begin()
-        self.later.pop(0).callback(Answer(HTTPStatus.OK, body=b"at last"))
-        return Answer(HTTPStatus.OK, body=b"fired")
+        self.later.pop(0).callback(Response(HTTPStatus.OK, body=b"at last"))
+        return Response(HTTPStatus.OK, body=b"fired")
 
 
 WAYS = {
@@ -206,7 +211,7 @@ def test_answers_that_set_one_another_off_do_not_deepen_the_stack():
         connection.send(get("waits") + get("fires_the_first"))
     handlers.depths.clear()
     handlers.later.append(Deferred())
-    handlers.later.pop(0).callback(Answer(HTTPStatus.OK, body=b"at last"))
+    handlers.later.pop(0).callback(Response(HTTPStatus.OK, body=b"at last"))
     handlers.clock.advance(0)
     assert len(handlers.depths) == len(connections)
     assert max(handlers.depths) <= min(handlers.depths) + 20
@@ -223,11 +228,11 @@ def boom(*_):
 
 def with_stream(source=None):
     """Answer with a stream, whose source writes nothing unless the test says so."""
-    return lambda _: Answer(HTTPStatus.OK, source=Source() if source is None else source)
+    return lambda _: Response(HTTPStatus.OK, source=Source() if source is None else source)
 
 
 def ready(_):
-    return Answer(HTTPStatus.OK, body=b"ready")
+    return Response(HTTPStatus.OK, body=b"ready")
 
 
 def raising(_):
@@ -239,11 +244,11 @@ class NotFormed:
 
 
 FAULTS = {
-    "on_answer": ({"on_answer": boom}, ready, get("x")),
-    "on_answer, later": ({"on_answer": boom}, lambda _: succeed(ready(None)), get("x")),
-    "extend_answer": ({"extend_answer": boom}, ready, get("x")),
-    "extend_answer, of a refusal": ({"extend_answer": boom}, ready, b"rubbish\r\n\r\n"),
-    "extend_answer, of a stream": ({"extend_answer": boom}, with_stream(), get("x")),
+    "on_response": ({"on_response": boom}, ready, get("x")),
+    "on_answer, later": ({"on_response": boom}, lambda _: succeed(ready(None)), get("x")),
+    "extend_response": ({"extend_response": boom}, ready, get("x")),
+    "extend_answer, of a refusal": ({"extend_response": boom}, ready, b"rubbish\r\n\r\n"),
+    "extend_answer, of a stream": ({"extend_response": boom}, with_stream(), get("x")),
     "form_refusal": ({"form_refusal": boom}, raising, get("x")),
     "form_refusal, of a refusal": (
         {"form_refusal": boom},
@@ -251,8 +256,8 @@ FAULTS = {
         request_bytes("POST", "/", [(b"Content-Length", b"%d" % 10**9)]),
     ),
     "refuse": ({"refuse": boom}, ready, b"rubbish\r\n\r\n"),
-    "answer_to": ({"answer_to": boom}, raising, get("x")),
-    "answer_to, later": ({"answer_to": boom}, lambda _: fail(BrokerUnavailable("Away.")), get("x")),
+    "response_to": ({"response_to": boom}, raising, get("x")),
+    "answer_to, later": ({"response_to": boom}, lambda _: fail(BrokerUnavailable("Away.")), get("x")),
     "no answer": ({}, lambda _: NotFormed(), get("x")),
     "no answer, later": ({}, lambda _: succeed(NotFormed()), get("x")),
     "no answer at all": ({}, lambda _: None, get("x")),
@@ -317,7 +322,7 @@ def test_a_fault_in_reporting_the_end_of_a_stream_keeps_neither_connection_nor_s
 
 
 def test_a_fault_at_the_deadline_of_a_connection_cuts_it(no_failure_is_lost):
-    handlers = Handlers(on_answer=boom)
+    handlers = Handlers(on_response=boom)
     connection = Connection(handlers.server)
     connection.send(b"GET / HT")
     for _ in range(20):
@@ -329,7 +334,7 @@ def test_a_fault_at_the_deadline_of_a_connection_cuts_it(no_failure_is_lost):
 
 
 def test_a_fault_in_turning_a_client_away_keeps_no_connection(no_failure_is_lost):
-    handlers = Handlers(on_answer=boom, limits=Limits(max_connections=0, kept_for_loopback=0))
+    handlers = Handlers(on_response=boom, limits=Limits(max_connections=0, kept_for_loopback=0))
     connection = Connection(handlers.server)
     connection.settle()
     assert connection.is_lost
@@ -427,7 +432,7 @@ def test_the_answer_for_a_client_that_closed_its_side_still_comes(pair):
     each.send(get("waits") + get("plain"))
     each.client.shutdown(socket.SHUT_WR)
     each.pass_time(30)
-    handlers.later.pop().callback(Answer(HTTPStatus.OK, body=b"at last"))
+    handlers.later.pop().callback(Response(HTTPStatus.OK, body=b"at last"))
     received = each.client.recv(1 << 16)
     assert received.count(b"HTTP/1.1 200 OK") == 2
     assert b"at last" in received
@@ -444,7 +449,7 @@ def test_no_connection_waits_for_ever_for_an_answer_that_only_a_gone_client_coul
     each.pass_time(20)
     assert each.transport.disconnected
     # Its handler goes on.
-    handlers.later.pop().callback(Answer(HTTPStatus.OK, body=b"at last"))
+    handlers.later.pop().callback(Response(HTTPStatus.OK, body=b"at last"))
     assert handlers.server.waiting == 0
 
 
@@ -457,7 +462,7 @@ class Streaming(Handlers):
 
     def stream(self, _):
         self.sources.append(Source())
-        return Answer(HTTPStatus.OK, source=self.sources[-1])
+        return Response(HTTPStatus.OK, source=self.sources[-1])
 
     def stream_later(self, _):
         self.later.append(Deferred())
@@ -493,7 +498,7 @@ def test_a_stream_that_was_asked_for_behind_a_request_ends_as_well(pair):
     each.send(get("waits"))
     each.send(get("stream") + get("plain"))
     each.client.shutdown(socket.SHUT_WR)
-    handlers.later.pop().callback(Answer(HTTPStatus.OK, body=b"at last"))
+    handlers.later.pop().callback(Response(HTTPStatus.OK, body=b"at last"))
     each.pass_time(2)
     (source,) = handlers.sources
     assert source.calls == ENDED

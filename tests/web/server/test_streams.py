@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampleapp.web.answers import Event
+from sampleapp.web.responses import Event
 from tests.support.simulated_socket import Link, unread_by_client
 from tests.support.streams import GET, GET_1_0, GET_WHOLE, Source, StreamingServer, body_of, unchunked
 
@@ -258,7 +258,7 @@ def test_a_source_that_fails_costs_its_connection_only(server, link, method):
 
 @pytest.mark.usefixtures("broken")
 def test_a_source_is_closed_if_its_answer_cannot_begin(link, server):
-    server.site.extend_answer = fail
+    server.site.extend_response = fail
     link.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n")
     server.later[0].callback(None)
     link.turn()

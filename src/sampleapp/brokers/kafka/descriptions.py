@@ -24,7 +24,9 @@ __all__ = ["Descriptions"]
 T = TypeVar("T")
 
 IDLE_S: Final = 60.0
-"""Seconds after the last answer until the connections are closed. Kafka closes idle ones after 10 minutes."""
+"""
+Seconds after the last response until the connections are closed. Kafka closes idle ones after 10 minutes.
+"""
 _AT_ONCE: Final = 2000
 """The number of names sorted, or of partitions converted, in one slice: about a millisecond."""
 _CHECKED: Final = 1000
@@ -40,7 +42,7 @@ class Descriptions:
     """
     Lists and describes topics.
 
-    It has a client of its own, which is made when it is needed and closed when it is idle. The answer of a
+    It has a client of its own, which is made when it is needed and closed when it is idle. The response of a
     large cluster has megabytes, and a broker answers the requests of one connection in order: on the
     producer's connections, acknowledgements would wait behind it.
     """
@@ -105,7 +107,7 @@ class Descriptions:
         :param names: ``None`` for all topics except Kafka's internal ones.
         :param convert: converts each topic at once, since freeing a hundred thousand at the end takes long.
         :param usable_only: leave out topics with an error.
-        :raise BrokerUnavailable: no broker has answered, or its answer is not valid.
+        :raise BrokerUnavailable: no broker has answered, or its response is not valid.
         """
         if self._is_stopped:
             raise BrokerUnavailable(_STOPPED)

@@ -19,7 +19,7 @@ _STALE_METADATA: Final = 2
 
 
 class ErrorCode(IntEnum):
-    """An error code of an answer, with its properties."""
+    """An error code of a response, with its properties."""
 
     is_retriable: bool
     """

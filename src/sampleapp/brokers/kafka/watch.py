@@ -117,8 +117,8 @@ class Watch:
         if failed_before or self._failed_probes:
             self._probe_soon()
 
-    def answered(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
-        """See `ConnectionListener.answered`."""
+    def responded(self, host: str, port: int) -> None:  # noqa: ARG002 -- the address does not matter
+        """See `ConnectionListener.responded`."""
         self._answered_s = self._clock.seconds()
 
     def failed(self, host: str, port: int, reason: FailureReason) -> None:

@@ -44,7 +44,7 @@ P = ParamSpec("P")
 
 BUFFER_BYTES = 64 * 1024 * 1024
 PATIENCE_S = 5.0
-ANSWER_TIMEOUT_S = 15.0
+RESPONSE_TIMEOUT_S = 15.0
 
 _PAGE_TOPICS = 1000
 """Topics that are read in one call on the private thread, in about a millisecond."""
@@ -73,7 +73,7 @@ class SQLiteBroker:
         threads: IReactorFromThreads,
         buffer_bytes: int = BUFFER_BYTES,
         patience_s: float = PATIENCE_S,
-        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        response_timeout_s: float = RESPONSE_TIMEOUT_S,
         idempotency: IdempotencySettings = IdempotencySettings(),  # noqa: B008 -- it is immutable
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -100,7 +100,7 @@ class SQLiteBroker:
             store=self._store, thread=self._thread, clock=clock, condition=self._condition
         )
         self._reader = Reader(
-            store=self._store, thread=self._thread, clock=clock, answer_timeout_s=answer_timeout_s
+            store=self._store, thread=self._thread, clock=clock, response_timeout_s=response_timeout_s
         )
         self._writer = Writer(
             store=self._store,
@@ -108,12 +108,12 @@ class SQLiteBroker:
             clock=clock,
             condition=self._condition,
             buffer_bytes=buffer_bytes,
-            answer_timeout_s=answer_timeout_s,
+            response_timeout_s=response_timeout_s,
             stored=self._followings.stored,
         )
         self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
-        self._answer_timeout_s = answer_timeout_s
+        self._response_timeout_s = response_timeout_s
         self._started = False
         self._stopping = Stopping(clock=clock, work=self._stop, deadline_passed=self._deadline_passed)
 
@@ -225,7 +225,7 @@ class SQLiteBroker:
         reading = self._thread.run(read, *args, **kwargs)
         try:
             return await reading.addTimeout(
-                self._answer_timeout_s, self._clock, onTimeoutCancel=_raise_timed_out
+                self._response_timeout_s, self._clock, onTimeoutCancel=_raise_timed_out
             )
         except StoreError as error:
             raise BrokerUnavailable(error.obstacle) from error

@@ -204,7 +204,7 @@ class Identities:
             self._recent.add_to_index(self._connection)
         else:
             # The first record may come from a process that was killed between the write and the sync of its
-            # commit. The answer says that the record is on the disk.
+            # commit. The response says that the record is on the disk.
             write_a_page(self._connection)
 
 

@@ -79,7 +79,7 @@ class Reader:
     _log = Logger()
 
     def __init__(
-        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, answer_timeout_s: float
+        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, response_timeout_s: float
     ) -> None:
         """
         :param thread: the thread of the store.
@@ -88,7 +88,7 @@ class Reader:
         self._store = store
         self._thread = thread
         self._clock = clock
-        self._answer_timeout_s = answer_timeout_s
+        self._response_timeout_s = response_timeout_s
         self._latest = _LatestTimes()
         self._collecting = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE_CALLER)
         self._steps: deque[_Step] = deque()
@@ -140,7 +140,7 @@ class Reader:
                 await self._search(topic, section.topic_id, start.timestamp_ms, section.earliest)
             )
         await self._collecting.acquire(request.caller).addTimeout(
-            self._answer_timeout_s, self._clock, onTimeoutCancel=self._raise_too_many
+            self._response_timeout_s, self._clock, onTimeoutCancel=self._raise_too_many
         )
         try:
             section = await self._section(topic, start, request.limit, request.max_bytes)
@@ -218,7 +218,9 @@ class Reader:
         waiting: Deferred[T] = Deferred()
         self._steps.append(_Step(work, waiting))
         self._next()
-        return waiting.addTimeout(self._answer_timeout_s, self._clock, onTimeoutCancel=self._raise_timed_out)
+        return waiting.addTimeout(
+            self._response_timeout_s, self._clock, onTimeoutCancel=self._raise_timed_out
+        )
 
     def _next(self) -> None:
         while self._steps and self._current is None:

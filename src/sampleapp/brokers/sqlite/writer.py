@@ -75,7 +75,7 @@ class Writer:
         clock: IReactorTime,
         condition: Condition,
         buffer_bytes: int,
-        answer_timeout_s: float,
+        response_timeout_s: float,
         stored: Callable[[Sequence[Record]], None],
     ) -> None:
         """
@@ -88,7 +88,7 @@ class Writer:
         self._clock = clock
         self._condition = condition
         self._buffer_bytes = buffer_bytes
-        self._answer_timeout_s = answer_timeout_s
+        self._response_timeout_s = response_timeout_s
         self._stored = stored
         self._queue: deque[Publish] = deque()
         self._transaction: list[_Part] = []
@@ -201,7 +201,7 @@ class Writer:
             return
         try:
             publish.weigh(_WEIGHED_AT_ONCE)
-        except Exception:  # noqa: BLE001 -- after any error, the caller gets an answer
+        except Exception:  # noqa: BLE001 -- after any error, the caller gets a response
             self._log.failure("Computing the size of {count} records failed", count=len(publish.records))
             self._weighing.remove(publish)
             publish.give_up(BrokerUnavailable(_NOT_TAKEN))
@@ -331,7 +331,7 @@ class Writer:
             at += count
 
     def _settle_part(self, publish: Publish, first: int, outcomes: Sequence[Outcome]) -> None:
-        """Settle a part of one call. An error does not keep other calls from their answers."""
+        """Settle a part of one call. An error does not keep other calls from their responses."""
         try:
             publish.settle(first, outcomes)
         except Exception:  # noqa: BLE001 -- see above
@@ -373,7 +373,7 @@ class Writer:
 
     async def _on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the store on its thread. If it does not respond in time, fail the waiting calls."""
-        late = self._clock.callLater(self._answer_timeout_s, self._timed_out)
+        late = self._clock.callLater(self._response_timeout_s, self._timed_out)
         try:
             return await self._thread.run(work, *args, **kwargs)
         finally:
@@ -385,8 +385,8 @@ class Writer:
         self._hanging = True
         self._condition.mark_failed(
             WRITING,
-            f"{self._store.path} has not been written to for {self._answer_timeout_s:g} seconds.",
-            obstacle=f"The disk has not responded for {self._answer_timeout_s:g} seconds.",
+            f"{self._store.path} has not been written to for {self._response_timeout_s:g} seconds.",
+            obstacle=f"The disk has not responded for {self._response_timeout_s:g} seconds.",
         )
         self._fail_queue(BrokerUnavailable, "The broker does not respond; the record was not published.")
         self._fail_transaction(

@@ -24,7 +24,7 @@ from sampleapp.errors import SampleAppError, TooManyIdempotencyKeys
 from sampleapp.web import errors as request_errors
 from sampleapp.web.descriptions import Content, Description, Features, Field, Parameter, Success
 from sampleapp.web.errors import FAULT, ROWS, Problem, Row
-from sampleapp.web.rest_proxy_documents import ANSWER
+from sampleapp.web.rest_proxy_documents import RESPONSE
 from sampleapp.web.routing import App
 from sampleapp.web.server import SAFE
 
@@ -73,7 +73,7 @@ _ALLOW: Final = Field("Allow", "The methods of the path.", "GET, HEAD, OPTIONS")
 _FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
     field.name: field
     for field in (
-        Field("Cache-Control", "Caches must not store the answer.", "no-store"),
+        Field("Cache-Control", "Caches must not store the response.", "no-store"),
         _ALLOW,
         Field(
             "WWW-Authenticate", "The way to authenticate (RFC 6750, section 3).", 'Bearer realm="sampleapp"'
@@ -87,7 +87,7 @@ _FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
         Field("Accept-Encoding", "The content codings that a body may have (RFC 7694).", "gzip, zstd"),
     )
 }
-"""Every header field of an error, by its name; without those of every answer."""
+"""Every header field of an error, by its name; without those of every response."""
 
 _VARYING_FIELDS: Final[Mapping[type[SampleAppError] | None, str]] = {
     request_errors.MethodNotAllowed: "Allow",
@@ -98,7 +98,7 @@ _VARYING_FIELDS: Final[Mapping[type[SampleAppError] | None, str]] = {
 }
 """The field that every error of a kind has, with a value of its own: it is not in the row of the kind."""
 
-_OF_EVERY_ANSWER: Final = (
+_OF_EVERY_RESPONSE: Final = (
     Field(
         "X-Request-Id", "The id of the request in the logs: your own, or a new one.", "6b86b273ff34fce1-42"
     ),
@@ -111,7 +111,7 @@ _HSTS: Final = Field(
     "On TLS endpoints: the seconds for which browsers use this host only with TLS (RFC 6797).",
     "max-age=31536000",
 )
-_VARY_BY_ORIGIN: Final = Field("Vary", "The request header fields that the answer depends on.", "Origin")
+_VARY_BY_ORIGIN: Final = Field("Vary", "The request header fields that the response depends on.", "Origin")
 _TO_OTHER_SITES: Final = (
     Field(
         "Access-Control-Allow-Origin",
@@ -120,7 +120,7 @@ _TO_OTHER_SITES: Final = (
     ),
     Field(
         "Access-Control-Expose-Headers",
-        "The header fields of the answer that a page of another site can read.",
+        "The header fields of the response that a page of another site can read.",
         "ETag, X-Request-Id",
     ),
 )
@@ -135,9 +135,9 @@ _TO_PREFLIGHTS: Final = (
         "The header fields that a page of another site may send.",
         "Authorization, Content-Type",
     ),
-    Field("Access-Control-Max-Age", "The seconds for which a browser may cache this answer.", 7200),
+    Field("Access-Control-Max-Age", "The seconds for which a browser may cache this response.", 7200),
 )
-"""The fields of an answer to a preflight, which has no ``Allow``."""
+"""The fields of a response to a preflight, which has no ``Allow``."""
 
 _TOKEN: Final = {
     "type": "http",
@@ -202,7 +202,7 @@ class _Builder:
         self._of_every_request: set[_Kind] = {*_OF_EVERY_REQUEST}
         if features.has_host_rule:
             self._of_every_request.add(request_errors.MisdirectedRequest)
-        always = [*_OF_EVERY_ANSWER]
+        always = [*_OF_EVERY_RESPONSE]
         # Some endpoints may have no TLS.
         sometimes = [_HSTS] if features.has_hsts else []
         self._options = _OPTIONS
@@ -213,7 +213,7 @@ class _Builder:
         self._common = {
             field.name: _header(field, is_required=field in always) for field in (*always, *sometimes)
         }
-        """The header fields that any answer may have."""
+        """The header fields that any response may have."""
         self._schemas: dict[str, Any] = {}
         self._kinds: set[_Kind] = {*_WITHOUT_OPERATION}
         self._refused: defaultdict[HTTPStatus, list[Description]] = defaultdict(list)
@@ -242,7 +242,7 @@ class _Builder:
                 },
             },
             "headers": self._common,
-            # After the answers, which add to them.
+            # After the responses, which add to them.
             "schemas": self._schemas,
         }
         if self._schemes:
@@ -328,10 +328,10 @@ class _Builder:
     def _success(self, method: str, success: Success) -> dict[str, Any]:
         fields = (*success.fields, *success.optional_fields)
         headers = self._headers(fields, [field.name for field in success.fields])
-        answer: dict[str, Any] = {"description": success.meaning, "headers": headers}
+        response: dict[str, Any] = {"description": success.meaning, "headers": headers}
         if success.contents and method != "HEAD":
-            answer["content"] = self._content(success.contents)
-        return answer
+            response["content"] = self._content(success.contents)
+        return response
 
     def _content(self, contents: Iterable[Content]) -> dict[str, Any]:
         described = {}
@@ -384,7 +384,7 @@ class _Builder:
         if error_objects := dict.fromkeys(
             kind for each in self._refused[status] for kind in each.error_objects
         ):
-            content[ANSWER.decode("ascii")] = {
+            content[RESPONSE.decode("ascii")] = {
                 "schema": {
                     "description": "For clients of REST Proxy, on the paths of its API.",
                     "anyOf": [self._schema(kind) for kind in error_objects],
@@ -400,9 +400,9 @@ class _Builder:
 
     def _headers(self, fields: Iterable[Field], always: Iterable[str]) -> dict[str, Any]:
         """
-        Describe the header fields of an answer, with those that every answer has.
+        Describe the header fields of a response, with those that every response has.
 
-        :param always: the names of the fields that every answer with this status has.
+        :param always: the names of the fields that every response with this status has.
         """
         described = {field.name: _header(field, is_required=field.name in always) for field in fields}
         return {**described, **{name: {"$ref": _HEADERS + name} for name in self._common}}

@@ -30,13 +30,13 @@ from sampleapp.web.descriptions import (
 )
 from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
 from sampleapp.web.rest_proxy_documents import (
-    ANSWER,
     PUBLISHED,
+    RESPONSE,
     BinaryProduceRequest,
     ErrorObject,
     JSONProduceRequest,
     Partition,
-    ProduceAnswer,
+    ProduceResponse,
     Topic,
     request_type,
 )
@@ -59,7 +59,7 @@ __all__ = [
 
 IDEMPOTENCY_KEY: Final = in_header(
     "Idempotency-Key",
-    "Publishes the record unless a request with the same key has: then the answer has the first record's "
+    "Publishes the record unless a request with the same key has: then the response has the first record's "
     "partition and offset. One key of 1 to 255 visible ASCII characters, or an RFC 9651 string. It belongs "
     "to the caller and the topic.",
     {"type": "string", "pattern": r'^([!#-~][!-~]{0,254}|"([ !#-\[\]-~]|\\["\\]){1,255}")$'},
@@ -93,14 +93,14 @@ READINGS: Final = Description(
     tag="Readings",
     summary="The latest value of each key",
     text=(
-        "`Accept` chooses between two versions of the collection. Without `Accept`, the answer is version 1. "
-        "Both versions list the same readings in the same order."
+        "`Accept` chooses between two versions of the collection. Without `Accept`, the response is version "
+        "1. Both versions list the same readings in the same order."
     ),
     parameters=(
         IF_NONE_MATCH,
         in_header(
             "If-Match",
-            "The entity tags that you accept, or `*`: if none of them is current, the answer is 412.",
+            "The entity tags that you accept, or `*`: if none of them is current, the response is 412.",
         ),
     ),
     successes=with_entity_tag(
@@ -276,8 +276,8 @@ _PRODUCE_BODIES: Final = (
     ),
 )
 _PRODUCED: Final = Content(
-    ANSWER.decode("ascii"),
-    ProduceAnswer,
+    RESPONSE.decode("ascii"),
+    ProduceResponse,
     "The outcome of each record, as REST Proxy answers it",
     {
         "offsets": [{"partition": 0, "offset": 42, "error_code": None, "error": None}],
@@ -285,8 +285,8 @@ _PRODUCED: Final = Content(
         "value_schema_id": None,
     },
 )
-_PRODUCE_ERRORS: Final = (ErrorObject, ProduceAnswer)
-"""The forms of answers that are not successes."""
+_PRODUCE_ERRORS: Final = (ErrorObject, ProduceResponse)
+"""The forms of responses that are not successes."""
 _PRODUCE_REFUSALS: Final = (
     errors.InvalidParameters,
     request_errors.NotAcceptable,
@@ -408,7 +408,7 @@ RECEIVE_HOOK: Final = Description(
         "`svix-signature` (Standard Webhooks), or the header that the operator has chosen. The signature is "
         "verified before the body is decoded. Without a valid one, and for a name that no hook has, the "
         "answer is 401.\n\n"
-        "To Slack, the answer has no body; its `url_verification` is answered with the challenge, and not "
+        "To Slack, the response has no body; its `url_verification` is answered with the challenge, and not "
         "published. After 503, nothing was published. After 504, the outcome is unknown."
     ),
     parameters=(in_path("hook", "The name of the hook, from the callers file."), *_OF_ONE_RECORD),
@@ -460,7 +460,7 @@ READ_RECORDS: Final = Description(
     summary="Read the records of a topic",
     text=(
         "Returns a page of records, one on each line, with `Position`: where the next page begins. If "
-        "`Accept` names `text/event-stream`, and prefers nothing else, the answer is a stream of events, "
+        "`Accept` names `text/event-stream`, and prefers nothing else, the response is a stream of events, "
         "each with the position after it as its id. Nothing is kept in the service, so any instance can "
         "answer the next request. Only committed records are read. The records of each partition are in the "
         "order of their offsets.\n\n"
@@ -479,7 +479,7 @@ READ_RECORDS: Final = Description(
             "from",
             "The start: `earliest`, `latest`, `-N` (the last N records of each partition), `offset:N` "
             "(in each partition), a time (RFC 3339 with an offset, or milliseconds since the epoch in at "
-            "least 12 digits), or a position from an earlier answer. Default: `earliest`, and `latest` "
+            "least 12 digits), or a position from an earlier response. Default: `earliest`, and `latest` "
             "for a stream.",
         ),
         in_query(
@@ -563,7 +563,7 @@ _VISIBLE_TOPICS: Final = (
 def _success(meaning: str, kind: object, example: object) -> Success:
     return Success(
         meaning,
-        contents=(Content(ANSWER.decode("ascii"), kind, example=example),),
+        contents=(Content(RESPONSE.decode("ascii"), kind, example=example),),
         fields=(VARY, CACHE_CONTROL),
     )
 

@@ -14,11 +14,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from sampleapp import DISTRIBUTION, __version__
 from sampleapp.concurrency.semaphore import Semaphore
-from sampleapp.web.answers import Answer, Headers, json_line
 from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import PathNotFound
 from sampleapp.web.openapi.files import PAGE, READINGS_PAGE, read_files
 from sampleapp.web.preconditions import none_match_fails
+from sampleapp.web.responses import Headers, Response, json_line
 from sampleapp.web.routing import RouteTable
 from sampleapp.web.server import Request
 
@@ -77,7 +77,7 @@ class Documentation:
         self._shown = table
         self._features = features
 
-    async def openapi(self, request: Request) -> Answer:
+    async def openapi(self, request: Request) -> Response:
         """
         Answer with the OpenAPI document.
 
@@ -89,7 +89,7 @@ class Documentation:
         try:
             if self._openapi is None:
                 self._openapi = await self._run(partial(self._made_openapi, self._shown))
-            return self._openapi.answer(request)
+            return self._openapi.respond(request)
         finally:
             self._making.release()
 
@@ -102,7 +102,7 @@ class Documentation:
         )
         return _Unchanging(json_line(document), b"application/json")
 
-    async def file(self, request: Request, name: str) -> Answer:
+    async def file(self, request: Request, name: str) -> Response:
         """
         Answer with a page, or a file of one.
 
@@ -111,7 +111,7 @@ class Documentation:
         files = await self._all_files()
         if name not in files:
             raise PathNotFound
-        return files[name].answer(request)
+        return files[name].respond(request)
 
     async def _all_files(self) -> Mapping[str, _Unchanging]:
         await self._making.acquire()
@@ -156,10 +156,10 @@ class _Unchanging:
     ) -> None:
         self._etag = b'"%b"' % sha256(body).hexdigest()[:32].encode("ascii")
         headers = ((b"ETag", self._etag), (b"Cache-Control", cache_control), *more)
-        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *headers), body)
-        self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, headers)
+        self._whole = Response(HTTPStatus.OK, ((b"Content-Type", content_type), *headers), body)
+        self._not_modified = Response(HTTPStatus.NOT_MODIFIED, headers)
 
-    def answer(self, request: Request) -> Answer:
+    def respond(self, request: Request) -> Response:
         """Answer with the resource, or 304 if the client's copy is current."""
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)

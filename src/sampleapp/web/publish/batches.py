@@ -33,18 +33,18 @@ from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
-from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
 from sampleapp.web.errors import (
     LEAST_URGENT,
     RequestError,
     Result,
-    partly_published_answer,
-    problem_answer,
+    partly_published_response,
+    problem_response,
     row_of,
     urgency_of,
 )
 from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
-from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_answer
+from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_response
+from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.server import Request, Share
 
 __all__ = ["NDJSON", "RECORD_BYTES", "BatchPublisher"]
@@ -60,7 +60,7 @@ RECORD_BYTES: Final = 384
 """
 Memory for a record besides its key and value, in bytes, until it is answered.
 
-It includes its place in the queues of the Kafka producer and its line of the answer.
+It includes its place in the queues of the Kafka producer and its line of the response.
 """
 _HEADER_BYTES: Final = 192
 """Memory for a header of a record besides its value, in bytes."""
@@ -95,7 +95,7 @@ class BatchPublisher:
         self._max_line = max_line
         self._idempotent_records = idempotent_records
 
-    def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Answer]:
+    def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Response]:
         """
         Publish all messages in the body of a request, or none if one of them is refused.
 
@@ -103,7 +103,7 @@ class BatchPublisher:
 
         :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
         :param trace: headers of every record.
-        :return: fires with the answer, also if nothing was published. Fails with the errors of
+        :return: fires with the response, also if nothing was published. Fails with the errors of
             `Share.resize`.
         """
         body = request.body
@@ -127,7 +127,7 @@ class BatchPublisher:
         now_ms: int,
         of_request: RecordHeaders,
         scope: IdempotencyScope | None,
-    ) -> Deferred[Answer]:
+    ) -> Deferred[Response]:
         """
         Publish all CloudEvents in the body of a request, or none if one of them is refused.
 
@@ -148,16 +148,16 @@ class BatchPublisher:
         )
         return Deferred.fromCoroutine(self._publish(events, len(request.body), request.share))
 
-    async def _publish(self, lines: _Messages, length: int, share: Share | None) -> Answer:
+    async def _publish(self, lines: _Messages, length: int, share: Share | None) -> Response:
         try:
             await self._read(lines, length, share)
         except (RequestError, MessageError):
             await self._slices.free_gradually(lines.records)
             raise
-        answer = await self._check_and_publish(lines)
+        response = await self._check_and_publish(lines)
         # Not after a cancellation: the broker may still be reading them.
         await self._slices.free_gradually(lines.records)
-        return answer
+        return response
 
     async def _read(self, lines: _Messages, length: int, share: Share | None) -> None:
         """
@@ -181,9 +181,9 @@ class BatchPublisher:
             if is_unread:
                 await self._slices.next()
 
-    async def _check_and_publish(self, lines: _Messages) -> Answer:
+    async def _check_and_publish(self, lines: _Messages) -> Response:
         if lines.count == 0:
-            return replace(problem_answer(lines.nothing), batch=Batch())
+            return replace(problem_response(lines.nothing), batch=Batch())
         refused = [*lines.refused, *await self._refused_by_broker(lines)]
         if refused:
             return _refusal(refused)
@@ -192,11 +192,11 @@ class BatchPublisher:
         try:
             outcomes = await publish_many(records)
         except PublishError as error:
-            answer = repeatable_answer(error) if lines.has_identities else problem_answer(error)
-            return replace(answer, batch=Batch(refused=len(records)))
-        answer = await self._answer(records, outcomes, has_identities=lines.has_identities)
+            response = repeatable_response(error) if lines.has_identities else problem_response(error)
+            return replace(response, batch=Batch(refused=len(records)))
+        response = await self._response(records, outcomes, has_identities=lines.has_identities)
         await self._slices.free_gradually(outcomes)
-        return answer
+        return response
 
     async def _publish_identified(self, records: Sequence[Record]) -> list[Outcome]:
         """
@@ -246,9 +246,9 @@ class BatchPublisher:
                 break
         return found[:room]
 
-    async def _answer(
+    async def _response(
         self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
-    ) -> Answer:
+    ) -> Response:
         pieces = []
         totals = _Totals()
         for start in range(0, len(records), _RECORDS_AT_ONCE):
@@ -259,20 +259,20 @@ class BatchPublisher:
             kinds = {*map(type, some)}
             if kinds != {RecordMetadata}:
                 if not kinds <= _STORED:
-                    return await self._answer_for_each(records, outcomes, has_identities=has_identities)
+                    return await self._response_for_each(records, outcomes, has_identities=has_identities)
                 new = _published_now(new, some)
             pieces.append(_encode_lines(some))
             totals.add(new)
-        return Answer(
+        return Response(
             HTTPStatus.OK,
             _HEADERS if totals.records else (*_HEADERS, REPLAYED),
             pieces[0] if len(pieces) == 1 else tuple(pieces),
             batch=totals.batch(refused=0),
         )
 
-    async def _answer_for_each(
+    async def _response_for_each(
         self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
-    ) -> Answer:
+    ) -> Response:
         pieces = []
         totals = _Totals()
         failures = _Failures()
@@ -286,12 +286,12 @@ class BatchPublisher:
                 if isinstance(outcome, PublishError):
                     failures.add(number, outcome)
         batch = totals.batch(refused=failures.count)
-        answer = (
-            partly_published_answer(failures.summary(len(records), has_identities=has_identities), pieces)
+        response = (
+            partly_published_response(failures.summary(len(records), has_identities=has_identities), pieces)
             if failures.count < len(records) or failures.may_be_published
-            else failures.answer(len(records))
+            else failures.respond(len(records))
         )
-        return replace(answer, batch=batch)
+        return replace(response, batch=batch)
 
 
 def _published_now(records: Sequence[Record], outcomes: Sequence[Outcome]) -> list[Record]:
@@ -369,7 +369,7 @@ class _Failures:
             "results for the outcome of each message."
         )
 
-    def answer(self, count: int) -> Answer:
+    def respond(self, count: int) -> Response:
         """
         Answer that no message of the batch was published.
 
@@ -377,15 +377,15 @@ class _Failures:
         """
         first = self._first[0]
         if len(self._said) == 1:
-            return problem_answer(first.error)
-        return problem_answer(
+            return problem_response(first.error)
+        return problem_response(
             first.error,
             detail=f"None of the {count} messages was published. The first one: {first.error}",
             faults=[Fault(f"/{each.number}", str(each.error)) for each in self._first],
         )
 
 
-def _refusal(refused: Sequence[RefusedLine]) -> Answer:
+def _refusal(refused: Sequence[RefusedLine]) -> Response:
     """
     Answer that nothing was published, because some messages were refused.
 
@@ -394,7 +394,7 @@ def _refusal(refused: Sequence[RefusedLine]) -> Answer:
     decisive = min(refused, key=_rank)
     if _rank(decisive)[0] == LEAST_URGENT or isinstance(decisive.error, IdempotencyNotEnabled):
         # No message is wrong; the reason for the first one, such as an outage, is likely to hold for all.
-        answer = problem_answer(decisive.error)
+        response = problem_response(decisive.error)
     else:
         wrong = sorted((each for each in refused if _rank(each)[0] < LEAST_URGENT), key=_number)
         faults = [fault for each in wrong for fault in _faults(each)][:MOST_FAULTS]
@@ -404,12 +404,12 @@ def _refusal(refused: Sequence[RefusedLine]) -> Answer:
             faults[-1] = deciding
         others = " Other messages were refused too; see errors." if len(wrong) > 1 else ""
         place = "" if decisive.line is None else f"Line {decisive.line}: "
-        answer = problem_answer(
+        response = problem_response(
             decisive.error,
             detail=f"Nothing was published. {place}{decisive.error}{others}",
             faults=faults,
         )
-    return replace(answer, batch=Batch(refused=len(refused)))
+    return replace(response, batch=Batch(refused=len(refused)))
 
 
 def _refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:

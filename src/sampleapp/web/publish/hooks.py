@@ -15,10 +15,10 @@ from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
-from sampleapp.web.answers import Answer
 from sampleapp.web.gate import TO_PUBLISH, authorize_topic
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
@@ -67,7 +67,7 @@ class Hooks:
         # Without the request: a cycle would never be freed, since requests are not tracked.
         request.verify_body = partial(_verify, self._verifier, signed)
 
-    def _receive(self, request: Request, *, hook: str) -> Answer | Deferred[Answer]:
+    def _receive(self, request: Request, *, hook: str) -> Response | Deferred[Response]:
         if request.verify_body is not None:
             request.verify_body(request, request.body)
         names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
@@ -75,14 +75,14 @@ class Hooks:
         verified: _Verified = request.admitted
         if isinstance(verified.hook.scheme, Slack) and not faults:
             if _is_ssl_check(request.body):
-                return Answer(HTTPStatus.OK, _PLAIN_TEXT)
+                return Response(HTTPStatus.OK, _PLAIN_TEXT)
             challenge = _challenge_in(request.body)
             if challenge is not None:
-                return Answer(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
+                return Response(HTTPStatus.OK, _PLAIN_TEXT, challenge.encode("utf-8", "replace"))
             return self._publish(request, verified, faults).addCallback(_without_body)
         return self._publish(request, verified, faults)
 
-    def _publish(self, request: Request, verified: _Verified, faults: list[Fault]) -> Deferred[Answer]:
+    def _publish(self, request: Request, verified: _Verified, faults: list[Fault]) -> Deferred[Response]:
         """
         Publish the body of a verified request.
 
@@ -138,9 +138,9 @@ def _is_ssl_check(body: bytes) -> bool:
     return not body.startswith(b"{") and b"ssl_check=1" in body.split(b"&")
 
 
-def _without_body(answer: Answer) -> Answer:
+def _without_body(response: Response) -> Response:
     """Leave out the place of the record: Slack shows what answers a command."""
-    if answer.problem:
-        return answer
-    headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])
-    return replace(answer, headers=headers, body=b"")
+    if response.problem:
+        return response
+    headers = tuple([field for field in response.headers if field[0] != b"Content-Type"])
+    return replace(response, headers=headers, body=b"")

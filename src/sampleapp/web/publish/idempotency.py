@@ -14,8 +14,8 @@ from sampleapp.errors import Fault, InvalidParameters, PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
-from sampleapp.web.answers import Answer, published_answer
-from sampleapp.web.errors import problem_answer
+from sampleapp.web.errors import problem_response
+from sampleapp.web.responses import Response, published_response
 from sampleapp.web.server import Request
 
 __all__ = [
@@ -25,14 +25,14 @@ __all__ = [
     "IdempotentRecords",
     "check_key",
     "refuse_key",
-    "repeatable_answer",
+    "repeatable_response",
     "scope_of",
 ]
 
 IDEMPOTENCY_KEY: Final = b"Idempotency-Key"
 """The header field of requests."""
 REPLAYED: Final = (b"Idempotent-Replayed", b"true")
-"""The header field of answers to requests for which nothing new was published."""
+"""The header field of responses to requests for which nothing new was published."""
 
 SAFE_TO_REPEAT: Final = "Sending the same request again, with the same Idempotency-Key, is safe."
 """The end of the detail of a problem whose records may have been published."""
@@ -84,17 +84,17 @@ def refuse_key(request: Request) -> None:
         )
 
 
-def repeatable_answer(error: PublishError) -> Answer:
+def repeatable_response(error: PublishError) -> Response:
     """Return the problem document of an error of a request with ``Idempotency-Key``."""
-    return problem_answer(error, detail=f"{error} {SAFE_TO_REPEAT}" if error.possibly_published else None)
+    return problem_response(error, detail=f"{error} {SAFE_TO_REPEAT}" if error.possibly_published else None)
 
 
 class IdempotentRecords:
-    """Counts records with an identity, and makes the answer for a single one."""
+    """Counts records with an identity, and makes the response for a single one."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        """The number of records that wait for the broker's answer."""
+        """The number of records that wait for the broker's response."""
         self.results = dict.fromkeys(("first", "replayed", "refused", "unknown"), 0)
         """The number of records by result. ``refused``: not published. ``unknown``: perhaps published."""
 
@@ -115,37 +115,37 @@ class IdempotentRecords:
         """Count records that have one result: this error."""
         self.results[_result(error)] += count
 
-    def answer(self, publishing: Deferred[RecordMetadata], length: int) -> Deferred[Answer]:
+    def respond(self, publishing: Deferred[RecordMetadata], length: int) -> Deferred[Response]:
         """
-        Return the answer for one record.
+        Return the response for one record.
 
         :param publishing: fires as that of `IBroker.publish`.
         :param length: of its key and value, in bytes.
         """
         self.begin(1)
         return publishing.addBoth(self._ended).addCallbacks(
-            self._answer, self._refusal, callbackArgs=(length,)
+            self._response, self._refusal, callbackArgs=(length,)
         )
 
     def _ended(self, result: T) -> T:
         self.end(1)
         return result
 
-    def _answer(self, record: RecordMetadata, length: int) -> Answer:
+    def _response(self, record: RecordMetadata, length: int) -> Response:
         self.add([record])
-        answer = published_answer(record, length)
+        response = published_response(record, length)
         if not isinstance(record, ReplayedRecord):
-            return answer
+            return response
         return replace(
-            answer, headers=(*answer.headers, REPLAYED), record=None, record_bytes=0, replayed=record
+            response, headers=(*response.headers, REPLAYED), record=None, record_bytes=0, replayed=record
         )
 
-    def _refusal(self, failure: Failure) -> Answer | Failure:
+    def _refusal(self, failure: Failure) -> Response | Failure:
         error = failure.value
         if not isinstance(error, PublishError):
             return failure
         self.add([error])
-        return repeatable_answer(error)
+        return repeatable_response(error)
 
 
 def _result(outcome: Outcome) -> str:

@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import UnsupportedContentType
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, check_key
 from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
@@ -51,7 +51,7 @@ class Messages:
         variants = self._variants_with_key if fields.all(IDEMPOTENCY_KEY) else self._variants
         return variants.get(_media_type(content_types[0]), _UNSUPPORTED)
 
-    def _publish_one(self, request: Request) -> Deferred[Answer]:
+    def _publish_one(self, request: Request) -> Deferred[Response]:
         message = parse_message(request.body)
         now_ms, trace = self._publisher.now_ms(), trace_of(request)
         scope: IdempotencyScope | None = request.admitted
@@ -62,7 +62,7 @@ class Messages:
             else scope.record_of(message, 0, now_ms=now_ms, trace=trace),
         )
 
-    def _publish_many(self, request: Request) -> Deferred[Answer]:
+    def _publish_many(self, request: Request) -> Deferred[Response]:
         return self._batches.publish(request, now_ms=self._publisher.now_ms(), trace=trace_of(request))
 
 

@@ -14,9 +14,9 @@ from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
 from sampleapp.model import Record
-from sampleapp.web.answers import Answer, published_answer
 from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.publish.idempotency import IdempotentRecords
+from sampleapp.web.responses import Response, published_response
 from sampleapp.web.server import Limits, Request
 
 __all__ = ["Publisher", "trace_of"]
@@ -50,7 +50,7 @@ class Publisher:
         """Return the time in milliseconds since the epoch."""
         return int(self._now() * 1000)
 
-    def publish(self, request: Request, record: Record) -> Deferred[Answer]:
+    def publish(self, request: Request, record: Record) -> Deferred[Response]:
         """
         Publish the record that the body of a request asks for.
 
@@ -61,8 +61,8 @@ class Publisher:
         authorize_topic(request, record.topic, TO_PUBLISH)
         publishing = self.broker.publish(record)
         if record.identity is None:
-            return publishing.addCallback(published_answer, length_of(record))
-        return self.idempotent_records.answer(publishing, length_of(record))
+            return publishing.addCallback(published_response, length_of(record))
+        return self.idempotent_records.respond(publishing, length_of(record))
 
     def publish_to(
         self,
@@ -73,7 +73,7 @@ class Publisher:
         headers: RecordHeaders = (),
         of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
-    ) -> Deferred[Answer]:
+    ) -> Deferred[Response]:
         """
         Publish a record to a topic that was checked already.
 
@@ -94,8 +94,8 @@ class Publisher:
         )
         publishing = self.broker.publish(record)
         if scope is None:
-            return publishing.addCallback(published_answer, length_of(record))
-        return self.idempotent_records.answer(publishing, length_of(record))
+            return publishing.addCallback(published_response, length_of(record))
+        return self.idempotent_records.respond(publishing, length_of(record))
 
 
 def trace_of(request: Request) -> RecordHeaders:

@@ -23,13 +23,13 @@ from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher, trace_of
 from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests
+from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
@@ -169,7 +169,7 @@ class RawPublishing:
     def _check_head(self, request: Request, *, topic: str) -> None:
         request.admitted = _read_head(request, topic, self._recorded, unrecorded=self._unrecorded())
 
-    def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
         head: _Head = request.admitted
         return self._batches.publish_events(
             request,
@@ -180,14 +180,14 @@ class RawPublishing:
             scope=head.scope,
         )
 
-    def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
         head: _Head = request.admitted
         key = read_event_key(request.body)
         if head.key is None and key is not None:
             request.admitted = replace(head, key=key)
         return self._publish_raw(request, topic=topic)
 
-    def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
         head: _Head = request.admitted
         return self._publisher.publish_to(
             topic,
@@ -207,7 +207,7 @@ class RawPublishing:
         # It may be another one after each change of the callers file.
         return frozenset() if self._hooks is None else self._hooks.signature_fields
 
-    def _publish_tombstone(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def _publish_tombstone(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
         """
         Publish a tombstone.
 

@@ -24,20 +24,20 @@ from sampleapp.interfaces import Outcome
 from sampleapp.messages.records import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
-from sampleapp.web.answers import Answer, Batch, Headers, TopicTotal
-from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_answer
+from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.publish.batches import RECORD_BYTES
 from sampleapp.web.publish.idempotency import refuse_key
 from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.rest_proxy_documents import (
-    ANSWER,
+    RESPONSE,
     PartitionOffset,
-    answer_type,
     embedded_format,
     partition_number,
+    response_type,
 )
-from sampleapp.web.rest_proxy_errors import error_object_answer
+from sampleapp.web.rest_proxy_errors import error_object_response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
@@ -95,12 +95,12 @@ class ProduceRequests:
             return UNSUPPORTED_FORMAT
         return self._to_partition
 
-    def _produce(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def _produce(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
         return Deferred.fromCoroutine(_produce(self._publisher, request, topic))
 
     def _produce_to_partition(
         self, request: Request, *, topic: AuthorizedTopic, partition: str
-    ) -> Deferred[Answer]:
+    ) -> Deferred[Response]:
         return Deferred.fromCoroutine(
             _produce(self._publisher, request, topic, partition=partition_number(partition))
         )
@@ -116,7 +116,7 @@ def _check_head(request: Request, *, topic: str) -> None:
     Check the head of a produce request.
 
     :raise InvalidParameters: the name of the topic is not a legal one, or there is ``Idempotency-Key``.
-    :raise NotAcceptable: the client accepts none of the media types of the answer.
+    :raise NotAcceptable: the client accepts none of the media types of the response.
     """
     if not is_legal_topic(topic):
         raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
@@ -125,14 +125,14 @@ def _check_head(request: Request, *, topic: str) -> None:
 
 
 def require_acceptable(request: Request, **_: object) -> None:
-    """:raise NotAcceptable: the client accepts none of the media types of the answer."""
-    if answer_type(request.fields.joined(b"accept")) is None:
+    """:raise NotAcceptable: the client accepts none of the media types of the response."""
+    if response_type(request.fields.joined(b"accept")) is None:
         raise NotAcceptable
 
 
 async def _produce(
     publisher: Publisher, request: Request, topic: AuthorizedTopic, *, partition: int | None = None
-) -> Answer:
+) -> Response:
     """
     Publish the records of a request, after all of them are checked.
 
@@ -168,16 +168,16 @@ async def _produce(
         await _check(publisher, topic, partitions)
         outcomes = await publisher.broker.publish_many(records)
     except Unserializable as error:
-        answer = _refusal(error, accept, refused=_count_refused(error), code=_UNSERIALIZABLE)
+        response = _refusal(error, accept, refused=_count_refused(error), code=_UNSERIALIZABLE)
     except errors.InvalidMessage as error:
-        answer = _refusal(error, accept, refused=_count_refused(error))
+        response = _refusal(error, accept, refused=_count_refused(error))
     except SampleAppError as error:
-        answer = _refusal(error, accept, refused=len(records))
+        response = _refusal(error, accept, refused=len(records))
     else:
-        answer = await _answer(publisher, topic, records, outcomes, accept)
+        response = await _response(publisher, topic, records, outcomes, accept)
         await publisher.slices.free_gradually(outcomes)
     await publisher.slices.free_gradually(records)
-    return answer
+    return response
 
 
 async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Iterable[int | None]) -> None:
@@ -207,22 +207,24 @@ async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Itera
         )
 
 
-def _refusal(error: SampleAppError, accept: bytes | None, *, refused: int, code: int | None = None) -> Answer:
-    answer = error_object_answer(problem_answer(error), accept=accept, code=code)
-    return replace(answer, batch=Batch(refused=refused))
+def _refusal(
+    error: SampleAppError, accept: bytes | None, *, refused: int, code: int | None = None
+) -> Response:
+    response = error_object_response(problem_response(error), accept=accept, code=code)
+    return replace(response, batch=Batch(refused=refused))
 
 
 def _count_refused(error: errors.InvalidMessage) -> int:
     return len({fault.pointer.split("/")[2] for fault in error.faults if fault.pointer.count("/") > 1})
 
 
-async def _answer(
+async def _response(
     publisher: Publisher,
     topic: str,
     records: Sequence[Record],
     outcomes: Sequence[Outcome],
     accept: bytes | None,
-) -> Answer:
+) -> Response:
     """Answer with the outcome of each record, and one status for the whole request."""
     pieces = [b'{"offsets":[']
     failures: list[PublishError] = []
@@ -246,9 +248,9 @@ async def _answer(
     pieces[-1] = b'],"key_schema_id":null,"value_schema_id":null}'
     count = len(records) - len(failures)
     status, headers, problem = _verdict(failures, is_any_stored=count > 0)
-    return Answer(
+    return Response(
         status,
-        ((b"Content-Type", answer_type(accept) or ANSWER), *headers),
+        ((b"Content-Type", response_type(accept) or RESPONSE), *headers),
         b"".join(pieces) if len(outcomes) <= _OUTCOMES_AT_ONCE else tuple(pieces),
         batch=Batch(
             published=(TopicTotal(topic, count, stored_bytes),) if count else (),
@@ -269,7 +271,7 @@ def _offset_of(outcome: Outcome) -> PartitionOffset:
 
 def _verdict(failures: Sequence[PublishError], *, is_any_stored: bool) -> tuple[HTTPStatus, Headers, str]:
     """
-    Return the status, the header fields and the kind of problem of an answer.
+    Return the status, the header fields and the kind of problem of a response.
 
     :param failures: of all records, in order.
     """
@@ -282,6 +284,6 @@ def _verdict(failures: Sequence[PublishError], *, is_any_stored: bool) -> tuple[
     else:
         # A failure after which a record may be published takes precedence over certain failures.
         error = next((each for each in failures if each.possibly_published), failures[0])
-    answer = problem_answer(error)
-    headers = tuple([field for field in answer.headers if field[0] != b"Content-Type"])
-    return answer.status, headers, answer.problem
+    response = problem_response(error)
+    headers = tuple([field for field in response.headers if field[0] != b"Content-Type"])
+    return response.status, headers, response.problem

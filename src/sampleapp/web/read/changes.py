@@ -28,9 +28,9 @@ from sampleapp.records.event_stream import (
     encode_id,
     escape_line_ends,
 )
-from sampleapp.web.answers import Answer, Budget, Event, SharedBody
-from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, answer_to_temporary_error
+from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, response_to_temporary_error
 from sampleapp.web.read.registry import OpenStreams, StreamKind
+from sampleapp.web.responses import Budget, Event, Response, SharedBody
 from sampleapp.web.server import Request
 
 __all__ = ["ChangesResource"]
@@ -76,7 +76,7 @@ class ChangesResource:
         self.budget: Budget | None = None
         """For states that are there only for clients that read them slowly; ``None`` if they do not count."""
 
-    def answer(self, request: Request) -> Answer:
+    def respond(self, request: Request) -> Response:
         """
         Answer with a stream; a browser gets one that ends at once instead of a temporary error.
 
@@ -92,8 +92,8 @@ class ChangesResource:
                 self.budget = request.share.hold(0, owner="")
             stream = ChangeStream(self, self._streams, request, last_event_id=last_event_id)
         except SampleAppError as error:
-            return answer_to_temporary_error(request.fields, error)
-        return Answer(HTTPStatus.OK, STREAM_HEADERS, source=stream)
+            return response_to_temporary_error(request.fields, error)
+        return Response(HTTPStatus.OK, STREAM_HEADERS, source=stream)
 
     # For the streams.
 

@@ -1,5 +1,5 @@
 """
-Event streams: the common life of all answers of ``text/event-stream``.
+Event streams: the common life of all responses of ``text/event-stream``.
 
 A stream tells its client when to come back, sends its present id when nothing has happened for some time, and
 ends by itself after about ten minutes, so that clients move to other instances, and a client that has gone
@@ -15,13 +15,13 @@ from typing import Final
 from sampleapp.access import AccessError
 from sampleapp.errors import SampleAppError
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
-from sampleapp.web.answers import Answer, Event, Headers, Sink
-from sampleapp.web.errors import is_temporary, problem_answer
+from sampleapp.web.errors import is_temporary, problem_response
 from sampleapp.web.read.registry import RIGHT_LOST, OpenStream, OpenStreams, StreamKind
+from sampleapp.web.responses import Event, Headers, Response, Sink
 from sampleapp.web.server import Request
 from sampleapp.web.server.fields import Fields
 
-__all__ = ["ENDED_BY", "STREAM_HEADERS", "EventStream", "answer_to_temporary_error"]
+__all__ = ["ENDED_BY", "STREAM_HEADERS", "EventStream", "response_to_temporary_error"]
 
 ENDED_BY: Final = ("age", "drain", RIGHT_LOST)
 """The reasons for which any stream is ended here: its age, the end of the service, a right that was lost."""
@@ -42,9 +42,9 @@ _LIFE_S: Final = (540.0, 660.0)
 
 class EventStream(OpenStream):
     """
-    One stream, which a subclass fills: a `sampleapp.web.answers.Source`.
+    One stream, which a subclass fills: a `sampleapp.web.responses.Source`.
 
-    It must be handed to the server in an answer, or be ended with `closed`.
+    It must be handed to the server in a response, or be ended with `closed`.
     """
 
     __slots__ = (
@@ -213,7 +213,7 @@ class EventStream(OpenStream):
                 self.write(present)
 
 
-def answer_to_temporary_error(fields: Fields, error: SampleAppError) -> Answer:
+def response_to_temporary_error(fields: Fields, error: SampleAppError) -> Response:
     """
     Return what ``EventSource`` survives: a stream with the event ``unavailable``, which ends at once.
 
@@ -228,6 +228,6 @@ def answer_to_temporary_error(fields: Fields, error: SampleAppError) -> Answer:
     """
     if not is_temporary(error) or not fields.all(b"sec-fetch-mode"):
         raise error
-    problem = escape_line_ends(b"".join(problem_answer(error).pieces).strip())
+    problem = escape_line_ends(b"".join(problem_response(error).pieces).strip())
     body = encode_retry(_RETRY_UNAVAILABLE_MS) + encode_event(problem, event="unavailable")
-    return Answer(HTTPStatus.OK, STREAM_HEADERS, body)
+    return Response(HTTPStatus.OK, STREAM_HEADERS, body)

@@ -25,10 +25,10 @@ from sampleapp.records.read_parameters import (
     PageParameters,
 )
 from sampleapp.records.record_lines import record_lines
-from sampleapp.web.answers import Answer, Headers
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.read.registry import OpenStreams, WaitingPage
 from sampleapp.web.read.topic_reads import ReadTurn, ReadTurns, TopicReads
+from sampleapp.web.responses import Headers, Response
 from sampleapp.web.server import Request
 
 __all__ = ["RecordPages"]
@@ -238,16 +238,16 @@ class RecordPages:
             for _ in range(min(_ENDED_AT_ONCE, len(self._waits))):
                 self._waits.pop().end("drain")
 
-    def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Response]:
         """
         Read a page, and wait for its first record if the request says so.
 
         :param request: its ``admitted`` are the `PageParameters`.
-        :return: fires with the answer, or fails with the errors of `_page`. Cancelling it ends the reading.
+        :return: fires with the response, or fails with the errors of `_page`. Cancelling it ends the reading.
         """
         return Deferred.fromCoroutine(self._page(request, topic, request.admitted))
 
-    async def _page(self, request: Request, topic: AuthorizedTopic, parameters: PageParameters) -> Answer:
+    async def _page(self, request: Request, topic: AuthorizedTopic, parameters: PageParameters) -> Response:
         """
         Read a page, and wait for its first record if the request says so.
 
@@ -390,7 +390,7 @@ class RecordPages:
 
     async def _encode(
         self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters, found: _Found
-    ) -> Answer:
+    ) -> Response:
         position = place.position_text().encode("ascii")
         headers: Headers = (
             _VARY,
@@ -401,7 +401,7 @@ class RecordPages:
         if found.is_up_to_date:
             headers = (*headers, _UP_TO_DATE)
         if not found.records:
-            return Answer(HTTPStatus.NO_CONTENT, headers)
+            return Response(HTTPStatus.NO_CONTENT, headers)
         await turn.begin()
         pieces = []
         share = request.share
@@ -412,10 +412,12 @@ class RecordPages:
                 # Records and lines are there at the same time.
                 share.resize(share.size + len(pieces[-1]))
         await self._slices.free_gradually(found.records)
-        answer = Answer(HTTPStatus.OK, (_TYPE, *headers), pieces[0] if len(pieces) == 1 else tuple(pieces))
+        response = Response(
+            HTTPStatus.OK, (_TYPE, *headers), pieces[0] if len(pieces) == 1 else tuple(pieces)
+        )
         if share is not None:
-            share.resize(answer.length)
-        return answer
+            share.resize(response.length)
+        return response
 
 
 def _next_page(position: bytes, parameters: PageParameters) -> bytes:

@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred
 from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_message
 from sampleapp.model import MEDIA_TYPES, Version
 from sampleapp.readings import Representation
-from sampleapp.web.answers import Answer, SharedBody
 from sampleapp.web.errors import PreconditionFailed
 from sampleapp.web.negotiation import choose_version
 from sampleapp.web.preconditions import match_fails, none_match_fails
+from sampleapp.web.responses import Response, SharedBody
 from sampleapp.web.server import Request, Share
 from sampleapp.web.twisted_web import RequestResource
 
@@ -38,7 +38,7 @@ class AcceptDispatch(RequestResource):
             version: _Readings(version, get_representation) for version in MEDIA_TYPES
         }
 
-    def answer(self, request: Request) -> Answer | Deferred[Answer]:
+    def respond(self, request: Request) -> Response | Deferred[Response]:
         """
         Answer with the representation of the chosen version, or 304 if the client's copy is current.
 
@@ -52,23 +52,23 @@ class AcceptDispatch(RequestResource):
         if request.query:
             require_no_message(request.query, GET_PUBLISHES_NOTHING)
         fields = request.fields
-        answer = self._versions[choose_version(fields.joined(b"Accept"))].answer(request)
+        response = self._versions[choose_version(fields.joined(b"Accept"))].respond(request)
         tags = fields.joined(b"If-Match")
         if tags is None:
-            return answer
-        if isinstance(answer, Deferred):
-            return answer.addCallback(_require_match, tags)
-        return _require_match(answer, tags)
+            return response
+        if isinstance(response, Deferred):
+            return response.addCallback(_require_match, tags)
+        return _require_match(response, tags)
 
 
-def _require_match(answer: Answer, tags: bytes) -> Answer:
-    if match_fails(tags, dict(answer.headers)[b"ETag"]):
+def _require_match(response: Response, tags: bytes) -> Response:
+    if match_fails(tags, dict(response.headers)[b"ETag"]):
         raise PreconditionFailed
-    return answer
+    return response
 
 
 class _Readings:
-    """The answers with the readings in one version."""
+    """The responses with the readings in one version."""
 
     def __init__(self, version: Version, get_representation: GetRepresentation) -> None:
         self._version = version
@@ -76,25 +76,25 @@ class _Readings:
         self._represented: Representation | None = None
         self._body: bytes | SharedBody = b""
 
-    def answer(
+    def respond(
         self, request: Request, representation: Representation | Deferred[Representation] | None = None
-    ) -> Answer | Deferred[Answer]:
+    ) -> Response | Deferred[Response]:
         """
         Answer with the representation, or 304 if the client's copy is current.
 
-        :param representation: for the answer; the current one by default.
+        :param representation: for the response; the current one by default.
         """
         if representation is None:
             representation = self._get_representation(self._version)
         if representation is not self._represented:
             if isinstance(representation, Deferred):
-                return representation.addCallback(lambda made: self.answer(request, made))
-            self._make_answers(representation, request.share)
+                return representation.addCallback(lambda made: self.respond(request, made))
+            self._make_responses(representation, request.share)
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)
         return self._not_modified if is_fresh else self._whole
 
-    def _make_answers(self, representation: Representation, share: Share | None) -> None:
+    def _make_responses(self, representation: Representation, share: Share | None) -> None:
         if share is not None:
             # Also what clients hold that read earlier ones slowly.
             share.require_room(0)
@@ -105,7 +105,7 @@ class _Readings:
             (b"Vary", b"Accept"),
             (b"Cache-Control", b"no-cache"),
         )
-        self._not_modified = Answer(HTTPStatus.NOT_MODIFIED, validators)
+        self._not_modified = Response(HTTPStatus.NOT_MODIFIED, validators)
         content_type = representation.media_type.encode("ascii")
         pieces = representation.pieces
         # A single piece is sent in one write, which is cheaper.
@@ -113,4 +113,4 @@ class _Readings:
         if share is not None and isinstance(self._body, SharedBody):
             self._body.replace(pieces if isinstance(body, bytes) else body, share)
         self._body = body
-        self._whole = Answer(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)
+        self._whole = Response(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)

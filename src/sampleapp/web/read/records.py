@@ -13,20 +13,20 @@ from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
-from sampleapp.web.answers import Answer
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.negotiation import asks_for_stream
 from sampleapp.web.read.pages import RecordPages
 from sampleapp.web.read.streams import RecordStreams
+from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
 
 __all__ = ["RecordReading"]
 
-_Open: TypeAlias = Callable[[Request, AuthorizedTopic], Deferred[Answer]]
+_Open: TypeAlias = Callable[[Request, AuthorizedTopic], Deferred[Response]]
 
-_GONE: Final = Answer(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Control", b"no-store")))
-"""For metrics and logs: the client has disconnected before it got an answer."""
+_GONE: Final = Response(HTTPStatus.NO_CONTENT, ((b"Vary", b"Accept"), (b"Cache-Control", b"no-store")))
+"""For metrics and logs: the client has disconnected before it got a response."""
 
 
 class RecordReading:
@@ -46,16 +46,16 @@ class RecordReading:
         return self._stream if asks_for_stream(request.fields.joined(b"accept")) else self._page
 
 
-def _handler(open_answer: _Open) -> Callable[..., Deferred[Answer]]:
-    """Return a handler whose Deferred can be cancelled: then it fires with an answer for metrics and logs."""
+def _handler(open_response: _Open) -> Callable[..., Deferred[Response]]:
+    """Return a handler; its Deferred, if cancelled, fires with a response for metrics and logs."""
 
-    def answer(request: Request, *, topic: AuthorizedTopic) -> Deferred[Answer]:
-        return open_answer(request, topic).addErrback(_gone, request)
+    def respond(request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
+        return open_response(request, topic).addErrback(_gone, request)
 
-    return answer
+    return respond
 
 
-def _gone(failure: Failure, request: Request) -> Answer:
+def _gone(failure: Failure, request: Request) -> Response:
     if not request.client_has_finished:
         # Also a broker that has failed so: 204 would hide records from the client.
         failure.raiseException()

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class StreamKind(Enum):
-    """The kind of a long answer: the label ``kind`` of metrics."""
+    """The kind of a long response: the label ``kind`` of metrics."""
 
     RECORDS = "records"
     """A stream of the records of a topic."""

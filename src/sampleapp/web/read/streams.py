@@ -34,12 +34,12 @@ from sampleapp.records.place import Place
 from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
-from sampleapp.web.answers import Answer, Budget, Event
 from sampleapp.web.errors import is_temporary
 from sampleapp.web.gate import AuthorizedTopic
-from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, answer_to_temporary_error
+from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, response_to_temporary_error
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import ReadTurns, TopicReads
+from sampleapp.web.responses import Budget, Event, Response
 from sampleapp.web.server import Request
 
 __all__ = ["RecordStreams"]
@@ -119,19 +119,19 @@ class RecordStreams:
         )
         """The streams that wait for room in the memory budget; first come, first served."""
 
-    def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Answer]:
+    def open(self, request: Request, topic: AuthorizedTopic) -> Deferred[Response]:
         """
         Open a stream.
 
-        :return: fires with its answer, when the start is known and can be read. A browser gets an answer
+        :return: fires with its response, when the start is known and can be read. A browser gets a response
             also if there are too many streams, or the broker cannot be reached; see
-            `answer_to_temporary_error`. Fails with a `SampleAppError`: wrong parameters, no such topic or
+            `response_to_temporary_error`. Fails with a `SampleAppError`: wrong parameters, no such topic or
             partition, and a position that cannot be continued, unless it is the id of an event. Cancelling
             it ends everything.
         """
         return Deferred.fromCoroutine(self._open(request, topic))
 
-    async def _open(self, request: Request, topic: str) -> Answer:
+    async def _open(self, request: Request, topic: str) -> Response:
         parameters = read_stream_parameters(request.query, request.fields.all(b"last-event-id"))
         try:
             stream = RecordStream(self, topic, parameters, request)
@@ -141,13 +141,13 @@ class RecordStreams:
                 stream.closed("refused")
                 raise
         except SampleAppError as error:
-            answer = answer_to_temporary_error(request.fields, error)
-            return msgspec.structs.replace(answer, headers=_HEADERS)
-        return Answer(HTTPStatus.OK, _HEADERS, source=stream)
+            response = response_to_temporary_error(request.fields, error)
+            return msgspec.structs.replace(response, headers=_HEADERS)
+        return Response(HTTPStatus.OK, _HEADERS, source=stream)
 
 
 class RecordStream(EventStream):
-    """One stream: a source of an answer, and a listener of a feed."""
+    """One stream: a source of a response, and a listener of a feed."""
 
     __slots__ = (
         "_at",
@@ -208,7 +208,7 @@ class RecordStream(EventStream):
 
     async def prepare(self, parameters: StreamParameters) -> None:
         """
-        Look up where the stream begins, so that the answer can have a status.
+        Look up where the stream begins, so that the response can have a status.
 
         :raise SampleAppError: the stream cannot begin.
         """

@@ -1,4 +1,4 @@
-"""Queries about topics, coalesced for all requests that wait for the same answer."""
+"""Queries about topics, coalesced for all requests that wait for the same response."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TopicQueries:
         names: Sequence[str] | Exception
         try:
             names = self._names = await self._broker.list_topics()
-        except Exception as error:  # noqa: BLE001 -- nothing cancels this, and every waiter gets an answer
+        except Exception as error:  # noqa: BLE001 -- nothing cancels this, and every waiter gets a response
             names = error
         else:
             self._clock.callLater(KEPT_S, self._forget)
@@ -124,7 +124,7 @@ class TopicQueries:
             failed: Exception | None = None
             try:
                 descriptions = {each.name: each for each in await self._broker.describe_topics(names)}
-            except Exception as error:  # noqa: BLE001 -- nothing cancels this, and every waiter gets an answer
+            except Exception as error:  # noqa: BLE001 -- nothing cancels this, and every waiter gets a response
                 failed = error
             asked, self._asked = self._asked, {}
             for name, waiting in asked.items():

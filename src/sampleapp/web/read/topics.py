@@ -13,16 +13,16 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import UnknownPartition, UnknownTopic
 from sampleapp.interfaces import IBroker
 from sampleapp.model import PartitionDescription, TopicDescription
-from sampleapp.web.answers import Answer
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.read.topic_queries import TopicQueries, encode_array
+from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import (
-    ANSWER,
+    RESPONSE,
     Partition,
     Replica,
     Topic,
-    answer_type,
     partition_number,
+    response_type,
 )
 from sampleapp.web.server import Request
 
@@ -45,17 +45,17 @@ class Topics:
         self._slices = slices
         self._topics = TopicQueries(broker, slices, clock)
 
-    async def names(self, request: Request) -> Answer:
+    async def names(self, request: Request) -> Response:
         """Return the names of the topics that the caller may see."""
         caller: Caller | None = request.caller
         if caller is None:
-            return _answer(request, *await self._topics.encoded_names())
+            return _response(request, *await self._topics.encoded_names())
         visible = caller.topics
         if not visible:
-            return _answer(request, b"[]")
-        return _answer(request, *await self._topics.encoded_names(visible))
+            return _response(request, b"[]")
+        return _response(request, *await self._topics.encoded_names(visible))
 
-    async def topic(self, request: Request, topic: AuthorizedTopic) -> Answer:
+    async def topic(self, request: Request, topic: AuthorizedTopic) -> Response:
         """
         Return a topic with its partitions.
 
@@ -64,17 +64,17 @@ class Topics:
         description = await self._describe(topic)
         # Encoded without its partitions, which may be thousands, it ends in "[]}".
         topic_without = msgspec.json.encode(Topic(description.name, {}, []))[: -len(b"[]}")]
-        return _answer(request, topic_without, *await self._partitions(description), b"}")
+        return _response(request, topic_without, *await self._partitions(description), b"}")
 
-    async def partitions(self, request: Request, topic: AuthorizedTopic) -> Answer:
+    async def partitions(self, request: Request, topic: AuthorizedTopic) -> Response:
         """
         Return the partitions of a topic.
 
         :raise UnknownTopic: the topic does not exist.
         """
-        return _answer(request, *await self._partitions(await self._describe(topic)))
+        return _response(request, *await self._partitions(await self._describe(topic)))
 
-    async def partition(self, request: Request, topic: AuthorizedTopic, partition: str) -> Answer:
+    async def partition(self, request: Request, topic: AuthorizedTopic, partition: str) -> Response:
         """
         Return one partition of a topic.
 
@@ -86,7 +86,7 @@ class Topics:
         number = partition_number(partition)
         for each in description.partitions:
             if each.partition == number:
-                return _answer(request, msgspec.json.encode(_partition(each)))
+                return _response(request, msgspec.json.encode(_partition(each)))
         raise UnknownPartition(
             f"The topic {topic} has no partition {number}; it has {len(description.partitions)}, from 0 on."
         )
@@ -113,11 +113,11 @@ def _partition(description: PartitionDescription) -> Partition:
     )
 
 
-def _answer(request: Request, *pieces: bytes) -> Answer:
-    return Answer(
+def _response(request: Request, *pieces: bytes) -> Response:
+    return Response(
         HTTPStatus.OK,
         (
-            (b"Content-Type", answer_type(request.fields.joined(b"accept")) or ANSWER),
+            (b"Content-Type", response_type(request.fields.joined(b"accept")) or RESPONSE),
             (b"Vary", b"Accept"),
             (b"Cache-Control", b"no-cache"),
         ),

@@ -20,7 +20,6 @@ from werkzeug import exceptions
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_parameters
-from sampleapp.web.answers import Answer, set_answer
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
 from sampleapp.web.errors import (
@@ -29,10 +28,11 @@ from sampleapp.web.errors import (
     MalformedRequest,
     PathNotFound,
     PreconditionFailed,
-    problem_answer,
+    problem_response,
 )
-from sampleapp.web.failures import answer_to_failure
+from sampleapp.web.failures import response_to_failure
 from sampleapp.web.gate import Gate, TopicUse, authorize_topic
+from sampleapp.web.responses import Response, set_response
 from sampleapp.web.routing.paths import (
     match_path,
     method_not_allowed,
@@ -61,7 +61,7 @@ __all__ = ["AccessPolicy", "App", "BoundRoute", "Route", "Variant", "require_mea
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Endpoint: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
+Endpoint: TypeAlias = Callable[..., "Response | Deferred[Response]"]
 """Answers a `Request`. The variables of its route are keywords; ``topic`` is an `AuthorizedTopic`."""
 
 CheckHead: TypeAlias = Callable[..., None]
@@ -163,12 +163,12 @@ class Route(Struct, frozen=True):
         Bind the route to the object that serves it, and to the variables of one path.
 
         :param renders_resources: True if the caller renders a resource that the endpoint returns. By default,
-            the resource is asked for its answer.
+            the resource is asked for its response.
         """
         endpoint = partial(self.endpoint, instance)
         variant = None
         if not self.has_variants:
-            handler = endpoint if renders_resources or variables else partial(_answer, endpoint)
+            handler = endpoint if renders_resources or variables else partial(_response, endpoint)
             variant = Variant(handler, self.check_head, takes_query=self.takes_query)
         return BoundRoute(
             template=self.template,
@@ -203,7 +203,7 @@ class App(Klein):
         super().__init__()
         self.routes: dict[str, Route] = {}
         """The routes, by the names of their endpoints."""
-        self.handle_errors(Exception)(_answer_to_error)
+        self.handle_errors(Exception)(_respond_to_error)
 
     def __get__(self, instance: Any, owner: object) -> App:
         """Return the application bound to an object, on which its handlers are called."""
@@ -238,7 +238,7 @@ class App(Klein):
         """
         Declare the handler of a path: a method that takes a `Request`, and the variables as keywords.
 
-        It returns an `Answer` or a Deferred of one; it may be a coroutine function. If its path has no
+        It returns an `Response` or a Deferred of one; it may be a coroutine function. If its path has no
         variables, it may return a `RequestResource`, which answers then. Its errors become problem documents.
         If the client disconnects, it continues.
 
@@ -310,16 +310,16 @@ class App(Klein):
         return self.routes[endpoint], variables
 
 
-def _answer(
-    endpoint: Callable[[Request], Answer | Deferred[Answer] | RequestResource], request: Request
-) -> Answer | Deferred[Answer]:
+def _response(
+    endpoint: Callable[[Request], Response | Deferred[Response] | RequestResource], request: Request
+) -> Response | Deferred[Response]:
     result = endpoint(request)
-    return result.answer(request) if isinstance(result, RequestResource) else result
+    return result.respond(request) if isinstance(result, RequestResource) else result
 
 
-def _with_deferred(function: Callable[..., Any]) -> Callable[..., Deferred[Answer]]:
+def _with_deferred(function: Callable[..., Any]) -> Callable[..., Deferred[Response]]:
     @wraps(function)
-    def call(*args: Any, **variables: Any) -> Deferred[Answer]:
+    def call(*args: Any, **variables: Any) -> Deferred[Response]:
         return Deferred.fromCoroutine(function(*args, **variables))
 
     return call
@@ -402,7 +402,7 @@ class _AppResource(KleinResource):
         try:
             self._check(request)
         except SampleAppError as error:
-            return set_answer(request, in_form_of(request, problem_answer(error)))
+            return set_response(request, in_form_of(request, problem_response(error)))
         return super().render(request)
 
     def _check(self, request: Any) -> None:
@@ -446,14 +446,14 @@ class _AppResource(KleinResource):
         return route.right
 
 
-def _answer_to_error(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's
+def _respond_to_error(self: object, request: IRequest, failure: Failure) -> bytes:  # noqa: ARG001 -- Klein's
     """Answer Klein's own errors with a problem document; the errors of handlers do not get here."""
     error = failure.value
     if isinstance(error, exceptions.MethodNotAllowed):
-        answer = refusal_of_method(request.method, method_not_allowed(error))
+        response = refusal_of_method(request.method, method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
         urls = IKleinRequest(request).mapper.map.bind("")
-        answer = problem_answer(path_not_found(convert(request).path, [urls]))
+        response = problem_response(path_not_found(convert(request).path, [urls]))
     else:
-        answer = answer_to_failure(failure, give_request_id(request, None))
-    return set_answer(request, in_form_of(request, answer))
+        response = response_to_failure(failure, give_request_id(request, None))
+    return set_response(request, in_form_of(request, response))

@@ -11,8 +11,8 @@ from urllib.parse import unquote_to_bytes
 from werkzeug import exceptions
 from werkzeug.routing import MapAdapter
 
-from sampleapp.web.answers import Answer
-from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound, problem_answer
+from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound, problem_response
+from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_errors import LONGEST_PATH, not_found
 
 __all__ = [
@@ -110,8 +110,8 @@ def _template_of(urls: MapAdapter, path: str) -> str | None:
     return None
 
 
-def refusal_of_method(method: bytes, error: MethodNotAllowed) -> Answer:
+def refusal_of_method(method: bytes, error: MethodNotAllowed) -> Response:
     """Answer with the methods of a path: 204 for OPTIONS, otherwise 405."""
     if method == b"OPTIONS":
-        return Answer(HTTPStatus.NO_CONTENT, error.headers)
-    return problem_answer(error)
+        return Response(HTTPStatus.NO_CONTENT, error.headers)
+    return problem_response(error)

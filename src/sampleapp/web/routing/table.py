@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from sampleapp.access import Right
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound
+from sampleapp.web.responses import Response
 from sampleapp.web.routing.app import App, BoundRoute, require_meaning
 from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, refusal_of_method
 from sampleapp.web.server import SAFE, Handler, Request
@@ -55,7 +55,7 @@ class RouteTable:
             method for app in self.apps for rule in app.url_map.iter_rules() for method in rule.methods or ()
         }
 
-    def dispatch(self, request: Request) -> Answer | Handler:
+    def dispatch(self, request: Request) -> Response | Handler:
         """
         Check the head of a request, before its body is read, and return its handler.
 
@@ -64,7 +64,7 @@ class RouteTable:
         bound = self._exact.get((request.method, request.path))
         if bound is None:
             found = self._find_by_rules(request)
-            if isinstance(found, Answer):
+            if isinstance(found, Response):
                 return found
             bound = found
         request.exchange.route = bound.template
@@ -85,25 +85,25 @@ class RouteTable:
             is_plain = is_plain and not request.query
         return variant.handler if is_plain else bound.handler_of(variant, request)
 
-    def _find_by_rules(self, request: Request) -> BoundRoute | Answer:
+    def _find_by_rules(self, request: Request) -> BoundRoute | Response:
         """
         Find the route of a path that is not in the table as it was sent.
 
-        :return: an answer if the request has no route, but is not an error either.
+        :return: a response if the request has no route, but is not an error either.
         :raise SampleAppError: there is no such route, or the request has no valid credentials.
         """
         find = self._find_cached if len(request.path) <= _LONGEST_CACHED else self._find
         try:
             if request.path != b"*":
                 return find(request.method, request.path)
-            answer = _answer_for_whole_server(request)
+            response = _response_for_whole_server(request)
         except MethodNotAllowed as error:
-            answer = refusal_of_method(request.method, error)
+            response = refusal_of_method(request.method, error)
         except SampleAppError:
             self._authenticate(request)
             raise
         self._authenticate(request)
-        return answer
+        return response
 
     def _authenticate(self, request: Request) -> None:
         """Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed."""
@@ -119,8 +119,8 @@ class RouteTable:
         raise path_not_found(path, self._urls)
 
 
-def _answer_for_whole_server(request: Request) -> Answer:
+def _response_for_whole_server(request: Request) -> Response:
     if request.method != b"OPTIONS":
         raise MalformedRequest('The target "*" is for OPTIONS only.')
     # A server-wide OPTIONS is a ping (RFC 9110, section 9.3.7).
-    return Answer(HTTPStatus.NO_CONTENT)
+    return Response(HTTPStatus.NO_CONTENT)

@@ -2,7 +2,7 @@
 
 from sampleapp.web.server.body_memory import BodyMemory, Owner, Share, Unverified
 from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, OnAnswer, Peer
+from sampleapp.web.server.exchange import Exchange, OnResponse, Peer
 from sampleapp.web.server.fields import Fields
 from sampleapp.web.server.hosts import HostRule, NotAHost, check_host_name
 from sampleapp.web.server.limits import Limits
@@ -23,7 +23,7 @@ __all__ = [
     "HostRule",
     "Limits",
     "NotAHost",
-    "OnAnswer",
+    "OnResponse",
     "Owner",
     "Peer",
     "Request",

@@ -19,18 +19,17 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sampleapp.concurrency.failures import forget_frames_of
-from sampleapp.web.answers import Answer, Source
 from sampleapp.web.errors import RequestTooSlow
+from sampleapp.web.responses import Response, Source
 from sampleapp.web.server.body_memory import BodyMemory, Share
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
-from sampleapp.web.server.exchange import Exchange, ExtendAnswer, FormRefusal, OnAnswer, Peer
+from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRefusal, OnResponse, Peer
 from sampleapp.web.server.head import Head, request_id_in
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.progress import ClientEnd, client_end
 from sampleapp.web.server.reader import Refusal, RequestReader, RequestServer
 from sampleapp.web.server.request import Handler, Request
 from sampleapp.web.server.states import (
-    ANSWERING,
     BODY,
     CLOSED,
     CLOSING,
@@ -38,14 +37,15 @@ from sampleapp.web.server.states import (
     IDLE,
     LINGERING,
     READING,
+    RESPONDING,
     STREAMING,
     WAITING,
     IllegalTransition,
     State,
 )
-from sampleapp.web.server.stream import AnswerStream, close_source
+from sampleapp.web.server.stream import ResponseStream, close_source
 from sampleapp.web.server.streams import Streams
-from sampleapp.web.server.writer import LARGEST_PIECE, AnswerWriter
+from sampleapp.web.server.writer import LARGEST_PIECE, ResponseWriter
 
 __all__ = ["HTTPConnection", "Server"]
 
@@ -57,7 +57,7 @@ _ABANDONED_S: Final = 60.0
 """
 The longest time that a client which has closed its side of the connection is worked for.
 
-It may still read the answer, but no handler takes as long then: a wait for records ends at once.
+It may still read the response, but no handler takes as long then: a wait for records ends at once.
 """
 
 _NO_ID: Final = b"-"
@@ -87,14 +87,14 @@ class Server(RequestServer, Protocol):
     has_hsts: bool
     """True to tell browsers on TLS connections to use only TLS (RFC 6797)."""
     form_refusal: FormRefusal
-    extend_answer: ExtendAnswer | None
-    on_answer: OnAnswer
+    extend_response: ExtendResponse | None
+    on_response: OnResponse
     body_memory: BodyMemory
     """The memory for all bodies together."""
     streams: Streams
-    """The answers that are sent piece by piece."""
+    """The responses that are sent piece by piece."""
     is_draining: bool
-    """True during shutdown: connections end after the answer that is due."""
+    """True during shutdown: connections end after the response that is due."""
     reading: HTTPConnection | None
     """The connection whose requests are read and answered now; set by the connections."""
     next_sweep_s: float
@@ -125,17 +125,17 @@ class HTTPConnection(TwistedProtocol):
     The server's side of one HTTP/1.1 connection.
 
     A client may be refused while it is still sending. If the socket were closed then, the system would send
-    a reset, which can overtake the answer (RFC 9112, section 9.6). So the connection stays open for a while,
-    and drops all further bytes.
+    a reset, which can overtake the response (RFC 9112, section 9.6). So the connection stays open for a
+    while, and drops all further bytes.
     """
 
     transport: Any
     _reader: RequestReader
-    _writer: AnswerWriter
+    _writer: ResponseWriter
     _deadlines: Deadlines
 
     def __init__(
-        self, server: Server, *, rejection: Answer | None = None, host_rule: HostRule | None = None
+        self, server: Server, *, rejection: Response | None = None, host_rule: HostRule | None = None
     ) -> None:
         """
         :param rejection: the only answer, if the number of connections is over its limit.
@@ -145,12 +145,12 @@ class HTTPConnection(TwistedProtocol):
         self._host_rule = host_rule
         self._rejection = rejection
         self._state = IDLE
-        self._stream: AnswerStream | None = None
+        self._stream: ResponseStream | None = None
         self._share = Share(server.body_memory)
         self._cancel: Callable[[], None] | None = None
         self._waiting_request: Request | None = None
         """The request that `_cancel` is for."""
-        self._is_last_answer = False
+        self._is_last_response = False
         self._client_has_finished = False
         self._waits_for_next_turn = False
         self._left = 0
@@ -169,8 +169,8 @@ class HTTPConnection(TwistedProtocol):
         has_tls = ISSLTransport.providedBy(transport)
         self._peer = Peer(transport)
         self._reader = RequestReader(server, self._peer, self._share, self._host_rule)
-        self._writer = AnswerWriter(
-            transport, has_hsts=server.has_hsts and has_tls, on_written=self._continue_after_answer
+        self._writer = ResponseWriter(
+            transport, has_hsts=server.has_hsts and has_tls, on_written=self._continue_after_response
         )
         self._deadlines = Deadlines(server.limits, self._reader, self._writer)
         server.add_connection(self, is_rejected=self._rejection is not None)
@@ -209,7 +209,7 @@ class HTTPConnection(TwistedProtocol):
         elif self._state is LINGERING or self._state is CLOSING:
             self.transport.loseConnection()
         else:
-            self._shorten_answer()
+            self._shorten_response()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: this side was closed by the service itself."""
@@ -274,7 +274,7 @@ class HTTPConnection(TwistedProtocol):
             try:
                 handler = reader.read()
             except Refusal as refusal:
-                self._refuse(refusal.answer)
+                self._refuse(refusal.response)
                 return
             if handler is None:
                 self._await_more()
@@ -287,7 +287,7 @@ class HTTPConnection(TwistedProtocol):
                     self._left = 0
 
     def _hold_back(self, state: State) -> None:
-        if state is WAITING or state is ANSWERING or state is STREAMING:
+        if state is WAITING or state is RESPONDING or state is STREAMING:
             # One after the other: the next request is read once this one is answered.
             self.transport.pauseProducing()
         else:
@@ -327,19 +327,19 @@ class HTTPConnection(TwistedProtocol):
 
     # Answering.
 
-    def _handle(self, handler: Answer | Handler) -> None:
+    def _handle(self, handler: Response | Handler) -> None:
         reader = self._reader
         # Not kept while the handler works: the body may be large, and the handler keeps the needed parts.
         request, reader.request = reader.request, None
-        if type(handler) is Answer:
-            self._answer(handler)
+        if type(handler) is Response:
+            self._respond(handler)
             return
         if self._client_has_finished and request is not None:
             request.client_has_finished = True
         try:
             result = handler(request)  # type: ignore[operator,arg-type] # both were just made
-        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
-            result = self._answer_to(Failure())
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets a response
+            result = self._response_to(Failure())
         if isinstance(result, Deferred):
             self._enter(WAITING)
             self._deadlines.since_s = self._server.next_sweep_s
@@ -347,20 +347,20 @@ class HTTPConnection(TwistedProtocol):
                 self._cancel, self._waiting_request = result.cancel, request
             else:
                 self._server.waiting += 1
-            result.addBoth(self._answer_later)
+            result.addBoth(self._respond_later)
         else:
-            self._answer(result)
+            self._respond(result)
 
     @_cut_after_fault
-    def _answer_later(self, result: Answer | Failure) -> None:
+    def _respond_later(self, result: Response | Failure) -> None:
         """Answer a request for which the connection waits, unless the client has gone."""
         server = self._server
         if self._cancel is None:
             server.waiting -= 1
         self._cancel = self._waiting_request = None
-        answer = self._answer_to(result) if isinstance(result, Failure) else result
+        response = self._response_to(result) if isinstance(result, Failure) else result
         if self._state is WAITING:
-            self._answer(answer)
+            self._respond(response)
             self._read_on()
             return
         self._share.release()
@@ -368,40 +368,40 @@ class HTTPConnection(TwistedProtocol):
         if exchange is not None:
             # The client has gone; the outcome of its request is counted, and logged, all the same.
             try:
-                server.on_answer(exchange, answer)
+                server.on_response(exchange, response)
             finally:
-                server.streams.drop(exchange, answer, "client")
+                server.streams.drop(exchange, response, "client")
 
-    def _answer_to(self, failure: Failure) -> Answer:
-        answer = self._server.answer_to(failure, self._request_id)
+    def _response_to(self, failure: Failure) -> Response:
+        response = self._server.response_to(failure, self._request_id)
         forget_frames_of(failure)
-        return answer
+        return response
 
     @property
     def _request_id(self) -> bytes:
         exchange = self._reader.exchange
         return _NO_ID if exchange is None else exchange.request_id
 
-    def _answer(self, answer: Answer) -> None:
+    def _respond(self, response: Response) -> None:
         """Answer the request that is whole now."""
         exchange = self._reader.exchange
         if exchange is None or (head := exchange.head) is None:
             raise IllegalTransition("The request to be answered is missing.")
-        if answer.source is not None:
+        if response.source is not None:
             if head.method != b"HEAD":
-                self._begin_stream(answer, answer.source, exchange, head)
+                self._begin_stream(response, response.source, exchange, head)
                 return
-            close_source(answer.source, "head", exchange.request_id)
+            close_source(response.source, "head", exchange.request_id)
         server = self._server
-        if answer.problem:
-            answer = server.form_refusal(answer, head)
-        if server.extend_answer is not None:
-            answer = server.extend_answer(answer, head)
+        if response.problem:
+            response = server.form_refusal(response, head)
+        if server.extend_response is not None:
+            response = server.extend_response(response, head)
         self._reader.exchange = None
-        server.on_answer(exchange, answer)
-        self._is_last_answer = is_last = not head.keeps_alive or server.is_draining
+        server.on_response(exchange, response)
+        self._is_last_response = is_last = not head.keeps_alive or server.is_draining
         if self._writer.write(
-            answer,
+            response,
             exchange.request_id,
             server.http_date(),
             is_head=head.method == b"HEAD",
@@ -409,15 +409,15 @@ class HTTPConnection(TwistedProtocol):
         ):
             self._end_request()
             return
-        # The answer may be that to many records, and may be read slowly.
-        self._share.resize(min(self._share.size, answer.length))
-        self._enter(ANSWERING)
+        # The response may be that to many records, and may be read slowly.
+        self._share.resize(min(self._share.size, response.length))
+        self._enter(RESPONDING)
         self._deadlines.start_sending(server.seconds())
         if self._writer.write_rest():
             self._end_request()
 
     @_cut_after_fault
-    def _continue_after_answer(self) -> None:
+    def _continue_after_response(self) -> None:
         if self._stream is not None:
             self._stream.sent()
             return
@@ -425,37 +425,37 @@ class HTTPConnection(TwistedProtocol):
         self._deadlines.stream = None
         self._read_on()
 
-    def _begin_stream(self, answer: Answer, source: Source, exchange: Exchange, head: Head) -> None:
-        """Begin an answer that is sent piece by piece."""
+    def _begin_stream(self, response: Response, source: Source, exchange: Exchange, head: Head) -> None:
+        """Begin a response that is sent piece by piece."""
         server, writer = self._server, self._writer
         try:
-            if server.extend_answer is not None:
-                answer = server.extend_answer(answer, head)
+            if server.extend_response is not None:
+                response = server.extend_response(response, head)
             self._reader.exchange = None
-            server.on_answer(exchange, answer)
+            server.on_response(exchange, response)
             is_chunked = head.is_1_1
-            self._is_last_answer = is_last = (
+            self._is_last_response = is_last = (
                 not head.keeps_alive or not is_chunked or server.is_draining or self._client_has_finished
             )
             start = writer.start_stream(
-                answer, exchange.request_id, server.http_date(), is_chunked=is_chunked, is_last=is_last
+                response, exchange.request_id, server.http_date(), is_chunked=is_chunked, is_last=is_last
             )
             self._enter(STREAMING)
         except Exception:
-            server.streams.drop(exchange, answer, "fault")
+            server.streams.drop(exchange, response, "fault")
             raise
         self._share.release()
-        stream = self._stream = AnswerStream(
-            self, writer, exchange, answer, source, is_chunked=is_chunked, share=self._share
+        stream = self._stream = ResponseStream(
+            self, writer, exchange, response, source, is_chunked=is_chunked, share=self._share
         )
         server.streams.add(stream)
         self._deadlines.start_streaming(stream, server.seconds())
         if stream.begin(start, is_draining=server.is_draining):
             self._end_stream(is_sent=stream.is_sent)
         elif self._client_has_finished:
-            self._shorten_answer()
+            self._shorten_response()
 
-    def stream_ended(self, stream: AnswerStream, reason: str) -> None:
+    def stream_ended(self, stream: ResponseStream, reason: str) -> None:
         """Count a stream, and forget it."""
         self._stream = None
         self._server.streams.remove(stream, reason)
@@ -466,14 +466,14 @@ class HTTPConnection(TwistedProtocol):
         self._end_stream(is_sent=is_sent)
         self._read_on()
 
-    def _shorten_answer(self) -> None:
+    def _shorten_response(self) -> None:
         """
         End a stream or a wait for records, now that the client has closed its side of the connection.
 
         The client may be gone, and nothing else would show it before much is written.
         """
         if self._stream is not None:
-            self._is_last_answer = True
+            self._is_last_response = True
             self._stream.finish("client")
         elif self._waiting_request is not None:
             self._waiting_request.client_has_finished = True
@@ -485,15 +485,16 @@ class HTTPConnection(TwistedProtocol):
             self._end_request()
             self._deadlines.stream = None
         else:
-            self._enter(ANSWERING)
+            self._enter(RESPONDING)
             self._deadlines.start_sending(self._server.seconds())
 
     def _end_request(self) -> None:
-        """Await the next request, now that the last byte of an answer was handed over."""
+        """Await the next request, now that the last byte of a response was handed over."""
         if self._share.size:
             self._share.release()
-        # Requests in the buffer are still answered, unless an answer has told the client that it is the last.
-        if self._is_last_answer or (self._server.is_draining and not self._reader.buffer):
+        # Requests in the buffer are still answered, unless a response has told the client that it is the
+        # last.
+        if self._is_last_response or (self._server.is_draining and not self._reader.buffer):
             self._close()
         else:
             self._enter(IDLE)
@@ -502,26 +503,26 @@ class HTTPConnection(TwistedProtocol):
     # Ending.
 
     @_cut_after_fault
-    def _refuse(self, answer: Answer) -> None:
+    def _refuse(self, response: Response) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         server, reader = self._server, self._reader
         exchange = reader.exchange or Exchange(
             self._peer, request_id_in(reader.buffer) or server.new_request_id(), server.seconds()
         )
         head = exchange.head
-        # RFC 9110, section 9.3.2: an answer to HEAD has no content, even if the rest is not understood.
+        # RFC 9110, section 9.3.2: a response to HEAD has no content, even if the rest is not understood.
         is_head = reader.buffer.startswith(b"HEAD ") if head is None else head.method == b"HEAD"
         if head is not None:
-            answer = server.form_refusal(answer, head)
-        if server.extend_answer is not None:
-            answer = server.extend_answer(answer, head)
+            response = server.form_refusal(response, head)
+        if server.extend_response is not None:
+            response = server.extend_response(response, head)
         reader.exchange = None
-        server.on_answer(exchange, answer)
+        server.on_response(exchange, response)
         self._enter(LINGERING)
         self._deadlines.start_sending(server.seconds())
         self._share.release()
         reader.clear()
-        self._writer.write_refusal(answer, exchange.request_id, server.http_date(), is_head=is_head)
+        self._writer.write_refusal(response, exchange.request_id, server.http_date(), is_head=is_head)
         if self._client_has_finished or ISSLTransport.providedBy(self.transport):
             # With TLS, this only sends close_notify, which the client awaits (RFC 9112, section 9.8).
             self.transport.loseConnection()
@@ -550,7 +551,7 @@ class HTTPConnection(TwistedProtocol):
             and not self._client_has_finished
             and (has_unread or writer.is_unread(LARGEST_PIECE))
         ):
-            # The system would reset a connection that is closed before all is read, and drop the answer
+            # The system would reset a connection that is closed before all is read, and drop the response
             # (RFC 9112, section 9.6); and it may keep unsent bytes for minutes.
             self.transport.loseWriteConnection()
             self.transport.resumeProducing()
@@ -609,7 +610,7 @@ class HTTPConnection(TwistedProtocol):
         if (self._reader.buffer or self._client_has_finished) and self._state in (WAITING, STREAMING):
             # While nothing is read from a connection, and after its end, the reactor does not watch it.
             self._check_client(now_s)
-        if self._state is ANSWERING and self._writer.writes_replaced and not self._share.has_room(0):
+        if self._state is RESPONDING and self._writer.writes_replaced and not self._share.has_room(0):
             server.count_refusal("max-body-memory")
             self.abort("max-body-memory")
             return
@@ -635,7 +636,7 @@ class HTTPConnection(TwistedProtocol):
             if self._state is WAITING and now_s - self._deadlines.since_s >= _ABANDONED_S:
                 self.abort("client")
             else:
-                self._shorten_answer()
+                self._shorten_response()
 
     def _enter(self, state: State) -> None:
         if state not in self._state.may_become:

@@ -9,18 +9,18 @@ from typing import ClassVar, Final, NamedTuple
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.reader import RequestReader
 from sampleapp.web.server.states import (
-    ANSWERING,
     BODY,
     CLOSING,
     HANDSHAKE,
     HEADER,
     IDLE,
     LINGERING,
+    RESPONDING,
     STREAMING,
     State,
 )
-from sampleapp.web.server.stream import AnswerStream
-from sampleapp.web.server.writer import AnswerWriter
+from sampleapp.web.server.stream import ResponseStream
+from sampleapp.web.server.writer import ResponseWriter
 
 __all__ = ["CLOSE_IDLE_S", "Action", "Deadlines", "Missed"]
 
@@ -82,7 +82,7 @@ class Deadlines:
         "stream",
     )
 
-    def __init__(self, limits: Limits, reader: RequestReader, writer: AnswerWriter) -> None:
+    def __init__(self, limits: Limits, reader: RequestReader, writer: ResponseWriter) -> None:
         self._limits = limits
         self._reader = reader
         self._writer = writer
@@ -92,7 +92,7 @@ class Deadlines:
         self._moved_s = self._rated_s = 0.0
         self._is_draining = False
         self._read_before = self._written_before = 0
-        self.stream: AnswerStream | None = None
+        self.stream: ResponseStream | None = None
         """The stream that is being sent, or whose end is."""
         self.since_s = 0.0
         """The start of the state, or the latest progress in it: seconds of the server's clock."""
@@ -111,7 +111,7 @@ class Deadlines:
         self.since_s = self.dropped_s = now_s
         self._last_progress = self._writer.progress()
 
-    def start_streaming(self, stream: AnswerStream, now_s: float) -> None:
+    def start_streaming(self, stream: ResponseStream, now_s: float) -> None:
         """Begin to measure how long the client takes to read of a stream."""
         self.stream = stream
         self.since_s = now_s
@@ -139,7 +139,7 @@ class Deadlines:
     def _check_idle(self, now_s: float, elapsed_s: float) -> Missed | None:
         if self.since_s != self._acknowledged_since_s:
             if self._writer.is_unread():
-                # The end of the last answer is still in the buffers of the systems.
+                # The end of the last response is still in the buffers of the systems.
                 return self._check_answering(now_s, elapsed_s)
             self._acknowledged_since_s = self.since_s
         return Missed(Action.CLOSE, "idle-timeout") if elapsed_s >= self._limits.idle_timeout_s else None
@@ -209,7 +209,7 @@ class Deadlines:
 
     def _check_lingering(self, now_s: float, elapsed_s: float) -> Missed | None:
         if self._writer.is_unread():
-            # It may be the answer to the request before the one that was refused.
+            # It may be the response to the request before the one that was refused.
             return self._check_answering(now_s, elapsed_s)
         if now_s - self.dropped_s >= self._linger_idle_s:
             # Not with a reset: systems drop what the client has not read yet.
@@ -221,7 +221,7 @@ class Deadlines:
         IDLE: _check_idle,
         HEADER: _check_header,
         BODY: _check_body,
-        ANSWERING: _check_answering,
+        RESPONDING: _check_answering,
         STREAMING: _check_streaming,
         CLOSING: _check_closing,
         LINGERING: _check_lingering,

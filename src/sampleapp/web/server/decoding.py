@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.concurrency.cooperator import cooperator_on
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import BodyTooLarge
+from sampleapp.web.responses import Response
 from sampleapp.web.server.content_coding import CodedBody
 from sampleapp.web.server.request import Charge, Handler, Request
 
@@ -34,7 +34,7 @@ class Decoding:
         self._cooperator = cooperator_on(clock)
         self._count_refusal = count_refusal
 
-    def handle(self, handler: Handler, body: CodedBody, request: Request) -> Answer | Deferred[Answer]:
+    def handle(self, handler: Handler, body: CodedBody, request: Request) -> Response | Deferred[Response]:
         """
         Decode the body of a request, and let a handler answer.
 
@@ -45,7 +45,7 @@ class Decoding:
         :raise SampleAppError: as `Request.verify_body`.
         """
 
-        def handle(_: object) -> Answer | Deferred[Answer]:
+        def handle(_: object) -> Response | Deferred[Response]:
             request.body = body.content()
             if request.share is not None:
                 # The decoder, and its share of the memory, are no longer needed.

@@ -1,4 +1,4 @@
-"""The client of a connection, and a record of one request and its answer for metrics and the access log."""
+"""The client of a connection, and a record of one request and its response for metrics and the access log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress, ISSLTransport
 
 from sampleapp.interfaces import IVerifiesClients
-from sampleapp.web.answers import Answer
+from sampleapp.web.responses import Response
 from sampleapp.web.server.head import Head
 
-__all__ = ["Exchange", "ExtendAnswer", "FormRefusal", "OnAnswer", "Peer"]
+__all__ = ["Exchange", "ExtendResponse", "FormRefusal", "OnResponse", "Peer"]
 
 
 class Peer:
@@ -69,7 +69,7 @@ def _certificate_of(transport: Any) -> Certificate | None:
 
 
 class Exchange(Struct, gc=False):
-    """One request and its answer."""
+    """One request and its response."""
 
     peer: Peer
     request_id: bytes
@@ -84,15 +84,15 @@ class Exchange(Struct, gc=False):
     """The name of the caller; empty if no credentials are needed, or the caller is not known."""
 
 
-FormRefusal: TypeAlias = Callable[[Answer, Head], Answer]
-"""Converts an answer with a problem into the form that its client reads. It must not raise."""
+FormRefusal: TypeAlias = Callable[[Response, Head], Response]
+"""Converts a response with a problem into the form that its client reads. It must not raise."""
 
-ExtendAnswer: TypeAlias = Callable[[Answer, Head | None], Answer]
+ExtendResponse: TypeAlias = Callable[[Response, Head | None], Response]
 """
-Adds header fields to an answer before it is sent. It must not raise.
+Adds header fields to a response before it is sent. It must not raise.
 
 The head is ``None`` if it was not understood.
 """
 
-OnAnswer: TypeAlias = Callable[[Exchange, Answer], None]
-"""Called once for each answer, before it is sent. It must not raise; its time is part of every request."""
+OnResponse: TypeAlias = Callable[[Exchange, Response], None]
+"""Called once for each response, before it is sent. It must not raise; its time is part of every request."""

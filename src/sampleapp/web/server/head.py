@@ -86,7 +86,7 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     expects_unknown: bool
     """True if the client has another expectation, which this service cannot meet."""
     keeps_alive: bool
-    """True if the connection may stay open after the answer (RFC 9112, section 9.3)."""
+    """True if the connection may stay open after the response (RFC 9112, section 9.3)."""
     request_id: bytes | None
     """The client's id of the request (``X-Request-Id``), if it is valid; see `request_id_of`."""
     codings: tuple[bytes, ...]
@@ -209,8 +209,8 @@ def refusal_of_long_head(data: bytes) -> RequestError:
     Make the error for a head that does not end within `MAX_HEAD` bytes.
 
     :param data: at least `MAX_HEAD` bytes of it.
-    :return: the error in its beginning, if there is one, so that the answer does not depend on the pieces in
-        which the head came; otherwise `HeaderTooLarge`.
+    :return: the error in its beginning, if there is one, so that the response does not depend on the pieces
+        in which the head came; otherwise `HeaderTooLarge`.
     """
     try:
         PartialHead().check(data[:MAX_HEAD])

@@ -2,7 +2,7 @@
 The hosts that a request may name where no credentials are needed: a defence against DNS rebinding.
 
 A site can let its own name point to a loopback address. For the browser, the service is then a part of that
-site, so the site's pages may read all answers; but each request still has the site's name in ``Host``.
+site, so the site's pages may read all responses; but each request still has the site's name in ``Host``.
 """
 
 from __future__ import annotations

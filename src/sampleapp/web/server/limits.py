@@ -32,7 +32,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     idle_timeout_s: float = 75.0
     """The longest time of a connection without a request, in seconds."""
     send_timeout_s: float = 30.0
-    """The longest time in which the client's system acknowledges no byte of an answer, in seconds."""
+    """The longest time in which the client's system acknowledges no byte of a response, in seconds."""
     max_connections: int = 10_000
     """The most connections that are open at once."""
     kept_for_loopback: int = 32
@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_rejected: int = 256
     """The most clients at once that are told that all connections are in use; others are only closed."""
     max_waiting: int = 10_000
-    """The most requests that wait for their answers at once."""
+    """The most requests that wait for their responses at once."""
 
     max_streams: int = 10_000
     """The most streams that are open at once, and the most pages that wait for a record. 0: none."""

@@ -1,4 +1,4 @@
-"""The progress of a client in reading an answer, and the end of its connection, as the system knows them."""
+"""The progress of a client in reading a response, and the end of its connection, as the system knows them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from typing import Final, Protocol, TypeGuard
 from twisted.python.failure import Failure
 
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import (
     BodyTooLarge,
     ExpectationNotMet,
@@ -22,6 +21,7 @@ from sampleapp.web.errors import (
     RequestError,
     TooManyRequests,
 )
+from sampleapp.web.responses import Response
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
 from sampleapp.web.server.body_memory import Share, Unverified
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
@@ -54,7 +54,7 @@ class RequestServer(Protocol):
     """Decodes bodies that come compressed."""
     waiting: int
     """
-    The number of requests that wait for their answers; counted by the connections.
+    The number of requests that wait for their responses; counted by the connections.
 
     Some of their clients may have gone.
     """
@@ -65,11 +65,11 @@ class RequestServer(Protocol):
     def new_request_id(self) -> bytes:
         """Return an id for a request that came with none."""
 
-    def refuse(self, error: SampleAppError) -> Answer:
-        """Return the answer to a request that is wrong, or over a limit."""
+    def refuse(self, error: SampleAppError) -> Response:
+        """Return the response to a request that is wrong, or over a limit."""
 
-    def answer_to(self, failure: Failure, request_id: bytes) -> Answer:
-        """Return the answer to a request whose handler has failed."""
+    def response_to(self, failure: Failure, request_id: bytes) -> Response:
+        """Return the response to a request whose handler has failed."""
 
     def count_refusal(self, reason: str) -> None:
         """Count a request, or a connection, that was refused; the reason is the name of an option."""
@@ -78,9 +78,9 @@ class RequestServer(Protocol):
 class Refusal(Exception):
     """A request is answered before it is whole; nothing more of its connection is read."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer)
-        self.answer = answer
+    def __init__(self, response: Response) -> None:
+        super().__init__(response)
+        self.response = response
 
 
 class RequestReader:
@@ -114,7 +114,7 @@ class RequestReader:
         self._share = share
         self._host_rule = host_rule
         self._partial_head: PartialHead | None = None
-        self._handler: Answer | Handler | None = None
+        self._handler: Response | Handler | None = None
         self._body: Body | None = None
         self._coded: CodedBody | None = None
         self._length = 0
@@ -138,12 +138,12 @@ class RequestReader:
             return BODY
         return IDLE if self._partial_head is None else HEADER
 
-    def read(self) -> Answer | Handler | None:
+    def read(self) -> Response | Handler | None:
         """
         Read a request from the buffer, which must not be empty.
 
-        :return: the answer, or the handler to be called, if the request is whole now; ``None`` if more of it
-            must come, or if a body has more in the buffer, to be read in the next turn of the reactor.
+        :return: the response, or the handler to be called, if the request is whole now; ``None`` if more of
+            it must come, or if a body has more in the buffer, to be read in the next turn of the reactor.
         :raise Refusal: the request is answered although it is not whole.
         """
         if self._body is not None:
@@ -218,14 +218,14 @@ class RequestReader:
             self._partial_head = PartialHead()
         self._partial_head.check(data)
 
-    def _unless_unframed(self, handler: Answer | Handler, head: Head) -> Answer | Handler:
+    def _unless_unframed(self, handler: Response | Handler, head: Head) -> Response | Handler:
         """
         Return the handler of a request, unless a part of its body would be lost.
 
         :raise Refusal: the length of the body is not declared (RFC 9112, section 6.3), or more bytes follow
             it on a connection that ends.
         """
-        if isinstance(handler, Answer) and handler.problem:
+        if isinstance(handler, Response) and handler.problem:
             return handler
         if head.method == b"POST" and not has_content(head.fields):
             raise self._refusal(LengthRequired())
@@ -238,21 +238,21 @@ class RequestReader:
             )
         return handler
 
-    def _decide(self, request: Request, head: Head) -> Answer | Handler:
+    def _decide(self, request: Request, head: Head) -> Response | Handler:
         """Choose the handler of a request, or answer it, by its head alone."""
         server, host_rule, host = self._server, self._host_rule, head.host
         if host_rule is not None and host is not None and not host_rule.allows(host):
             return server.refuse(MisdirectedRequest(host))
         try:
             handler = server.dispatch(request)
-        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets an answer
-            handler = server.answer_to(Failure(), request.exchange.request_id)
-        if head.expects_unknown and not (isinstance(handler, Answer) and handler.at_once):
+        except Exception:  # noqa: BLE001 -- whatever it is, the caller gets a response
+            handler = server.response_to(Failure(), request.exchange.request_id)
+        if head.expects_unknown and not (isinstance(handler, Response) and handler.at_once):
             # Not before: an unknown caller learns only that it is unknown.
             return server.refuse(ExpectationNotMet())
         if (
             server.waiting >= server.limits.max_waiting
-            and not isinstance(handler, Answer)
+            and not isinstance(handler, Response)
             and request.method not in SAFE
         ):
             server.count_refusal("max-waiting")
@@ -260,10 +260,10 @@ class RequestReader:
         return self._decoding(handler, request, head.codings) if head.codings else handler
 
     def _decoding(
-        self, handler: Answer | Handler, request: Request, codings: tuple[bytes, ...]
-    ) -> Answer | Handler:
+        self, handler: Response | Handler, request: Request, codings: tuple[bytes, ...]
+    ) -> Response | Handler:
         """Make a handler into one that decodes the body first."""
-        if isinstance(handler, Answer) and handler.problem:
+        if isinstance(handler, Response) and handler.problem:
             # A caller that may not call, for example, learns only that.
             return handler
         if not has_content(request.fields):
@@ -277,7 +277,7 @@ class RequestReader:
         self._coded = coded = CodedBody(coding, limit=self._max_body(request), reserve=self._share.resize)
         return partial(self._server.decoding.handle, handler, coded)
 
-    def _begin_body(self, handler: Answer | Handler, request: Request, head: Head) -> None:
+    def _begin_body(self, handler: Response | Handler, request: Request, head: Head) -> None:
         length, max_body = head.length, self._max_body(request)
         self._charge = request.charge
         if length is not None and length > max_body:
@@ -290,11 +290,11 @@ class RequestReader:
             except RequestError as error:
                 self._coded = None
                 handler = self._server.refuse(error)
-        if isinstance(handler, Answer) and handler.at_once:
+        if isinstance(handler, Response) and handler.at_once:
             self.drop()
             raise Refusal(handler)
         self.expects_continue = head.expects_continue and not self.buffer
-        if self.expects_continue and isinstance(handler, Answer):
+        if self.expects_continue and isinstance(handler, Response):
             # The client sends its body only after "100 Continue", so this is the end of the request.
             raise Refusal(handler)
         is_wanted, coded = _wants_body(handler, request), self._coded
@@ -307,7 +307,7 @@ class RequestReader:
         self._length = length or 0
         self.received = 0
 
-    def _read_body(self) -> Answer | Handler | None:
+    def _read_body(self) -> Response | Handler | None:
         body, request, handler = self._body, self.request, self._handler
         if body is None or request is None or handler is None:
             raise AssertionError("The body to be read is missing.")
@@ -330,7 +330,7 @@ class RequestReader:
                 if not is_whole:
                     self._charge.require_room()
             except SampleAppError as error:
-                # Later bytes are not charged, or there would not be room at the time that the answer says.
+                # Later bytes are not charged, or there would not be room at the time that the response says.
                 self._charge = None
                 raise Refusal(self._server.refuse(error)) from error
         self.buffer = rest
@@ -350,16 +350,16 @@ class RequestReader:
     def _refusal(self, error: RequestError) -> Refusal:
         return Refusal(self._server.refuse(error))
 
-    def _refusal_of_body(self, handler: Answer | Handler, request: Request) -> Refusal:
+    def _refusal_of_body(self, handler: Response | Handler, request: Request) -> Refusal:
         """Refuse a body over the limit; anything else that is wrong with the request comes first."""
-        if isinstance(handler, Answer):
+        if isinstance(handler, Response):
             return Refusal(handler)
         self._server.count_refusal("max-body")
         return self._refusal(BodyTooLarge(self._max_body(request)))
 
 
-def _wants_body(handler: Answer | Handler, request: Request) -> TypeGuard[Handler]:
-    return request.is_body_wanted and not isinstance(handler, Answer)
+def _wants_body(handler: Response | Handler, request: Request) -> TypeGuard[Handler]:
+    return request.is_body_wanted and not isinstance(handler, Response)
 
 
 def _without_empty_lines(data: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 
-from sampleapp.web.answers import Answer
+from sampleapp.web.responses import Response
 from sampleapp.web.server.body_memory import Share
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.fields import Fields
@@ -68,7 +68,7 @@ class Request(Struct, gc=False):
     Set by the dispatch, for requests that only read. They do not count among those that wait for the broker.
     """
     client_has_finished: bool = False
-    """True once the client has closed its side: it may have gone, or may still want the answer."""
+    """True once the client has closed its side: it may have gone, or may still want the response."""
     end_wait: Callable[[], None] | None = None
     """
     Set by a handler while it waits for something that may take long, and could answer at once.
@@ -90,16 +90,16 @@ class Request(Struct, gc=False):
     """
     The memory for the body. A handler that makes much more of the body reserves memory for that, too.
 
-    It is released with the answer. ``None`` if it is not counted.
+    It is released with the response. ``None`` if it is not counted.
     """
 
 
-Handler: TypeAlias = Callable[[Request], "Answer | Deferred[Answer]"]
-"""Answers a request whose body is whole. An error that it raises, or fails with, becomes an answer."""
+Handler: TypeAlias = Callable[[Request], "Response | Deferred[Response]"]
+"""Answers a request whose body is whole. An error that it raises, or fails with, becomes a response."""
 
-Dispatch: TypeAlias = Callable[[Request], "Answer | Handler"]
+Dispatch: TypeAlias = Callable[[Request], "Response | Handler"]
 """
 Chooses a handler for a request by its head, or answers the request without its body.
 
-An error that it raises becomes an answer.
+An error that it raises becomes a response.
 """

@@ -27,13 +27,13 @@ from zope.interface import implementer
 
 from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import SampleAppError
-from sampleapp.web.answers import Answer
 from sampleapp.web.errors import TooManyConnections
+from sampleapp.web.responses import Response
 from sampleapp.web.server.body_memory import BodyMemory
 from sampleapp.web.server.connection import HTTPConnection
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, ExtendAnswer, FormRefusal, OnAnswer
+from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRefusal, OnResponse
 from sampleapp.web.server.head import Head
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
@@ -87,43 +87,43 @@ class HTTPServer(Factory):
         self,
         dispatch: Dispatch,
         *,
-        refuse: Callable[[SampleAppError], Answer],
-        answer_to: Callable[[Failure, bytes], Answer],
+        refuse: Callable[[SampleAppError], Response],
+        response_to: Callable[[Failure, bytes], Response],
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
         form_refusal: FormRefusal | None = None,
-        on_answer: OnAnswer | None = None,
+        on_response: OnResponse | None = None,
         on_stream_end: OnStreamEnd | None = None,
-        extend_answer: ExtendAnswer | None = None,
+        extend_response: ExtendResponse | None = None,
         has_hsts: bool = True,
         host_rule: HostRule | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
         :param dispatch: chooses a handler for each request, by its head.
-        :param refuse: makes the answer to a request that is wrong, or over a limit.
-        :param answer_to: makes the answer when the dispatch or a handler has failed, from the failure and the
-            id of the request.
+        :param refuse: makes the response to a request that is wrong, or over a limit.
+        :param answer_to: makes the response when the dispatch or a handler has failed, from the failure and
+            the id of the request.
         :param reactor: measures time, in seconds.
         :param limits: for each client, and for all clients together.
         :param descriptors: of the process; not checked by default.
         :param form_refusal: converts refusals into another form, for clients that read it; none by default.
-        :param on_answer: called for each answer.
-        :param on_stream_end: called for each answer that is sent piece by piece, at its end.
-        :param extend_answer: adds header fields to each answer, for browsers for example.
+        :param on_answer: called for each response.
+        :param on_stream_end: called for each response that is sent piece by piece, at its end.
+        :param extend_answer: adds header fields to each response, for browsers for example.
         :param has_hsts: true to tell browsers on TLS connections to use only TLS (RFC 6797).
         :param host_rule: the hosts that requests over TCP may name; any host by default.
         :param now: the time of day for ``Date``, in seconds since the epoch.
         """
         self.dispatch = dispatch
-        self.extend_answer = extend_answer
+        self.extend_response = extend_response
         self.has_hsts = has_hsts
         self._host_rule = host_rule
-        self.answer_to = answer_to
+        self.response_to = response_to
         self.refuse = refuse
         self.form_refusal: FormRefusal = _unchanged if form_refusal is None else form_refusal
-        self.on_answer: OnAnswer = _ignore_answer if on_answer is None else on_answer
+        self.on_response: OnResponse = _ignore_response if on_response is None else on_response
         self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
         self.decoding = Decoding(reactor, count_refusal=self.count_refusal)
@@ -291,8 +291,8 @@ class HTTPServer(Factory):
         A connection without a request stays open for a moment, since one may be in flight.
 
         :param streams_within_s: the time over which the ends of the streams are spread, in seconds.
-        :return: fires with ``None`` when no connection is left. The end of all requests is not enough: an
-            answer that was handed to its connection may not be on the wire yet.
+        :return: fires with ``None`` when no connection is left. The end of all requests is not enough: a
+            response that was handed to its connection may not be on the wire yet.
         """
         self.is_draining = True
         if self._connections and self._closing_idle is None:
@@ -337,9 +337,9 @@ class _Unserved(Protocol):
             transport.connectionLost(Failure(ConnectionAborted()))
 
 
-def _unchanged(answer: Answer, _head: Head) -> Answer:
-    return answer
+def _unchanged(response: Response, _head: Head) -> Response:
+    return response
 
 
-def _ignore_answer(_exchange: Exchange, _answer: Answer) -> None:
+def _ignore_response(_exchange: Exchange, _response: Response) -> None:
     pass

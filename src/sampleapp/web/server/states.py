@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ANSWERING",
     "BODY",
     "CLOSED",
     "CLOSING",
@@ -14,6 +13,7 @@ __all__ = [
     "IDLE",
     "LINGERING",
     "READING",
+    "RESPONDING",
     "STREAMING",
     "TRANSITIONS",
     "WAITING",
@@ -44,15 +44,15 @@ HEADER: Final = State("header")
 BODY: Final = State("body")
 """The header has come, and a part of the body."""
 WAITING: Final = State("waiting")
-"""The request is whole, and a handler works on its answer."""
-ANSWERING: Final = State("answering")
-"""An answer was begun. The client must read some of it before the rest can be sent."""
+"""The request is whole, and a handler works on its response."""
+RESPONDING: Final = State("answering")
+"""A response was begun. The client must read some of it before the rest can be sent."""
 STREAMING: Final = State("streaming")
-"""An answer is sent piece by piece, as its source writes it. No further request is read."""
+"""A response is sent piece by piece, as its source writes it. No further request is read."""
 LINGERING: Final = State("lingering")
 """
 The client was refused in the middle of its request. Further bytes of it are dropped, so that the client can
-read the answer.
+read the response.
 """
 CLOSING: Final = State("closing")
 """Nothing more is read; the connection ends when the client has received everything that was sent."""
@@ -65,12 +65,12 @@ READING: Final = (IDLE, HEADER, BODY)
 # one that is answered at once does not wait.
 TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     HANDSHAKE: (IDLE, CLOSING, CLOSED),
-    IDLE: (HANDSHAKE, HEADER, BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
-    HEADER: (BODY, WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
-    BODY: (WAITING, ANSWERING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
-    WAITING: (ANSWERING, STREAMING, IDLE, CLOSING, CLOSED),
-    ANSWERING: (IDLE, CLOSING, CLOSED),
-    STREAMING: (ANSWERING, IDLE, CLOSING, CLOSED),
+    IDLE: (HANDSHAKE, HEADER, BODY, WAITING, RESPONDING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    HEADER: (BODY, WAITING, RESPONDING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    BODY: (WAITING, RESPONDING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
+    WAITING: (RESPONDING, STREAMING, IDLE, CLOSING, CLOSED),
+    RESPONDING: (IDLE, CLOSING, CLOSED),
+    STREAMING: (RESPONDING, IDLE, CLOSING, CLOSED),
     LINGERING: (CLOSED,),
     CLOSING: (CLOSED,),
     CLOSED: (),

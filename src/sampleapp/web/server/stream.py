@@ -1,4 +1,4 @@
-"""An answer that is sent piece by piece: events of a source, written to the transport of one connection."""
+"""A response that is sent piece by piece: events of a source, written to the transport of one connection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from msgspec import Struct
 from twisted.logger import Logger
 
-from sampleapp.web.answers import Answer, Event, Source
+from sampleapp.web.responses import Event, Response, Source
 from sampleapp.web.server.body_memory import Share
 from sampleapp.web.server.exchange import Exchange
-from sampleapp.web.server.writer import LARGEST_PIECE, AnswerWriter
+from sampleapp.web.server.writer import LARGEST_PIECE, ResponseWriter
 
-__all__ = ["MAX_UNSENT", "AnswerStream", "StreamEnd", "StreamOwner", "close_source"]
+__all__ = ["MAX_UNSENT", "ResponseStream", "StreamEnd", "StreamOwner", "close_source"]
 
 MAX_UNSENT: Final = 256 * 1024
 """The unsent bytes of a stream above which its source is told to wait."""
@@ -26,10 +26,10 @@ _log = Logger(namespace=__name__)
 
 
 class StreamEnd(Struct, frozen=True):
-    """The end of an answer that was sent piece by piece, for the access log."""
+    """The end of a response that was sent piece by piece, for the access log."""
 
     reason: str
-    """A fixed word: of the source, or one of `sampleapp.web.answers.SERVER_REASONS`."""
+    """A fixed word: of the source, or one of `sampleapp.web.responses.SERVER_REASONS`."""
     bytes_sent: int
     """The bytes of the body that the operating system has taken, with the framing of chunks."""
 
@@ -37,7 +37,7 @@ class StreamEnd(Struct, frozen=True):
 class StreamOwner(Protocol):
     """The connection of a stream."""
 
-    def stream_ended(self, stream: AnswerStream, reason: str) -> None:
+    def stream_ended(self, stream: ResponseStream, reason: str) -> None:
         """Count the stream, and forget it. Its last bytes may be unsent."""
 
     def continue_after_stream(self, *, is_sent: bool) -> None:
@@ -52,7 +52,7 @@ class StreamOwner(Protocol):
 
 
 class _Framing:
-    """The head of an answer, or its end."""
+    """The head of a response, or its end."""
 
     __slots__ = ("chunk", "view")
 
@@ -60,9 +60,9 @@ class _Framing:
         self.chunk = self.view = data
 
 
-class AnswerStream:
+class ResponseStream:
     """
-    A `sampleapp.web.answers.Sink`: sends events at once while the socket takes them.
+    A `sampleapp.web.responses.Sink`: sends events at once while the socket takes them.
 
     Further events wait in a queue. Each is in memory, and in the memory budget, once for all clients.
     """
@@ -82,17 +82,17 @@ class AnswerStream:
         "_source",
         "_writer",
         "_written",
-        "answer",
         "exchange",
+        "response",
         "unsent",
     )
 
     def __init__(
         self,
         owner: StreamOwner,
-        writer: AnswerWriter,
+        writer: ResponseWriter,
         exchange: Exchange,
-        answer: Answer,
+        response: Response,
         source: Source,
         *,
         is_chunked: bool,
@@ -108,7 +108,7 @@ class AnswerStream:
         self._source: Source | None = source
         self._is_chunked = is_chunked
         self.exchange = exchange
-        self.answer = answer
+        self.response = response
         self.unsent = 0
         self._written = 0
         self._handed = 0
@@ -142,9 +142,9 @@ class AnswerStream:
 
     def begin(self, head: bytes, *, is_draining: bool) -> bool:
         """
-        Write the head of the answer, and let the source begin.
+        Write the head of the response, and let the source begin.
 
-        :return: true if the source has finished the answer already: then the connection must go on.
+        :return: true if the source has finished the response already: then the connection must go on.
         """
         self._written = -len(head)
         self.write(_Framing(head))
@@ -178,7 +178,7 @@ class AnswerStream:
     # For the source.
 
     def write(self, event: Event | _Framing) -> bool:
-        """Send an event; see `sampleapp.web.answers.Sink.write`."""
+        """Send an event; see `sampleapp.web.responses.Sink.write`."""
         data = event.chunk if self._is_chunked else event.view
         self._written += len(data)
         send = self._send
@@ -193,7 +193,7 @@ class AnswerStream:
         return sent == len(data) or self._write_later(data, sent, event)
 
     def finish(self, reason: str) -> None:
-        """End the answer properly; see `sampleapp.web.answers.Sink.finish`."""
+        """End the response properly; see `sampleapp.web.responses.Sink.finish`."""
         if self._source is None:
             return
         if self._is_chunked:
@@ -206,7 +206,7 @@ class AnswerStream:
             self._owner.continue_after_stream(is_sent=self.is_sent)
 
     def abort(self, reason: str) -> None:
-        """Cut the connection; see `sampleapp.web.answers.Sink.abort`."""
+        """Cut the connection; see `sampleapp.web.responses.Sink.abort`."""
         if self._source is not None:
             self.end(reason)
             self._owner.cut()
@@ -249,7 +249,7 @@ class AnswerStream:
 
     # The queue as an iterator of pieces, of which the writer takes the next when the last one is sent.
 
-    def __iter__(self) -> AnswerStream:
+    def __iter__(self) -> ResponseStream:
         return self
 
     def __next__(self) -> bytes:
@@ -296,7 +296,7 @@ class AnswerStream:
 
 
 def close_source(source: Source, reason: str, request_id: bytes) -> None:
-    """Tell a source that its answer has ended; an error of it is logged."""
+    """Tell a source that its response has ended; an error of it is logged."""
     try:
         source.closed(reason)
     except Exception:  # noqa: BLE001 -- whatever it is, the connection goes on

@@ -9,9 +9,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.concurrency.sliced_work import SlicedWork
-from sampleapp.web.answers import Answer
+from sampleapp.web.responses import Response
 from sampleapp.web.server.exchange import Exchange
-from sampleapp.web.server.stream import AnswerStream, StreamEnd, close_source
+from sampleapp.web.server.stream import ResponseStream, StreamEnd, close_source
 
 __all__ = ["OnStreamEnd", "Streams"]
 
@@ -21,8 +21,8 @@ _MOST_AT_ONCE: Final = 40
 
 _log = Logger(namespace=__name__)
 
-OnStreamEnd: TypeAlias = Callable[[Exchange, Answer, StreamEnd], None]
-"""Called once for each answer that was sent piece by piece, at its end. It must not raise."""
+OnStreamEnd: TypeAlias = Callable[[Exchange, Response, StreamEnd], None]
+"""Called once for each response that was sent piece by piece, at its end. It must not raise."""
 
 
 class Streams:
@@ -32,11 +32,11 @@ class Streams:
         """:param on_end: called at the end of each stream."""
         self._reactor = reactor
         self._on_end = on_end
-        self._open: set[AnswerStream] = set()
+        self._open: set[ResponseStream] = set()
         self._draining = SlicedWork(
             reactor, self._drain_next, fault="A stream could not be ended", steps=_MOST_AT_ONCE
         )
-        self._left: list[AnswerStream] = []
+        self._left: list[ResponseStream] = []
         self._count, self._within_s, self._began_s = 0, 0.0, 0.0
 
     @property
@@ -44,29 +44,29 @@ class Streams:
         """The number of open streams."""
         return len(self._open)
 
-    def add(self, stream: AnswerStream) -> None:
+    def add(self, stream: ResponseStream) -> None:
         """Add a stream that begins."""
         self._open.add(stream)
 
-    def remove(self, stream: AnswerStream, reason: str) -> None:
+    def remove(self, stream: ResponseStream, reason: str) -> None:
         """Remove a stream that has ended, and report it."""
         self._open.discard(stream)
-        self._report(stream.exchange, stream.answer, StreamEnd(reason, stream.bytes_taken))
+        self._report(stream.exchange, stream.response, StreamEnd(reason, stream.bytes_taken))
         if not self._open:
             self._left.clear()
             self._draining.stop()
 
-    def drop(self, exchange: Exchange, answer: Answer, reason: str) -> None:
-        """Close the source of an answer that never began, if it has one, and report it."""
-        if answer.source is not None:
-            self._report(exchange, answer, StreamEnd(reason, 0))
-            close_source(answer.source, reason, exchange.request_id)
+    def drop(self, exchange: Exchange, response: Response, reason: str) -> None:
+        """Close the source of a response that never began, if it has one, and report it."""
+        if response.source is not None:
+            self._report(exchange, response, StreamEnd(reason, 0))
+            close_source(response.source, reason, exchange.request_id)
 
-    def _report(self, exchange: Exchange, answer: Answer, end: StreamEnd) -> None:
+    def _report(self, exchange: Exchange, response: Response, end: StreamEnd) -> None:
         if self._on_end is None:
             return
         try:
-            self._on_end(exchange, answer, end)
+            self._on_end(exchange, response, end)
         except Exception:  # noqa: BLE001 -- whatever it is, the source and the connection must end as well
             _log.failure(
                 "A fault in the service: the end of an answer was not counted. (X-Request-Id: {request_id})",

@@ -1,4 +1,4 @@
-"""A writer of answers: at once while the socket takes them, or else piece by piece as the client reads."""
+"""A writer of responses: at once while the socket takes them, or else piece by piece as the client reads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.tcp import Server as TCPTransport
 from zope.interface import implementer
 
-from sampleapp.web.answers import Answer, SharedBody
+from sampleapp.web.responses import Response, SharedBody
 from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
 
-__all__ = ["LARGEST_PIECE", "AnswerWriter", "is_plain_socket"]
+__all__ = ["LARGEST_PIECE", "ResponseWriter", "is_plain_socket"]
 
 LARGEST_PIECE: Final = 64 * 1024
 """The most bytes of a body that are handed to a transport at once."""
@@ -22,11 +22,11 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Starts(NamedTuple):
-    """The start of an answer, up to its body; head, date and request id are filled in."""
+    """The start of a response, up to its body; head, date and request id are filled in."""
 
     usual: bytes
     last: bytes
-    """For the last answer of a connection."""
+    """For the last response of a connection."""
 
 
 def _starts(fields: bytes = b"") -> _Starts:
@@ -40,8 +40,8 @@ _STARTS_WITH_HSTS: Final = _starts(b"Strict-Transport-Security: max-age=31536000
 
 
 @implementer(IPushProducer)
-class AnswerWriter:
-    """Writes the answers of one connection to its transport."""
+class ResponseWriter:
+    """Writes the responses of one connection to its transport."""
 
     __slots__ = (
         "_body",
@@ -60,7 +60,8 @@ class AnswerWriter:
         """
         :param transport: of the connection, which is open.
         :param has_hsts: true to tell browsers to use only TLS from now on (RFC 6797).
-        :param on_written: called when the last byte of an answer was handed over after `write_rest` returned.
+        :param on_written: called when the last byte of a response was handed over after `write_rest`
+            returned.
         """
         self._transport = transport
         self._starts = _STARTS_WITH_HSTS if has_hsts else _STARTS
@@ -69,7 +70,7 @@ class AnswerWriter:
         self._body: bytes | tuple[bytes, ...] = b""
         self._pieces_handed = 0
         self._is_full = False
-        # Set while the transport may have bytes to write that an answer sent at once would overtake.
+        # Set while the transport may have bytes to write that a response sent at once would overtake.
         self._has_unsent = False
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -77,28 +78,30 @@ class AnswerWriter:
         self.is_plain = is_plain_socket(transport)
         """True if the transport is a socket without TLS."""
         if self.is_plain:
-            # The transport's `writeSomeData` would cost three more calls for each answer.
+            # The transport's `writeSomeData` would cost three more calls for each response.
             self.socket_send: Callable[[bytes], int] | None = transport.getHandle().send
         else:
             self.socket_send = None
             transport.registerProducer(self, streaming=True)
 
-    def write(self, answer: Answer, request_id: bytes, date: bytes, *, is_head: bool, is_last: bool) -> bool:
+    def write(
+        self, response: Response, request_id: bytes, date: bytes, *, is_head: bool, is_last: bool
+    ) -> bool:
         """
-        Write an answer, or as much of it as the transport takes now.
+        Write a response, or as much of it as the transport takes now.
 
         :param date: for the field ``Date``.
         :param is_head: the request is one for the head alone (``HEAD``).
-        :param is_last: the connection ends after this answer.
+        :param is_last: the connection ends after this response.
         :return: whether all of it was handed over; if not, `write_rest` must be called.
         """
         usual, last = self._starts
-        data = (last if is_last else usual) % (answer.head, date, request_id)
-        body = answer.body
+        data = (last if is_last else usual) % (response.head, date, request_id)
+        body = response.body
         if not is_head:
             if type(body) is not bytes or len(body) >= LARGEST_PIECE:
                 self._body = body
-                return self._write_pieces(_pieces(data, answer.pieces))
+                return self._write_pieces(_pieces(data, response.pieces))
             data += body
         if not self.is_plain:
             self._transport.write(data)
@@ -128,15 +131,15 @@ class AnswerWriter:
         return self._is_full
 
     def start_stream(
-        self, answer: Answer, request_id: bytes, date: bytes, *, is_chunked: bool, is_last: bool
+        self, response: Response, request_id: bytes, date: bytes, *, is_chunked: bool, is_last: bool
     ) -> bytes:
         """
-        Return the head of an answer that is sent piece by piece; parameters as for `write`.
+        Return the head of a response that is sent piece by piece; parameters as for `write`.
 
         :param is_chunked: each piece is a chunk (RFC 9112, section 7.1).
         """
         usual, last = self._starts
-        head = answer.head + b"Transfer-Encoding: chunked\r\n" if is_chunked else answer.head
+        head = response.head + b"Transfer-Encoding: chunked\r\n" if is_chunked else response.head
         return (last if is_last else usual) % (head, date, request_id)
 
     def write_unless_full(self, data: bytes) -> bool:
@@ -156,7 +159,7 @@ class AnswerWriter:
 
     def write_rest(self) -> bool:
         """
-        Write the rest of an answer as the client reads.
+        Write the rest of a response as the client reads.
 
         :return: whether all of it was handed over now; if not, `on_written` is called later.
         """
@@ -171,11 +174,11 @@ class AnswerWriter:
         self._transport.write(_CONTINUE)
         self._has_unsent = True
 
-    def write_refusal(self, answer: Answer, request_id: bytes, date: bytes, *, is_head: bool) -> None:
-        """Write an answer after which nothing more is written; parameters as for `write`."""
+    def write_refusal(self, response: Response, request_id: bytes, date: bytes, *, is_head: bool) -> None:
+        """Write a response after which nothing more is written; parameters as for `write`."""
         self.release()
-        start = self._starts.last % (answer.head, date, request_id)
-        self._transport.write(start if is_head else start + b"".join(answer.pieces))
+        start = self._starts.last % (response.head, date, request_id)
+        self._transport.write(start if is_head else start + b"".join(response.pieces))
 
     def release(self) -> None:
         """Unregister as the transport's producer: otherwise the transport waits for more before it closes."""
@@ -183,7 +186,7 @@ class AnswerWriter:
             self._transport.unregisterProducer()
 
     def end(self) -> None:
-        """Drop the rest of the answer, and the connection, which refers to this writer: it is lost."""
+        """Drop the rest of the response, and the connection, which refers to this writer: it is lost."""
         self._pieces = None
         self._body = b""
         self._on_written = _do_nothing
@@ -212,7 +215,7 @@ class AnswerWriter:
         self._is_full = True
 
     def resumeProducing(self) -> None:
-        """Hand over more of the answer."""
+        """Hand over more of the response."""
         self._is_full = False
         if self._pieces is not None and self._hand_over():
             self._on_written()
@@ -246,7 +249,7 @@ class AnswerWriter:
         """
         Give the transport as many pieces as it has room for; only one if it asks for each.
 
-        :return: whether that was the end of the answer.
+        :return: whether that was the end of the response.
         """
         for piece in self._pieces or ():
             self._pieces_handed += 1
@@ -272,7 +275,7 @@ def is_plain_socket(transport: Any) -> bool:
 
 
 def _pieces(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut an answer into pieces, none of them much larger than `LARGEST_PIECE`."""
+    """Cut a response into pieces, none of them much larger than `LARGEST_PIECE`."""
     for large in body:
         for position in range(0, len(large), LARGEST_PIECE):
             yield start + large[position : position + LARGEST_PIECE]

@@ -308,7 +308,7 @@ def test_answers_are_put_together_however_they_come(frames, cuts):
     received = []
 
     class Factory:
-        def answered(self):
+        def responded(self):
             pass
 
         def renew_if_idle(self):

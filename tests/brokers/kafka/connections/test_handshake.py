@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from sampleapp.brokers.kafka.connections.failure_reason import address
 from sampleapp.brokers.kafka.connections.handshake import (
-    MAX_ANSWER_BYTES,
+    MAX_RESPONSE_BYTES,
     ConnectionClosed,
     HandshakeFactory,
     NotKafka,
@@ -215,7 +215,7 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(sizes):
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.7\r\n",
         b"\x15\x03\x03\0\x02\x02\x28",
-        struct.pack(">i", MAX_ANSWER_BYTES + 1),
+        struct.pack(">i", MAX_RESPONSE_BYTES + 1),
         struct.pack(">i", -1),
         struct.pack(">i", 0),
         struct.pack(">i", 3),

@@ -40,11 +40,11 @@ CALLS = {
     "leaders": Positions,
     "open_transactions": Positions,
     "locate": Partition,
-    "expect_answer": Partition,
+    "expect_response": Partition,
     "set_end": Partition,
     "begin_delivery": Partition,
     "clear_failure": Partition,
-    "note_empty_answer": Partition,
+    "note_empty_response": Partition,
     "mark_healthy": Condition,
 }
 ANSWERS = ["request", "load_metadata"]
@@ -98,12 +98,12 @@ class Faults:
             self.meet(name)
             result = original(*arguments, **options)
             if name in ANSWERS:
-                result.addCallback(self._answered, name)
+                result.addCallback(self._responded, name)
             return result
 
         return tapped
 
-    def _answered(self, answer, name):
+    def _responded(self, answer, name):
         self.meet(f"{name} answered")
         return self._armed.nonsense if self.is_met(f"{name} nonsense") else answer
 

@@ -68,18 +68,18 @@ class Counted(Factory):
         self.connections = 0
         self.open = set()
         self._on_connection = on_connection
-        self._answer = answer
+        self._response = answer
 
     def buildProtocol(self, address):
         self.connections += 1
-        return Peer(self, self._on_connection, self._answer)
+        return Peer(self, self._on_connection, self._response)
 
 
 class Peer(Protocol):
     def __init__(self, counted, on_connection, answer):
         self._counted = counted
         self._on_connection = on_connection
-        self._answer = answer
+        self._response = answer
 
     def connectionMade(self):
         self._counted.open.add(self)
@@ -87,8 +87,8 @@ class Peer(Protocol):
             self._on_connection(self.transport)
 
     def dataReceived(self, data):
-        if self._answer is not None:
-            self.transport.write(self._answer)
+        if self._response is not None:
+            self.transport.write(self._response)
             self.transport.loseConnection()
 
     def connectionLost(self, reason=None):

@@ -27,9 +27,9 @@ from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.partition_queue import Event, IllegalTransition, PartitionQueue, State
 from sampleapp.brokers.kafka.protocol import (
-    ProduceAnswer,
     Produced,
     ProduceRequest,
+    ProduceResponse,
     ProducerIdentity,
     ProtocolError,
 )
@@ -103,7 +103,7 @@ SEAMS = (*OF_CLIENT, *PATCHED)
 
 def changed(**fields):
     """Change each part of an answer."""
-    return lambda answer: ProduceAnswer(
+    return lambda answer: ProduceResponse(
         [
             Produced(
                 **{
@@ -119,21 +119,21 @@ def changed(**fields):
 NONSENSE = {
     "None": lambda _: None,
     "a number": lambda _: 17,
-    "nothing of any partition": lambda _: ProduceAnswer([]),
-    "no list of partitions": lambda _: ProduceAnswer(None),
-    "None for a partition": lambda _: ProduceAnswer([None]),
+    "nothing of any partition": lambda _: ProduceResponse([]),
+    "no list of partitions": lambda _: ProduceResponse(None),
+    "None for a partition": lambda _: ProduceResponse([None]),
     "other partitions": changed(partition=99),
     "another topic": changed(topic="other"),
     "a topic that is no text": changed(topic=["t"]),
-    "partitions besides": lambda answer: ProduceAnswer([*answer.partitions, Produced("t", 99, 0, 5)]),
-    "a partition twice": lambda answer: ProduceAnswer([*answer.partitions, *answer.partitions]),
+    "partitions besides": lambda answer: ProduceResponse([*answer.partitions, Produced("t", 99, 0, 5)]),
+    "a partition twice": lambda answer: ProduceResponse([*answer.partitions, *answer.partitions]),
     "an offset before the first": changed(offset=-5),
     "an offset that is no number": changed(offset="x"),
     "no offset": changed(offset=None),
     "no error code": changed(error=None, offset=-1),
     "an unknown error code": changed(error=9999, offset=-1),
     "an error code that is no number": changed(error=["x"], offset=-1),
-    "a throttle time that is no number": lambda answer: ProduceAnswer(answer.partitions, "x"),
+    "a throttle time that is no number": lambda answer: ProduceResponse(answer.partitions, "x"),
     "wrong numbers of records": changed(
         error=ErrorCode.INVALID_RECORD, offset=-1, record_errors=((99, "no"), (-7, None))
     ),
@@ -216,7 +216,7 @@ class FaultyClient(SimulatedClient):
             parts = [
                 Produced(topic, number, 0, -1) for topic, batches in request.topics for number, _ in batches
             ]
-            return self._ask(node_id, request, lambda: NONSENSE[name](ProduceAnswer(parts)), timeout_s)
+            return self._ask(node_id, request, lambda: NONSENSE[name](ProduceResponse(parts)), timeout_s)
         return super().request(node_id, request, timeout_s=timeout_s).addCallback(NONSENSE[name])
 
     def when_connected(self, node_id):

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import partition_queue
-from sampleapp.brokers.kafka.protocol import ProduceAnswer, Produced, ProduceRequest
+from sampleapp.brokers.kafka.protocol import Produced, ProduceRequest, ProduceResponse
 from sampleapp.errors import (
     BrokerUnavailable,
     OutcomeUnknown,
@@ -281,7 +281,7 @@ class Refusing(SimulatedClient):
             return super().request(node_id, request, timeout_s=timeout_s)
         (delay_s, fields), *self.refusals = self.refusals
         parts = [Produced(topic, n, offset=-1, **fields) for topic, some in request.topics for n, _ in some]
-        return deferLater(self.cluster.clock, delay_s, lambda: ProduceAnswer(parts))
+        return deferLater(self.cluster.clock, delay_s, lambda: ProduceResponse(parts))
 
 
 def test_records_that_the_broker_names_are_refused_with_its_words_and_the_others_are_stored_at_once():

@@ -53,7 +53,7 @@ class Wire:
         elif producer_id >= 0:
             self._check(place, (producer_id, epoch, first, count, data))
 
-        def answered(outcome):
+        def responded(outcome):
             self.under_way.discard(place)
             last = self._last.get(place)
             if last is not None and last[:5] == (producer_id, epoch, first, count, data):
@@ -61,7 +61,7 @@ class Wire:
                 was_unknown = last[5] == "unknown" and outcome == "not stored"
                 self._last[place] = (*last[:5], "unknown" if was_unknown else outcome)
 
-        return answered
+        return responded
 
     def _check(self, place, batch):
         producer_id, epoch, first, _, data = batch
@@ -94,7 +94,7 @@ class WatchedClient(SimulatedClient):
             for partition, data in batches
         }
 
-        def answered(answer):
+        def responded(answer):
             if isinstance(answer, Failure):
                 is_sent = answer.check(RequestFailed) and answer.value.sent
                 outcomes = dict.fromkeys(ends, "unknown" if is_sent else "not stored")
@@ -104,7 +104,7 @@ class WatchedClient(SimulatedClient):
                 end(outcomes[place])
             return answer
 
-        return super().request(node_id, request, timeout_s=timeout_s).addBoth(answered)
+        return super().request(node_id, request, timeout_s=timeout_s).addBoth(responded)
 
 
 def outcome_of(produced):

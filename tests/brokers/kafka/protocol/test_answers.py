@@ -20,9 +20,9 @@ from sampleapp.brokers.kafka.protocol import (
     ListOffsetsRequest,
     MetadataRequest,
     PartitionMetadata,
-    ProduceAnswer,
     Produced,
     ProduceRequest,
+    ProduceResponse,
     ProducerIdentity,
     SaslAuthenticated,
     SaslAuthenticateRequest,
@@ -117,7 +117,7 @@ class TestAnswersAgainstKafkasSchemas:
                 ),
                 throttle_time=ms(7),
             )
-            assert PRODUCE.decode(version, kio.dump_answer(response)) == ProduceAnswer(
+            assert PRODUCE.decode(version, kio.dump_answer(response)) == ProduceResponse(
                 answer, 7 if version >= 6 else 0
             )
 

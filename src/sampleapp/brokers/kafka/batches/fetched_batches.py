@@ -100,7 +100,7 @@ def read_batches(
     request.
 
     :param position: the offset of the Fetch request.
-    :param aborted: the aborted transactions in the answer; only if committed records were requested.
+    :param aborted: the aborted transactions in the response; only if committed records were requested.
     :param max_batch_bytes: the limit of the records of a compressed batch after decompression.
     :raise UnreadableBatch: a checksum is wrong, a batch is invalid, or its codec is unknown. The batches
         before it were returned: fetching from the position after them gives this batch, and the error, again.

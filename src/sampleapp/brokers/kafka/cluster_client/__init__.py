@@ -5,8 +5,8 @@ It subclasses afkak's client. From afkak come the table of connections by node i
 the cache of topics, partitions and leaders. Overridden are:
 
 - the requests and answers: afkak speaks the versions of Kafka 0.8, which Kafka 4 rejects (KIP-896);
-- the table of requests in flight, their deadlines and their answers: each request carries several batches of
-  records, and afkak's own table took a third of their time;
+- the table of requests in flight, their deadlines and their responses: each request carries several batches
+  of records, and afkak's own table took a third of their time;
 - connecting, which has a deadline, backs off, and reports why it failed; afkak retries for ever;
 - the loss of a connection, which fails its requests; afkak sends them again, which would make duplicates and
   change their order;

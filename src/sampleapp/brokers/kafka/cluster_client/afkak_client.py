@@ -259,7 +259,7 @@ class AfkakClient(KafkaClient):  # type: ignore[misc] # afkak has no types
                     left.fail_removed()
                     self._close_brokerclients([left])
             for node_id in self._bootstrap:
-                # With requests in flight, it is closed after a later answer.
+                # With requests in flight, it is closed after a later response.
                 if node_id in self.clients and not self.clients[node_id].requests:
                     self._close_brokerclients([self.clients.pop(node_id)])
         for topic in metadata.topics:
@@ -283,7 +283,7 @@ def _afkak_brokers(metadata: ClusterMetadata) -> dict[int, BrokerMetadata]:
 
 
 def _afkak_topics(metadata: ClusterMetadata) -> dict[str, TopicMetadata]:
-    """Return the topics of an answer, with -1 for a leader without an address, which afkak would look up."""
+    """Return the topics of a response, with -1 for a leader without an address, which afkak would look up."""
     alive = {broker.node_id for broker in metadata.brokers}
     return {
         topic.topic: TopicMetadata(

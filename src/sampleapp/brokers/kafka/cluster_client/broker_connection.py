@@ -153,7 +153,7 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
                 timer.cancel()
         closed: Deferred[None] = super().close()
         if proto is not None:
-            # No answer is expected any more, and TLS would wait for a dead peer.
+            # No response is expected any more, and TLS would wait for a dead peer.
             proto.transport.abortConnection()
         return closed
 
@@ -195,10 +195,10 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
                 self._send(correlation_id, call)
         self._connecting.succeed(None)
 
-    def answered(self) -> None:
-        """Note an answer: the next attempt to connect need not wait."""
+    def responded(self) -> None:
+        """Note a response: the next attempt to connect need not wait."""
         self._failures = 0
-        self._listener.answered(self.host, self.port)
+        self._listener.responded(self.host, self.port)
 
     def renew_if_idle(self) -> None:
         """
@@ -216,7 +216,7 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
         self.renew_if_idle()
 
     def _forget_protocol(self) -> None:
-        if not self.proto.has_answered and not self._is_expiring:
+        if not self.proto.has_responded and not self._is_expiring:
             # Back off from a server that accepts every connection and then drops it.
             self._failures += 1
         self.proto = None
@@ -254,13 +254,13 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
                     "A bug in the service: a request to {broker} could not be sent", broker=self
                 )
                 error = RequestFailed(SERVICE_FAULT, sent=call.sent)
-            call.answer.errback(error)
+            call.response.errback(error)
             return
         self._sent[call.request.api.name, self.node_id] += 1
 
     def handleResponse(self, response: bytes) -> None:  # noqa: N802 -- afkak's name
         """
-        Give an answer to its request; the answer to a cancelled request is dropped.
+        Give a response to its request; the response to a cancelled request is dropped.
 
         :param response: a frame without its length.
         """
@@ -279,9 +279,9 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
                     "A bug in the service: an answer of {broker} could not be decoded", broker=self
                 )
             reason = call.not_understood(address(self.host, self.port))
-            call.answer.errback(RequestFailed(reason, sent=True))
+            call.response.errback(RequestFailed(reason, sent=True))
             return
-        call.answer.callback(answer)
+        call.response.callback(answer)
 
     def _cancel(self, correlation_id: int, _: Deferred[Any]) -> None:
         """Forget a request that its caller has cancelled."""
@@ -325,8 +325,8 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
     def _fail(self, calls: Mapping[int, Call[Any]], make_error: Callable[[Call[Any]], RequestFailed]) -> None:
         for call in calls.values():
             # The caller of one may have cancelled another when it failed.
-            if not call.answer.called:
-                call.answer.errback(make_error(call))
+            if not call.response.called:
+                call.response.errback(make_error(call))
 
     def _reason(self, what: str) -> FailureReason:
         return FailureReason(
@@ -344,7 +344,7 @@ class BrokerConnection(_KafkaBrokerClient):  # type: ignore[misc] # afkak has no
 
 
 def _lost(proto: FrameProtocol, reason: Failure) -> str:
-    if proto.has_answered:
+    if proto.has_responded:
         return f"closed the connection, or it was lost ({reason.getErrorMessage().rstrip('.')})"
     # Kafka does this without an error when a client skips the SASL that the listener requires.
     return (

@@ -1,4 +1,4 @@
-"""A request in flight: encoded, and its answer decoded, in a version that the broker supports."""
+"""A request in flight: encoded, and its response decoded, in a version that the broker supports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unknown_broker(node_id: int) -> FailureReason:
 
 
 class RequestFailed(Exception):
-    """A request has failed without an answer."""
+    """A request has failed without a response."""
 
     def __init__(self, reason: FailureReason, *, sent: bool) -> None:
         """
@@ -85,8 +85,8 @@ class Call(Struct, Generic[R]):
 
     request: Request[R]
     deadline_s: float
-    """When the answer must have come, in seconds of the reactor's clock."""
-    answer: Deferred[R]
+    """When the response must have come, in seconds of the reactor's clock."""
+    response: Deferred[R]
     """The connection fires it."""
     version: int = 0
     """The version in which it was sent."""
@@ -114,16 +114,16 @@ class Call(Struct, Generic[R]):
 
     def decode(self, frame: bytes) -> R:
         """
-        Decode the answer.
+        Decode the response.
 
         :param frame: as received, with the correlation id, by which this request was found.
-        :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not an answer to this request.
+        :raise sampleapp.brokers.kafka.protocol.ProtocolError: it is not a response to this request.
         """
         return self.request.decode(self.version, memoryview(frame)[_CORRELATION_ID_BYTES:])
 
     def unanswered(self, broker: str) -> FailureReason:
         """
-        Return the reason when no answer came in time.
+        Return the reason when no response came in time.
 
         :param broker: its address.
         """
@@ -135,7 +135,7 @@ class Call(Struct, Generic[R]):
 
     def not_understood(self, broker: str) -> FailureReason:
         """
-        Return the reason when the answer cannot be decoded.
+        Return the reason when the response cannot be decoded.
 
         :param broker: its address.
         """

@@ -35,8 +35,8 @@ class FrameProtocol(Protocol):
     factory: Any
     session_lifetime_ms: int
     transport: Any
-    has_answered = False
-    """True if an answer has come since the handshake."""
+    has_responded = False
+    """True if a response has come since the handshake."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -120,8 +120,8 @@ class FrameProtocol(Protocol):
         # Answers on an abandoned connection do not count, even if they have arrived.
         connection = self.factory
         if connection.proto is self:
-            self.has_answered = True
-            connection.answered()
+            self.has_responded = True
+            connection.responded()
             connection.handleResponse(frame)
             connection.renew_if_idle()
 

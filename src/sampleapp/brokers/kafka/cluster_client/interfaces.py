@@ -23,9 +23,9 @@ class ClusterClient(Protocol):
         """
         Send a request to a broker, at most once.
 
-        :param timeout_s: seconds to wait for the answer, including connecting. After that the connection is
-            dropped, since the answers to later requests could only follow this one.
-        :return: fires with the answer, or fails with `RequestFailed` and nothing else. Cancelling it
+        :param timeout_s: seconds to wait for the response, including connecting. After that the connection is
+            dropped, since the responses to later requests could only follow this one.
+        :return: fires with the response, or fails with `RequestFailed` and nothing else. Cancelling it
             stops waiting.
         """
 
@@ -49,14 +49,14 @@ class ClusterClient(Protocol):
         """
 
     def topic_error(self, topic: str) -> int | None:
-        """Return Kafka's error code in the last answer about a topic; ``None`` before the first answer."""
+        """Return Kafka's error code in the last response about a topic; ``None`` before the first one."""
 
     def topic_id(self, topic: str) -> UUID | None:
         """
         Return the id of a topic. A topic that is deleted and made again gets another id.
 
-        :return: the id in the last answer about the topic; ``None`` before the first answer, for a topic that
-            does not exist, and with a broker without topic ids (Kafka before 2.8, KIP-516).
+        :return: the id in the last response about the topic; ``None`` before the first response, for a topic
+            that does not exist, and with a broker without topic ids (Kafka before 2.8, KIP-516).
         """
 
     def partitions_of(self, topic: str) -> Sequence[int]:
@@ -78,9 +78,9 @@ class ClusterClient(Protocol):
 
         :param topics: their names; ``None`` for all.
         :return: fires with an iterator over the topics, or fails with `RequestFailed` when no broker answers.
-            Cancelling it stops waiting. The answer is decoded while it is iterated over: ``None`` comes after
-            each millisecond of work, for a pause, and `sampleapp.brokers.kafka.protocol.ProtocolError` may be
-            raised.
+            Cancelling it stops waiting. The response is decoded while it is iterated over: ``None`` comes
+            after each millisecond of work, for a pause, and `sampleapp.brokers.kafka.protocol.ProtocolError`
+            may be raised.
         """
 
     def forget_topic(self, topic: str) -> None:
@@ -96,7 +96,7 @@ class ConnectionListener(Protocol):
     def connected(self, host: str, port: int) -> None:
         """Handle a connection that is ready for use."""
 
-    def answered(self, host: str, port: int) -> None:
+    def responded(self, host: str, port: int) -> None:
         """Handle that a broker has answered a request."""
 
     def failed(self, host: str, port: int, reason: FailureReason) -> None:

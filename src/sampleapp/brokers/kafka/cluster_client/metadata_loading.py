@@ -16,7 +16,7 @@ from sampleapp.concurrency.waiters import Waiters
 __all__ = ["MetadataLoads", "ask_one_of"]
 
 _HEDGE_S: Final = 1.0
-"""Seconds without an answer after which the next broker is asked, too."""
+"""Seconds without a response after which the next broker is asked, too."""
 
 _NO_BROKERS: Final = FailureReason(
     sentence="The cluster's metadata lists no brokers.", public="No broker is known.", lasting=False
@@ -53,7 +53,7 @@ class MetadataLoads:
         """
         Ask about topics.
 
-        :return: fires with ``None`` after the answer to a request made from now on, or fails with the
+        :return: fires with ``None`` after the response to a request made from now on, or fails with the
             `RequestFailed` of the broker with the most specific reason.
         """
         self._topics.update(topics)
@@ -93,7 +93,7 @@ def ask_one_of(
 
     :param candidates: their node ids, the best first.
     :param ask: asks one of them; fails with `RequestFailed`. It is cancelled when another has answered.
-    :return: fires with the first answer. When all have failed, fails with the most specific reason.
+    :return: fires with the first response. When all have failed, fails with the most specific reason.
     """
     if not candidates:
         return fail(RequestFailed(_NO_BROKERS, sent=False))
@@ -126,7 +126,7 @@ class _Hedged:
                 self._timer = self._clock.callLater(_HEDGE_S, self._next)
             asked: Deferred[Any] = maybeDeferred(self._ask, node_id)
             self._asked.append(asked)
-            asked.addCallbacks(self._answered, self._failed)
+            asked.addCallbacks(self._responded, self._failed)
 
     def _cancelled(self, _: object) -> None:
         """Ask no further broker: the caller has stopped waiting."""
@@ -138,11 +138,11 @@ class _Hedged:
             self._timer.cancel()
         self._timer = None
 
-    def _answered(self, answer: Any) -> None:
+    def _responded(self, response: Any) -> None:
         if self._result.called:
             return
         self._stop_timer()
-        self._result.callback(answer)
+        self._result.callback(response)
         for asked in self._asked:
             asked.cancel()
 

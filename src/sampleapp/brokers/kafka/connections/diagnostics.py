@@ -26,7 +26,7 @@ from sampleapp.outgoing.verified_tls import CertificateNotTrusted, WrongHost, op
 __all__ = [
     "INCOMPATIBLE",
     "NOT_KAFKA",
-    "NO_ANSWER",
+    "NO_RESPONSE",
     "UNREACHABLE",
     "closed",
     "closed_while_securing",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 UNREACHABLE: Final = "Kafka cannot be reached."
-NO_ANSWER: Final = "Kafka does not answer."
+NO_RESPONSE: Final = "Kafka does not answer."
 NOT_KAFKA: Final = "The server at the address of Kafka is not Kafka."
 INCOMPATIBLE: Final = "This service does not support the version of Kafka."
 _INSECURE: Final = "A secure connection to Kafka could not be established."
@@ -110,7 +110,7 @@ def silent(peer: Peer) -> FailureReason:
     check = "check that this is the port of a Kafka listener, and that the broker is not overloaded"
     if not peer.tls:
         check += "; if it is a TLS port, use kafka+tls://"
-    return _temporary(f"{peer.at} accepted the connection but did not answer in time: {check}.", NO_ANSWER)
+    return _temporary(f"{peer.at} accepted the connection but did not answer in time: {check}.", NO_RESPONSE)
 
 
 def closed(peer: Peer, received: bytes) -> FailureReason:
@@ -120,7 +120,7 @@ def closed(peer: Peer, received: bytes) -> FailureReason:
     A TLS listener does this with plain text, mostly after an alert (Kafka's `SslTransportLayer`); a Kafka
     older than 0.10 does it with a request that it does not know.
 
-    :param received: the bytes before the end, which were not an answer.
+    :param received: the bytes before the end, which were not a response.
     """
     if received:
         return not_kafka(peer, received)
@@ -136,7 +136,7 @@ def closed(peer: Peer, received: bytes) -> FailureReason:
             f"{peer.at} closed the connection without an answer: {check}. Kafka older than 0.10 also does "
             "this, and is not supported."
         ),
-        public=NO_ANSWER,
+        public=NO_RESPONSE,
         lasting=False,
         is_refusal=peer.client_certificate,
     )
@@ -144,14 +144,16 @@ def closed(peer: Peer, received: bytes) -> FailureReason:
 
 def not_kafka(peer: Peer, received: bytes) -> FailureReason:
     """
-    The received bytes cannot be an answer of Kafka.
+    The received bytes cannot be a response of Kafka.
 
     :param received: the first of them.
     """
     # A TLS record: a handshake (0x16) or an alert (0x15) of version 3.x (RFC 8446, section 5.1).
     if received[:2] in {b"\x15\x03", b"\x16\x03"} and not peer.tls:
         return FailureReason(
-            sentence=f"{peer.at} speaks TLS: use kafka+tls:// for this port.", public=NO_ANSWER, lasting=True
+            sentence=f"{peer.at} speaks TLS: use kafka+tls:// for this port.",
+            public=NO_RESPONSE,
+            lasting=True,
         )
     if received.startswith(b"HTTP/"):
         sentence = f"{peer.at} answers in HTTP, so it is not a Kafka listener: check the host and the port."
@@ -218,7 +220,7 @@ def closed_while_securing(peer: Peer) -> FailureReason:
     return _temporary(
         f"{peer.at} closed the connection during the TLS handshake: if it is a plain-text port, use kafka:// "
         "for it.",
-        NO_ANSWER,
+        NO_RESPONSE,
     )
 
 
@@ -227,7 +229,7 @@ def silent_while_securing(peer: Peer) -> FailureReason:
     return _temporary(
         f"{peer.at} accepted the connection but did not answer the TLS handshake in time: check that this is "
         "the port of a TLS listener of Kafka, and that the broker is not overloaded.",
-        NO_ANSWER,
+        NO_RESPONSE,
     )
 
 

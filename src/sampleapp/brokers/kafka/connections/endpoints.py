@@ -265,19 +265,19 @@ class _Attempt:
         request = self._version_requests.request
         sent = self._version_requests.first_version(self._peer)
         try:
-            answer = await connection.ask(request, version=sent)
+            response = await connection.ask(request, version=sent)
         except ConnectionClosed:
             self._version_requests.note_closed(self._peer, sent)
             raise
-        if answer.error == ErrorCode.UNSUPPORTED_VERSION and sent != _LOWEST:
-            known = negotiate(request.api, answer.ranges)
-            answer = await connection.ask(request, version=_LOWEST if known is None else known)
-        if answer.error:
-            raise ConnectionFailed(diagnostics.refused_versions(self._peer, answer.error))
-        reason = diagnostics.not_usable(self._peer, answer.ranges)
+        if response.error == ErrorCode.UNSUPPORTED_VERSION and sent != _LOWEST:
+            known = negotiate(request.api, response.ranges)
+            response = await connection.ask(request, version=_LOWEST if known is None else known)
+        if response.error:
+            raise ConnectionFailed(diagnostics.refused_versions(self._peer, response.error))
+        reason = diagnostics.not_usable(self._peer, response.ranges)
         if reason is not None:
             raise ConnectionFailed(reason)
-        return answer.ranges
+        return response.ranges
 
     def _closed(self, closed: ConnectionClosed) -> FailureReason:
         reason = diagnostics.tls_failed(self._peer, closed.reason)

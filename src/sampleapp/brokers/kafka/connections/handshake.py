@@ -17,9 +17,9 @@ from zope.interface import implementer
 
 from sampleapp.brokers.kafka.protocol import ProtocolError, Request, request_frame
 
-__all__ = ["MAX_ANSWER_BYTES", "ConnectionClosed", "HandshakeFactory", "HandshakeProtocol", "NotKafka"]
+__all__ = ["MAX_RESPONSE_BYTES", "ConnectionClosed", "HandshakeFactory", "HandshakeProtocol", "NotKafka"]
 
-MAX_ANSWER_BYTES: Final = 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 1024 * 1024
 """The longest answer that is accepted. The longest real one, to ApiVersions, has some hundred bytes."""
 
 _LENGTH: Final = 4
@@ -30,12 +30,12 @@ R = TypeVar("R")
 
 
 class ConnectionClosed(Exception):
-    """The connection was closed while an answer was expected."""
+    """The connection was closed while a response was expected."""
 
     def __init__(self, reason: BaseException | None, received: bytes) -> None:
         """
         :param reason: the exception of Twisted or OpenSSL.
-        :param received: the first bytes that came instead of an answer.
+        :param received: the first bytes that came instead of a response.
         """
         super().__init__(reason)
         self.reason = reason
@@ -43,7 +43,7 @@ class ConnectionClosed(Exception):
 
 
 class NotKafka(Exception):
-    """The received bytes are not an answer in Kafka's protocol."""
+    """The received bytes are not a response in Kafka's protocol."""
 
     def __init__(self, received: bytes) -> None:
         """:param received: the first of them."""
@@ -68,7 +68,7 @@ class HandshakeProtocol(Protocol):
         self._buffer = bytearray()
         self._inner: IProtocol | None = None
         self._correlation_id = 0
-        self._answer: Deferred[bytes] | None = None
+        self._response: Deferred[bytes] | None = None
         self._secured = False
         self._securing: Deferred[None] | None = None
         self._over: Failure | None = None
@@ -90,20 +90,20 @@ class HandshakeProtocol(Protocol):
 
     async def ask(self, request: Request[R], *, version: int) -> R:
         """
-        Send one request, and wait for its answer; one at a time.
+        Send one request, and wait for its response; one at a time.
 
-        :raise ConnectionClosed: there will be no answer.
-        :raise NotKafka: the answer is not in Kafka's protocol.
+        :raise ConnectionClosed: there will be no response.
+        :raise NotKafka: the response is not in Kafka's protocol.
         """
         self._correlation_id += 1
         frame = request_frame(
             request, version=version, correlation_id=self._correlation_id, client_id=self._client_id
         )
-        answer = await self._exchange(frame)
+        response = await self._exchange(frame)
         try:
-            return request.decode(version, answer)
+            return request.decode(version, response)
         except ProtocolError as error:
-            raise NotKafka(answer[:_SHOWN]) from error
+            raise NotKafka(response[:_SHOWN]) from error
 
     def hand_over(self, inner: IProtocol) -> None:
         """Hand the connection, and everything received from now on, over to another protocol."""
@@ -135,7 +135,7 @@ class HandshakeProtocol(Protocol):
         if self._over is not None:
             return
         self._buffer += data
-        self._take_answer()
+        self._take_response()
         self._pass_on_the_rest()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: D102, N802 -- Twisted's
@@ -149,13 +149,13 @@ class HandshakeProtocol(Protocol):
     def _exchange(self, frame: bytes) -> Deferred[bytes]:
         if self._over is not None:
             return fail(self._over)
-        self._answer = Deferred(self._forget)
+        self._response = Deferred(self._forget)
         self.transport.write(len(frame).to_bytes(_LENGTH, "big") + frame)
-        return self._answer
+        return self._response
 
     def _pass_on_the_rest(self) -> None:
         """
-        Give the bytes after the last answer to the protocol that the connection was handed to.
+        Give the bytes after the last response to the protocol that the connection was handed to.
 
         As on any connection, the Deferred of `connect` has fired before the first data arrives.
         """
@@ -164,22 +164,22 @@ class HandshakeProtocol(Protocol):
             self._inner.dataReceived(rest)
 
     def _forget(self, _: Deferred[R]) -> None:
-        self._answer = self._securing = None
+        self._response = self._securing = None
 
-    def _take_answer(self) -> None:
-        """Take the answer out of the buffer once it is complete."""
+    def _take_response(self) -> None:
+        """Take the response out of the buffer once it is complete."""
         if len(self._buffer) < _LENGTH:
             return
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         # Bytes of another protocol, such as "HTTP", are far too great as a length.
-        if not _CORRELATION_ID <= length <= MAX_ANSWER_BYTES:
+        if not _CORRELATION_ID <= length <= MAX_RESPONSE_BYTES:
             self._end(NotKafka(bytes(self._buffer[:_SHOWN])))
             return
         end = _LENGTH + length
         if len(self._buffer) < end:
             return
         frame = bytes(self._buffer[_LENGTH:end])
-        waiter, self._answer = self._answer, None
+        waiter, self._response = self._response, None
         if waiter is None or int.from_bytes(frame[:_CORRELATION_ID], "big") != self._correlation_id:
             self._end(NotKafka(bytes(self._buffer[:_SHOWN])), waiter)
             return
@@ -190,8 +190,8 @@ class HandshakeProtocol(Protocol):
         if self._over is not None:
             return
         self._over = Failure(error)
-        waiters = (waiter, self._answer, self._securing)
-        self._answer = self._securing = None
+        waiters = (waiter, self._response, self._securing)
+        self._response = self._securing = None
         for each in waiters:
             if each is not None:
                 each.errback(self._over)

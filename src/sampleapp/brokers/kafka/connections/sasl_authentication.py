@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sampleapp.brokers.kafka.connections.diagnostics import INCOMPATIBLE, NO_ANSWER, in_words
+from sampleapp.brokers.kafka.connections.diagnostics import INCOMPATIBLE, NO_RESPONSE, in_words
 from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed, FailureReason, Peer
 from sampleapp.brokers.kafka.connections.handshake import HandshakeProtocol
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import (
@@ -52,11 +52,11 @@ async def authenticate(
     lifetime_ms = 0
     token = _next(steps, None, peer, mechanism)
     while token is not None:
-        answer = await connection.ask(SaslAuthenticateRequest(token=token), version=version)
-        if answer.error:
-            raise ConnectionFailed(_refused(peer, mechanism, answer.error, status=_status(steps)))
-        lifetime_ms = answer.session_lifetime_ms
-        token = _next(steps, answer.token, peer, mechanism)
+        response = await connection.ask(SaslAuthenticateRequest(token=token), version=version)
+        if response.error:
+            raise ConnectionFailed(_refused(peer, mechanism, response.error, status=_status(steps)))
+        lifetime_ms = response.session_lifetime_ms
+        token = _next(steps, response.token, peer, mechanism)
     return lifetime_ms
 
 
@@ -79,15 +79,15 @@ def silent_while_authenticating(peer: Peer) -> FailureReason:
             f"{peer.at} did not finish SASL with {peer.mechanism} in time: check that the broker is not "
             "overloaded, and that it can reach the server with which it verifies credentials."
         ),
-        public=NO_ANSWER,
+        public=NO_RESPONSE,
         lasting=False,
     )
 
 
-def _next(steps: SaslSteps, answer: bytes | None, peer: Peer, mechanism: str) -> bytes | None:
+def _next(steps: SaslSteps, response: bytes | None, peer: Peer, mechanism: str) -> bytes | None:
     """Return the next message to send; ``None`` when both sides are satisfied."""
     try:
-        return next(steps) if answer is None else steps.send(answer)
+        return next(steps) if response is None else steps.send(response)
     except StopIteration:
         return None
     except SaslRefused as error:

@@ -1,7 +1,7 @@
 """
 The client's side of SASL's PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628).
 
-Each mechanism is a generator, without I/O: it yields a message to send, is sent the server's answer, and
+Each mechanism is a generator, without I/O: it yields a message to send, is sent the server's response, and
 returns when both sides are satisfied. It raises `SaslError` if they cannot be. If the server refuses outside
 of the mechanism, the caller throws `SaslRefused` into the generator, which raises one that may have a reason.
 
@@ -139,10 +139,10 @@ def oauthbearer(token: Token, extensions: Sequence[tuple[str, str]] = ()) -> Sas
     :raise SaslError: the server violates the RFC.
     """
     pairs = [("auth", f"Bearer {token.text}"), *extensions]
-    answer = yield "\x01".join(("n,,", *(f"{name}={value}" for name, value in pairs), "", "")).encode()
-    if not answer:
+    response = yield "\x01".join(("n,,", *(f"{name}={value}" for name, value in pairs), "", "")).encode()
+    if not response:
         return
-    status = _oauth_error(answer)
+    status = _oauth_error(response)
     # The server fails the authentication only after this message (section 3.2.3).
     try:
         yield b"\x01"
@@ -151,16 +151,16 @@ def oauthbearer(token: Token, extensions: Sequence[tuple[str, str]] = ()) -> Sas
     raise SaslError("it continues after an error")
 
 
-def _oauth_error(answer: bytes) -> str | None:
+def _oauth_error(response: bytes) -> str | None:
     """
     Return the status of an error answer, if it is a standard one (RFC 7628, section 3.2.2).
 
     :raise SaslError: it is not an error answer of OAUTHBEARER.
     """
     try:
-        said = json.loads(answer)
+        said = json.loads(response)
     except (ValueError, RecursionError):
-        # Not chained: that error holds the answer.
+        # Not chained: that error holds the response.
         said = None
     if not isinstance(said, dict):
         raise SaslError("its answer is not an error of OAUTHBEARER")

@@ -120,17 +120,17 @@ class Discovery:
                 f"The service is not allowed to read the topic {self._topic}; it needs the right DESCRIBE.",
                 "The service is not allowed to read the topic.",
             )
-        answer = "nothing about it" if code is None else ErrorCode.name_of(code)
+        response = "nothing about it" if code is None else ErrorCode.name_of(code)
         return self._failed(
-            f"The topic {self._topic} cannot be read: Kafka answers {answer}.",
-            f"The topic cannot be read: Kafka answers {answer}.",
+            f"The topic {self._topic} cannot be read: Kafka answers {response}.",
+            f"The topic cannot be read: Kafka answers {response}.",
             transient=ErrorCode.is_transient(code),
         )
 
     def _exists(self) -> float:
         topic_id = self._client.topic_id(self._topic)
         if self.topic_id is not None and topic_id in self._former_ids:
-            # The answer of a broker that does not know the new topic yet.
+            # The response of a broker that does not know the new topic yet.
             self._unsettled += 1
             return RETRY.delay_s(self._unsettled)
         if topic_id is not None:

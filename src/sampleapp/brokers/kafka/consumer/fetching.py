@@ -123,17 +123,17 @@ class Fetching:
     async def _locate(self, partitions: Sequence[Partition]) -> None:
         mark = object()
         for partition in partitions:
-            partition.expect_answer(mark)
+            partition.expect_response(mark)
         try:
             extents = await self._list_extents([partition.number for partition in partitions])
         except RequestFailed as error:
-            self._unanswered([each for each in partitions if each.expects_answer(mark)], error)
+            self._unanswered([each for each in partitions if each.expects_response(mark)], error)
             return
         now_s = self._clock.seconds()
         deleted: list[str] = []
         for partition in partitions:
             extent = extents.get(partition.number)
-            if extent is None or not partition.expects_answer(mark):
+            if extent is None or not partition.expects_response(mark):
                 continue
             if extent.error:
                 self._refused(partition, extent.error)
@@ -163,7 +163,7 @@ class Fetching:
         Request the first and last offsets of partitions, and those that the start is relative to, if any.
 
         :return: by the partition's number.
-        :raise RequestFailed: there was no answer.
+        :raise RequestFailed: there was no response.
         """
         found: list[dict[int, tuple[int, int]]] = []
         start = self._positions.start
@@ -178,9 +178,9 @@ class Fetching:
                 topics=[(self._topic, [(number, which) for number in partitions])],
                 read_committed=read_committed,
             )
-            answer = await self._client.request(self._node_id, request, timeout_s=_LIST_TIMEOUT_S)
+            response = await self._client.request(self._node_id, request, timeout_s=_LIST_TIMEOUT_S)
             found.append(
-                {each.partition: (each.error, each.offset) for each in answer if each.topic == self._topic}
+                {each.partition: (each.error, each.offset) for each in response if each.topic == self._topic}
             )
         earliest, latest, *third = found
         is_time = isinstance(start, FromTime)
@@ -216,27 +216,27 @@ class Fetching:
             topic_ids={} if topic_id is None else {self._topic: topic_id},
         )
         for partition in partitions:
-            partition.expect_answer(request)
+            partition.expect_response(request)
         asked_at_s = self._clock.seconds()
         try:
-            answer = await self._client.request(self._node_id, request, timeout_s=_FETCH_TIMEOUT_S)
+            response = await self._client.request(self._node_id, request, timeout_s=_FETCH_TIMEOUT_S)
         except RequestFailed as error:
-            # The answer may have been too large for the timeout on this network.
+            # The response may have been too large for the timeout on this network.
             self._max_bytes = max(self._max_bytes // 2, _PARTITION_MAX_BYTES)
-            self._unanswered([each for each in partitions if each.expects_answer(request)], error)
+            self._unanswered([each for each in partitions if each.expects_response(request)], error)
             return
         self._max_bytes = min(self._max_bytes + _PARTITION_MAX_BYTES, _MAX_BYTES)
         self._rounds += 1
         self._delivery.begin_slice()
-        has_content = await self._take(request, partitions, answer)
+        has_content = await self._take(request, partitions, response)
         if not has_content and not self._stopped:
             await self._pace.sleep(max(0.0, asked_at_s + _LEAST_PACE_S - self._clock.seconds()))
 
     async def _take(
-        self, request: FetchRequest, partitions: Sequence[Partition], answer: Iterable[Fetched]
+        self, request: FetchRequest, partitions: Sequence[Partition], response: Iterable[Fetched]
     ) -> bool:
-        """:return: whether the answer had records or errors."""
-        by_number = {fetched.partition: fetched for fetched in answer if fetched.topic == self._topic}
+        """:return: whether the response had records or errors."""
+        by_number = {fetched.partition: fetched for fetched in response if fetched.topic == self._topic}
         nothing_before = True
         has_content = False
         for partition in partitions:
@@ -246,7 +246,7 @@ class Fetching:
             if fetched is None or self._stopped:
                 continue
             has_content = has_content or bool(fetched.error or fetched.records)
-            if partition.expects_answer(request):
+            if partition.expects_response(request):
                 await self._take_one(partition, fetched, nothing_before=nothing_before)
             nothing_before = nothing_before and not fetched.records
         return has_content
@@ -264,7 +264,7 @@ class Fetching:
             await self._deliver(partition, fetched)
         else:
             partition.clear_failure()
-            partition.note_empty_answer(fetched, alone=nothing_before, now_s=self._clock.seconds())
+            partition.note_empty_response(fetched, alone=nothing_before, now_s=self._clock.seconds())
 
     async def _deliver(self, partition: Partition, fetched: Fetched) -> None:
         position = partition.position

@@ -22,7 +22,7 @@ _REPLACED_AFTER_S: Final = 1.0
 _GONE_AFTER_S: Final = 1.0
 """A partition counts as removed after this time: brokers learn of changes one after another."""
 _NOTHING_LEFT_AFTER_S: Final = 5.0
-"""See `Partition.note_empty_answer`."""
+"""See `Partition.note_empty_response`."""
 _OPEN_TRANSACTION_AFTER_S: Final = 10.0
 """A transaction that is open for a shorter time is not logged."""
 
@@ -82,7 +82,7 @@ class Partition:
         self.dropped = False
         """``True`` after it was removed from the topic: no more of its records are delivered."""
         self._end: int | None = None
-        """The high watermark in the last answer."""
+        """The high watermark in the last response."""
         self._goal: int | None = None
         """The high watermark when the position was first located: catching up ends there."""
         self._suspect = False
@@ -139,12 +139,12 @@ class Partition:
 
     # Requests
 
-    def expect_answer(self, request: object) -> None:
-        """Ignore the answers to all other requests from now on."""
+    def expect_response(self, request: object) -> None:
+        """Ignore the responses to all other requests from now on."""
         self._request = request
 
-    def expects_answer(self, request: object) -> bool:
-        """Return ``True`` unless the answer to a request must be ignored."""
+    def expects_response(self, request: object) -> bool:
+        """Return ``True`` unless the response to a request must be ignored."""
         return self._request is request
 
     def locate(self, extent: Extent, *, now_s: float, start: Start = EARLIEST) -> Found:
@@ -222,9 +222,9 @@ class Partition:
         self.obstacle = None
         self._missing_since_s = None
 
-    def note_empty_answer(self, fetched: Fetched, *, alone: bool, now_s: float) -> None:
+    def note_empty_response(self, fetched: Fetched, *, alone: bool, now_s: float) -> None:
         """
-        Note an answer without records from the position on.
+        Note a response without records from the position on.
 
         This is normal at the end of the log, and before an open transaction. It also happens if compaction
         has removed the last records below the high watermark, or an unclean election has cut them off: then
@@ -232,8 +232,8 @@ class Partition:
         `_NOTHING_LEFT_AFTER_S` only. The position does not change: a broker with tiered storage (KIP-405)
         sends nothing if getting old segments takes too long.
 
-        :param alone: ``True`` if the answer had no records of partitions before this one. Otherwise the size
-            limits may have left no room for its records.
+        :param alone: ``True`` if the response had no records of partitions before this one. Otherwise the
+            size limits may have left no room for its records.
         """
         position = self.position
         if position is not None and fetched.last_stable_offset <= position < fetched.high_watermark:
@@ -282,7 +282,7 @@ class Partition:
         return now_s - self._missing_since_s >= _GONE_AFTER_S and self.failures > 0 and not self.delivering
 
     def drop(self) -> None:
-        """Ignore all answers and fetched records from now on: the partition was removed."""
+        """Ignore all responses and fetched records from now on: the partition was removed."""
         self.dropped = True
         self._request = None
 

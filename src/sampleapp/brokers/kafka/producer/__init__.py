@@ -6,7 +6,7 @@ No timer makes records wait for others: a batch grows only while the one before 
 The way of a record: `Producer.publish` puts it into the queue of its partition (`Accumulator.append`). In the
 next slice the `Sender` drains the queues that are ready (`Accumulator.drain`), assigns each to the leader's
 `Node`, takes a batch from it (`PartitionQueue.begin_attempt`) and sends one request with all batches of that
-leader. The `ResponseHandler` interprets the answer for each batch (`results.decide`), changes the state of
+leader. The `ResponseHandler` interprets the response for each batch (`results.decide`), changes the state of
 the queue, and answers the callers (`Accumulator.succeed` or `Accumulator.fail`).
 
 From top to bottom:
@@ -25,7 +25,7 @@ From top to bottom:
 ``partition_queue``   the records of one partition, as a state machine
 ``partitioner``       hashing of keys
 ``replays``           tells a new record with an identity from one that is sent again
-``results``           the meaning of an answer
+``results``           the meaning of a response
 ``outcomes``          the outcomes of records published together
 ``topic_check``       checking topics before publishing
 

@@ -155,13 +155,13 @@ class Accumulator:
                 BufferFull("Too much is waiting for the broker already; the record was not published.")
             )
         self._used += size
-        answer: Deferred[RecordMetadata] = Deferred()
-        pending = Pending(record, size, now_s + self.delivery_timeout_s, answer)
+        response: Deferred[RecordMetadata] = Deferred()
+        pending = Pending(record, size, now_s + self.delivery_timeout_s, response)
         if queue is None:
             self._wait_for_partitions(topic, pending)
         elif queue.append(pending):
             self.mark_ready(queue)
-        return answer
+        return response
 
     def topic(self, name: str) -> Topic | None:
         """Return a topic, and create it if necessary; ``None`` if Kafka does not allow its name."""
@@ -397,22 +397,24 @@ class Accumulator:
         """
         self._used -= batch.held
         for place, pending in enumerate(batch.records, offset):
-            answer = pending.answer
+            response = pending.response
             try:
-                if isinstance(answer, Outcomes):
-                    answer.put(pending.index, RecordMetadata(topic=topic, partition=partition, offset=place))
-                elif not answer.called:
-                    answer.callback(RecordMetadata(topic=topic, partition=partition, offset=place))
+                if isinstance(response, Outcomes):
+                    response.put(
+                        pending.index, RecordMetadata(topic=topic, partition=partition, offset=place)
+                    )
+                elif not response.called:
+                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=place))
             except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
                 self._log.failure("Answering for a record of {topic} failed", topic=topic)
-                _answer_with((pending,), OutcomeUnknown(SERVICE_FAULT.public))
+                _respond_with((pending,), OutcomeUnknown(SERVICE_FAULT.public))
         self._notify_if_empty()
 
     def fail(self, records: Iterable[Pending], error: PublishError) -> None:
         """Answer the callers of records that have left their queue, unless they were answered already."""
         records = list(records)
         self._used -= sum(pending.size for pending in records)
-        _answer_with(records, error)
+        _respond_with(records, error)
         self._notify_if_empty()
 
     def _notify_if_empty(self) -> None:
@@ -517,7 +519,7 @@ class Accumulator:
             if queue.state is State.READY:
                 self.mark_ready(queue)
             timed_out = PublishTimedOut("The broker did not say in time whether the record was stored.")
-            _answer_with(expired.unanswered, timed_out)
+            _respond_with(expired.unanswered, timed_out)
             self.fail(expired.dropped, timed_out)
             self.fail(expired.unsent, unavailable(queue.reason or self.outage))
         if queue.state is State.IDLE or queue.state is State.CLOSED:
@@ -525,11 +527,11 @@ class Accumulator:
         return expired is not None
 
 
-def _answer_with(records: Iterable[Pending], error: PublishError) -> None:
+def _respond_with(records: Iterable[Pending], error: PublishError) -> None:
     for pending in records:
-        answer = pending.answer
-        if isinstance(answer, Outcomes):
-            answer.put(pending.index, error)
-        elif not answer.called:
+        response = pending.response
+        if isinstance(response, Outcomes):
+            response.put(pending.index, error)
+        elif not response.called:
             # Each caller gets an exception of its own, since raising and chaining change it.
-            answer.errback(type(error)(*error.args))
+            response.errback(type(error)(*error.args))

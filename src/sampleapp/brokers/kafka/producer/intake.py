@@ -239,9 +239,9 @@ class Intake:
                 deadline_s=pending.deadline_s,
             )
 
-        answer: Deferred[RecordMetadata] = Deferred()
-        answer.addCallback(acknowledged).addBoth(self._put, pending.index)
-        pending.answer = answer
+        response: Deferred[RecordMetadata] = Deferred()
+        response.addCallback(acknowledged).addBoth(self._put, pending.index)
+        pending.response = response
 
     def _put(self, result: RecordMetadata | Failure, index: int) -> None:
         outcome: object = result.value if isinstance(result, Failure) else result

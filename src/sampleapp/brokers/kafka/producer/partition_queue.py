@@ -17,8 +17,8 @@ the last batches as it did the first time, and refuses everything else. Four rul
 
 2. *An attempt with an unknown outcome is repeated with the same bytes.* Its records and its sequence number
    stay together: the broker recognises the batch, or appends it. So there are two kinds of each state that
-   a batch can be in. In `IN_FLIGHT`, an answer that the batch was not stored is final, and its records go
-   back to the front of the queue (`WAITING_RETRY`). In `RESENT`, such an answer is about this attempt only:
+   a batch can be in. In `IN_FLIGHT`, a response that the batch was not stored is final, and its records go
+   back to the front of the queue (`WAITING_RETRY`). In `RESENT`, such a response is about this attempt only:
    an earlier attempt may have been stored, and so the batch stays as it is (`UNRESOLVED`).
 
 3. *A batch that is given up with an unknown outcome is fenced.* The next batch has the next epoch (KIP-360).
@@ -267,7 +267,7 @@ class Pending(Struct, gc=False):
     """The bytes that it uses in the buffer."""
     deadline_s: float
     """The time by which its caller must be answered, in seconds of the reactor's clock."""
-    answer: Deferred[RecordMetadata] | Outcomes
+    response: Deferred[RecordMetadata] | Outcomes
     """The caller's answer: for this record alone, or for all records published together."""
     index: int = -1
     """The record's place in `Outcomes`."""
@@ -708,7 +708,7 @@ class PartitionQueue:
         """
         Give up the batch that may be stored, if there is one, and fence it.
 
-        If it is in flight, nothing else is sent before its answer (`answered_late`).
+        If it is in flight, nothing else is sent before its response (`answered_late`).
 
         :return: its records, which leave the queue.
         """
@@ -722,7 +722,7 @@ class PartitionQueue:
         return records
 
     def answered_late(self) -> None:
-        """Note the answer to an attempt whose batch was abandoned."""
+        """Note the response to an attempt whose batch was abandoned."""
         self._enter(self._check(Event.ANSWERED_LATE))
 
     def close(self) -> tuple[list[Pending], list[Pending]]:

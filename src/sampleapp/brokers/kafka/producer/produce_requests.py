@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.producer.node import BatchToSend
-from sampleapp.brokers.kafka.protocol import ProduceAnswer, ProduceRequest
+from sampleapp.brokers.kafka.protocol import ProduceRequest, ProduceResponse
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution
 
 __all__ = ["ProduceRequests", "Timeouts"]
@@ -19,10 +19,10 @@ __all__ = ["ProduceRequests", "Timeouts"]
 class Timeouts(Struct, frozen=True, kw_only=True):
     """The time that a Produce request may take, in seconds."""
 
-    answer_s: float
+    response_s: float
     """Until the connection is closed."""
     replicas_s: float
-    """Until the leader stops waiting for its followers. Shorter than `answer_s`, so that it can answer."""
+    """Until the leader stops waiting for its followers. Shorter than `response_s`, so that it can answer."""
 
 
 class ProduceRequests:
@@ -32,7 +32,7 @@ class ProduceRequests:
         """:param codec: the compression of the batches; zstd needs a newer version of the request."""
         self._client = client
         self._may_have_zstd = codec is Codec.ZSTD
-        self._answer_s = timeouts.answer_s
+        self._response_s = timeouts.response_s
         self._replicas_ms = int(timeouts.replicas_s * 1000)
         self.count = 0
         """The number of requests sent."""
@@ -43,14 +43,14 @@ class ProduceRequests:
         self.batch_bytes = Distribution(BYTES)
         """The size of each batch sent."""
         self.acknowledgement_s = Distribution(SECONDS)
-        """The time from each request to its answer, in seconds."""
+        """The time from each request to its response, in seconds."""
 
-    def send(self, node_id: int, batches: Sequence[BatchToSend]) -> Deferred[ProduceAnswer]:
+    def send(self, node_id: int, batches: Sequence[BatchToSend]) -> Deferred[ProduceResponse]:
         """
         Send one request.
 
         :param batches: at least one, and one of each partition at most.
-        :return: fires with the answer, or fails. The method itself never raises.
+        :return: fires with the response, or fails. The method itself never raises.
         """
         add_records, add_bytes = self.batch_records.add, self.batch_bytes.add
         topics: dict[str, list[tuple[int, bytes]]] = {}
@@ -67,7 +67,9 @@ class ProduceRequests:
                 acks=-1,
                 may_have_zstd=self._may_have_zstd,
             )
-            answer: Deferred[ProduceAnswer] = self._client.request(node_id, request, timeout_s=self._answer_s)
+            response: Deferred[ProduceResponse] = self._client.request(
+                node_id, request, timeout_s=self._response_s
+            )
         except Exception:  # noqa: BLE001 -- the batches are in flight already: the caller settles them
             return fail()
-        return answer
+        return response

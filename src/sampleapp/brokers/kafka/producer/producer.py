@@ -96,11 +96,11 @@ class Producer:
             clock=clock,
         )
         # Half, so that there is time for a second attempt, perhaps at another leader.
-        answer_s = min(_ATTEMPT_S, settings.delivery_timeout_s / 2)
+        response_s = min(_ATTEMPT_S, settings.delivery_timeout_s / 2)
         self._requests = ProduceRequests(
             client=client,
             codec=settings.codec,
-            timeouts=Timeouts(answer_s=answer_s, replicas_s=0.8 * answer_s),
+            timeouts=Timeouts(response_s=response_s, replicas_s=0.8 * response_s),
         )
         self._sender = Sender(
             client=client,
@@ -151,10 +151,10 @@ class Producer:
         return self._publish(record)
 
     def _publish(self, record: Record) -> Deferred[RecordMetadata]:
-        answer = self._accumulator.append(record)
+        response = self._accumulator.append(record)
         if self._accumulator.has_work and not self._sender.is_awake:
             self._sender.send_or_wake()
-        return answer
+        return response
 
     def _publish_identified(self, record: Record) -> Deferred[RecordMetadata]:
         deadline_s = self._clock.seconds() + self._accumulator.delivery_timeout_s
@@ -193,9 +193,9 @@ class Producer:
             some = names[start : start + _CHECKED]
             if self._stopping:
                 return {name: BrokerStopped("The service is stopping.") for name in some}
-            answer = self._accumulator.check(some)
+            response = self._accumulator.check(some)
             self._wake_sender()
-            errors = await answer
+            errors = await response
             if errors:
                 return errors
         return {}

@@ -49,7 +49,7 @@ _BACKOFF: Final = Backoff(first_s=0.02, max_s=0.4)
 _PATIENT_MS: Final = 300
 """The time that a broker may wait for data from tiered storage (KIP-405), in milliseconds."""
 _MOST_EMPTY: Final = 2
-"""After this number of answers without records in a row, there are none from the position on."""
+"""After this number of responses without records in a row, there are none from the position on."""
 
 _NOT_READ: Final = (
     "The record is stored, but it was not known in time whether it was new. Send the same request again, "
@@ -248,8 +248,8 @@ class ReplayDetection:
         leader = client.leader_of(place.topic, place.partition)
         if leader is None:
             raise _NotNow
-        answer: list[Fetched | ListedOffset] = await client.request(leader, request, timeout_s=_ATTEMPT_S)
-        for each in answer:
+        response: list[Fetched | ListedOffset] = await client.request(leader, request, timeout_s=_ATTEMPT_S)
+        for each in response:
             if (each.topic, each.partition) == (place.topic, place.partition):
                 return each
         # A broker that throttles leaves out every partition (KIP-219).

@@ -1,7 +1,7 @@
 """
 Applies the result of each attempt to its queue, and answers the callers.
 
-A result is the leader's answer, a request that failed, or an exception in our own code. What an answer means
+A result is the leader's answer, a request that failed, or an exception in our own code. What a response means
 is decided in `results`; the state of a queue then changes in `partition_queue`.
 
 Rule: an exception in the work for one queue ends that work alone (`ResponseHandler.for_each`). It is logged,
@@ -30,9 +30,9 @@ from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import OutcomeUnknown
 
-__all__ = ["Answers", "ResponseHandler"]
+__all__ = ["ResponseHandler", "Responses"]
 
-Answers: TypeAlias = Mapping[tuple[str, int], Produced]
+Responses: TypeAlias = Mapping[tuple[str, int], Produced]
 """A leader's answer for each partition, by topic and number."""
 
 # Looked up for every batch: before Python 3.12, looking up a member of an Enum is slow.
@@ -63,21 +63,23 @@ class ResponseHandler:
         self._delivery_log = delivery_log
         self._clock = clock
 
-    def settle(self, batches: Iterable[BatchToSend], node_id: int, answers: Answers | RequestFailed) -> None:
+    def settle(
+        self, batches: Iterable[BatchToSend], node_id: int, responses: Responses | RequestFailed
+    ) -> None:
         """
         Settle the batches of one request.
 
         :param node_id: the broker that it was sent to.
-        :param answers: the broker's answer, or the error.
+        :param answers: the broker's response, or the error.
         """
         for queue, _ in batches:
             try:
                 if queue.state in _GIVEN_UP:
                     self._answered_late(queue)
-                elif isinstance(answers, RequestFailed):
-                    self._not_answered(queue, node_id, answers)
+                elif isinstance(responses, RequestFailed):
+                    self._not_answered(queue, node_id, responses)
                 else:
-                    produced = answers.get((queue.topic, queue.partition))
+                    produced = responses.get((queue.topic, queue.partition))
                     if produced is not None and produced.error == _STORED and produced.offset >= 0:
                         self._stored(queue, produced.offset)
                     else:
@@ -151,9 +153,9 @@ class ResponseHandler:
         if self._delivery_log.failing:
             self._delivery_log.acknowledged(queue.topic, queue.partition)
 
-    def _not_stored(self, queue: PartitionQueue, node_id: int, answer: Produced | None) -> None:
+    def _not_stored(self, queue: PartitionQueue, node_id: int, response: Produced | None) -> None:
         decision = decide(
-            answer,
+            response,
             records=queue.batch_records,
             has_producer_id=queue.may_repeat_batch,
             is_resent=queue.state is State.RESENT,
@@ -164,18 +166,18 @@ class ResponseHandler:
         now_s, action, reason = self._clock.seconds(), decision.action, decision.reason
         if action is Action.RESEND:
             queue.unresolved(now_s, reason=reason, leader=node_id)
-        elif action is Action.GIVE_UP or answer is None:
+        elif action is Action.GIVE_UP or response is None:
             self._lost(queue, f"{reason.public} Whether it was stored cannot be known.")
             if decision.needs_new_id:
                 self._drop_producer_id(queue)
         elif action is Action.SPLIT:
-            self._split(queue, answer)
+            self._split(queue, response)
         elif action is Action.REFUSE:
-            self._refuse(queue, answer)
+            self._refuse(queue, response)
         elif action is Action.REFUSE_IDENTITY:
             refused, _ = queue.refuse()
             self._mark_ready(queue)
-            self._accumulator.fail(refused, not_recognised(answer.error))
+            self._accumulator.fail(refused, not_recognised(response.error))
         else:
             left = queue.try_again_after(now_s, reason=reason, leader=node_id)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
@@ -197,28 +199,28 @@ class ResponseHandler:
         self._mark_ready(queue)
         self._accumulator.fail(records, OutcomeUnknown(why))
 
-    def _split(self, queue: PartitionQueue, answer: Produced) -> None:
+    def _split(self, queue: PartitionQueue, response: Produced) -> None:
         """Refuse the records that the broker names, or halve the batch to find them; publish the others."""
         messages = {
-            index: message for index, message in answer.record_errors if 0 <= index < queue.batch_records
+            index: message for index, message in response.record_errors if 0 <= index < queue.batch_records
         }
         if not messages:
             left = queue.split()
             self._mark_ready(queue)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
             return
-        errors = [refusal(answer.error, messages[index]) for index in sorted(messages)]
+        errors = [refusal(response.error, messages[index]) for index in sorted(messages)]
         refused, left = queue.refuse(messages)
         self._mark_ready(queue)
         self._accumulator.fail(left, _ALREADY_ANSWERED)
         for pending, error in zip(refused, errors, strict=True):
             self._accumulator.fail([pending], error)
 
-    def _refuse(self, queue: PartitionQueue, answer: Produced) -> None:
-        message = answer.message
-        if queue.batch_records == 1 and answer.record_errors:
-            message = answer.record_errors[0][1] or message
-        error = refusal(answer.error, message)
+    def _refuse(self, queue: PartitionQueue, response: Produced) -> None:
+        message = response.message
+        if queue.batch_records == 1 and response.record_errors:
+            message = response.record_errors[0][1] or message
+        error = refusal(response.error, message)
         refused, _ = queue.refuse()
         self._mark_ready(queue)
         self._accumulator.fail(refused, error)

@@ -50,7 +50,7 @@ class Action(Enum):
 
 
 class Decision(Struct, frozen=True):
-    """The meaning of an answer."""
+    """The meaning of a response."""
 
     action: Action
     reason: FailureReason
@@ -160,7 +160,7 @@ _REFUSE_IDENTITY: Final = frozenset(
 
 
 def decide(
-    answer: Produced | None,
+    response: Produced | None,
     *,
     records: int,
     has_producer_id: bool,
@@ -176,13 +176,13 @@ def decide(
     :param is_resent: ``True`` if an earlier attempt may have stored it.
     :param is_identified: ``True`` if the producer id is that of its record's identity.
     """
-    if answer is None:
+    if response is None:
         return Decision(Action.GIVE_UP, _NOT_MENTIONED)
-    code = answer.error
+    code = response.error
     action = _ACTIONS.get(code, Action.GIVE_UP)
     if is_identified and code in _REFUSE_IDENTITY:
         action = Action.REFUSE_IDENTITY
-    elif action is Action.TRY_AGAIN and answer.offset != _NO_OFFSET:
+    elif action is Action.TRY_AGAIN and response.offset != _NO_OFFSET:
         # A leader that loses the leadership while it waits for its followers gives the same code, but has
         # assigned an offset to the batch by then (kafka.server.DelayedProduce). Another negative offset makes
         # no sense, so the batch may have been appended.
@@ -263,7 +263,7 @@ def _reason(code: int) -> FailureReason:
 
 
 _NO_OFFSET: Final = -1
-"""The base offset in an answer for a batch that was not appended."""
+"""The base offset in a response for a batch that was not appended."""
 _NOT_MENTIONED: Final = FailureReason(
     sentence="The leader's answer does not mention the partition.",
     public="The broker's answer does not mention the record.",

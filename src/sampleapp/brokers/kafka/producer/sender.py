@@ -4,7 +4,7 @@ Sends batches: from queues that are ready to Produce requests.
 The sender works in slices, one for each turn of the reactor. In each slice it takes the queues that are
 ready, assigns them to the leaders of their partitions, and sends one request to each leader, with one batch
 of each partition. Large batches have requests of their own, after the others, so that a single record does
-not wait for thousands. `response_handler` settles the answers. Every `_TICK_S`, the sender also looks for
+not wait for thousands. `response_handler` settles the responses. Every `_TICK_S`, the sender also looks for
 deadlines that have passed and for retries that are due.
 """
 
@@ -28,9 +28,9 @@ from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import LARGE_BYTES, BatchToSend, Node, Window
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests
-from sampleapp.brokers.kafka.producer.response_handler import Answers, ResponseHandler
+from sampleapp.brokers.kafka.producer.response_handler import ResponseHandler, Responses
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
-from sampleapp.brokers.kafka.protocol import ProduceAnswer
+from sampleapp.brokers.kafka.protocol import ProduceResponse
 
 __all__ = ["Sender"]
 
@@ -91,7 +91,7 @@ class Sender:
         """
         The number of requests whose answers are not settled completely.
 
-        `Node.in_flight` goes down before that: a record published while an answer is settled is not alone.
+        `Node.in_flight` goes down before that: a record published while a response is settled is not alone.
         """
         self._lone_records = 0
         """The number of records in a row that were published while nothing else was in flight."""
@@ -104,7 +104,7 @@ class Sender:
         """
         Send the record that was just published, now or in the next slice.
 
-        It is sent now if there seems to be a single caller, who waits for the answer before publishing the
+        It is sent now if there seems to be a single caller, who waits for the response before publishing the
         next record. Otherwise it waits for the records that arrive in the same turn of the reactor.
         """
         if self._in_flight:
@@ -295,7 +295,7 @@ class Sender:
             self._lone_records = 0
         window.in_flight += 1
         self._requests.send(node.node_id, batches).addCallbacks(
-            self._answered,
+            self._responded,
             self._failed,
             callbackArgs=(node, batches, window, self._clock.seconds()),
             errbackArgs=(node, batches, window),
@@ -303,20 +303,20 @@ class Sender:
 
     # Answers
 
-    def _answered(
-        self, answer: ProduceAnswer, node: Node, batches: list[BatchToSend], window: Window, sent_s: float
+    def _responded(
+        self, response: ProduceResponse, node: Node, batches: list[BatchToSend], window: Window, sent_s: float
     ) -> None:
         try:
             now_s = self._clock.seconds()
             self._requests.acknowledgement_s.add(now_s - sent_s)
-            if answer.throttle_ms > 0:
-                self._requests.throttled_s += answer.throttle_ms / 1000
-                node.throttled_until_s = now_s + answer.throttle_ms / 1000
-            answers = {(each.topic, each.partition): each for each in answer.partitions}
-        except Exception:  # noqa: BLE001 -- whatever arrived, it is not an answer
+            if response.throttle_ms > 0:
+                self._requests.throttled_s += response.throttle_ms / 1000
+                node.throttled_until_s = now_s + response.throttle_ms / 1000
+            responses = {(each.topic, each.partition): each for each in response.partitions}
+        except Exception:  # noqa: BLE001 -- whatever arrived, it is not a response
             self._failed(Failure(), node, batches, window)
             return
-        self._settle(batches, node, window, answers)
+        self._settle(batches, node, window, responses)
         if node.has_ready or self._accumulator.has_work:
             self._lone_records = 0
             self.wake()
@@ -327,10 +327,10 @@ class Sender:
             self.wake()
 
     def _settle(
-        self, batches: list[BatchToSend], node: Node, window: Window, answers: Answers | RequestFailed
+        self, batches: list[BatchToSend], node: Node, window: Window, responses: Responses | RequestFailed
     ) -> None:
         window.in_flight -= 1
-        self._responses.settle(batches, node.node_id, answers)
+        self._responses.settle(batches, node.node_id, responses)
         self._in_flight -= 1
 
     # Ticks

@@ -143,7 +143,7 @@ class TopicMetadata:
             except Exception as error:  # noqa: BLE001 -- any fault: records wait for this metadata
                 self._reason = reason = request_failed(Failure(error)).reason
                 for name in names:
-                    # An answer from before the outage may be out of date.
+                    # A response from before the outage may be out of date.
                     self._missing_since_s.pop(name, None)
                     self._fewer_since_s.pop(name, None)
                 if reason.lasting:
@@ -232,7 +232,7 @@ class TopicMetadata:
         for queue in topic.queues:
             unsent += queue.give_up_unsent()
         try:
-            # A batch that is in flight, or may be stored, is settled by its answer or its deadline.
+            # A batch that is in flight, or may be stored, is settled by its response or its deadline.
             if topic.is_empty():
                 self._close_queues(topic)
                 self._forget(topic.name)

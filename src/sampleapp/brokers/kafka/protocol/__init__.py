@@ -19,7 +19,7 @@ from sampleapp.brokers.kafka.protocol.metadata import (
     TopicMetadata,
     TopicsRequest,
 )
-from sampleapp.brokers.kafka.protocol.produce import ProduceAnswer, Produced, ProduceRequest
+from sampleapp.brokers.kafka.protocol.produce import Produced, ProduceRequest, ProduceResponse
 from sampleapp.brokers.kafka.protocol.reading import ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate, request_frame
 from sampleapp.brokers.kafka.protocol.sasl_authenticate import SaslAuthenticated, SaslAuthenticateRequest
@@ -42,8 +42,8 @@ __all__ = [
     "ListedOffset",
     "MetadataRequest",
     "PartitionMetadata",
-    "ProduceAnswer",
     "ProduceRequest",
+    "ProduceResponse",
     "Produced",
     "ProducerIdentity",
     "ProtocolError",

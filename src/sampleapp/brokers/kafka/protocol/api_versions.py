@@ -36,7 +36,7 @@ class ApiVersions(msgspec.Struct, frozen=True):
 class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
     """Ask for the APIs, and their versions, that a broker supports."""
 
-    # The header of the answer has no tagged fields in any version, since the client does not know yet which
+    # The header of the response has no tagged fields in any version, since the client does not know yet which
     # version it is (KIP-511).
     api: ClassVar[Api] = Api(
         key=18,
@@ -44,7 +44,7 @@ class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
         lowest=0,
         highest=3,
         flexible=_SOFTWARE_SINCE,
-        has_plain_answer_header=True,
+        has_plain_response_header=True,
     )
 
     software_name: str

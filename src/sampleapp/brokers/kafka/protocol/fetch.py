@@ -45,7 +45,7 @@ class AbortedTransaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False):
-    """The answer for one partition."""
+    """The response for one partition."""
 
     topic: str
     partition: int
@@ -127,17 +127,17 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
     def _read(self, version: int, reader: Reader) -> list[Fetched]:
         reader.int32()  # throttle time
         error, _ = reader.fields(_SESSION) if version >= _SESSIONS_SINCE else (0, 0)
-        answer: list[Fetched] = []
+        response: list[Fetched] = []
         for _ in range(reader.count(_SMALLEST_TOPIC)):
             topic = self._name_of(reader.uuid()) if version >= _TOPIC_IDS_SINCE else reader.string()
             partitions = reader.count(_SMALLEST_PARTITION)
-            answer += [_partition(version, topic, reader) for _ in range(partitions)]
+            response += [_partition(version, topic, reader) for _ in range(partitions)]
             reader.tags()
         reader.tags()
         if error:
-            # With an error, the answer has no partitions.
+            # With an error, the response has no partitions.
             return [Fetched(topic, part, error) for topic, parts in self.topics for part, _ in parts]
-        return answer
+        return response
 
     def _id_of(self, topic: str) -> bytes:
         topic_id = self.topic_ids.get(topic)

@@ -68,9 +68,9 @@ class ListOffsetsRequest(Request[list[ListedOffset]], frozen=True, kw_only=True)
         if version >= _ISOLATION_SINCE:
             reader.int32()  # throttle time
         layout = _LISTED_V4 if version >= _LEADER_EPOCH_SINCE else _LISTED
-        answer: list[ListedOffset] = []
+        response: list[ListedOffset] = []
         for _ in range(reader.count(_SMALLEST_TOPIC)):
             topic = reader.string()
             partitions = reader.count(layout.size)
-            answer += [ListedOffset(topic, *reader.fields(layout)[:4]) for _ in range(partitions)]
-        return answer
+            response += [ListedOffset(topic, *reader.fields(layout)[:4]) for _ in range(partitions)]
+        return response

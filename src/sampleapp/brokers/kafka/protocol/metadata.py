@@ -76,7 +76,7 @@ class TopicMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True, gc=False):
-    """The answer of one broker about the cluster."""
+    """The response of one broker about the cluster."""
 
     brokers: tuple[BrokerAddress, ...]
     topics: tuple[TopicMetadata, ...]
@@ -117,7 +117,7 @@ class _Metadata(Request[R_co], frozen=True, kw_only=True):
 
 
 class MetadataRequest(_Metadata[ClusterMetadata], frozen=True, kw_only=True):
-    """Asks for the brokers and the leaders, and decodes the answer at once."""
+    """Asks for the brokers and the leaders, and decodes the response at once."""
 
     def _read(self, version: int, reader: Reader) -> ClusterMetadata:
         brokers, controller_id, cluster_id = _cluster(reader)
@@ -128,9 +128,9 @@ class MetadataRequest(_Metadata[ClusterMetadata], frozen=True, kw_only=True):
 
 class TopicsRequest(_Metadata[Iterator["TopicMetadata | None"]], frozen=True, kw_only=True):
     """
-    Asks for topics, and decodes the answer while it is iterated over.
+    Asks for topics, and decodes the response while it is iterated over.
 
-    The answer of a large cluster takes tens of milliseconds. The iterator yields ``None`` after each
+    The response of a large cluster takes tens of milliseconds. The iterator yields ``None`` after each
     millisecond of work, for a pause.
     """
 

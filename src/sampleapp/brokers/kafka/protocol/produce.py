@@ -12,7 +12,7 @@ from sampleapp.brokers.kafka.protocol.reading import Reader
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING, string
 
-__all__ = ["ProduceAnswer", "ProduceRequest", "Produced"]
+__all__ = ["ProduceRequest", "ProduceResponse", "Produced"]
 
 _LOG_START_OFFSET_SINCE = 5
 _RECORD_ERRORS_SINCE = 8
@@ -51,7 +51,7 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
     """The reason for a refusal of the batch (since v8)."""
 
 
-class ProduceAnswer(msgspec.Struct, frozen=True, gc=False):
+class ProduceResponse(msgspec.Struct, frozen=True, gc=False):
     """The results of all batches of a request."""
 
     partitions: list[Produced]
@@ -59,7 +59,7 @@ class ProduceAnswer(msgspec.Struct, frozen=True, gc=False):
     """The time to wait before the next request, because of a quota (KIP-219)."""
 
 
-class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
+class ProduceRequest(Request[ProduceResponse], frozen=True, kw_only=True):
     """
     Append batches, one for each partition. Idempotence is a property of the batch, not of the request.
 
@@ -73,7 +73,9 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
     timeout_ms: int
     """The time that the leader may wait for the other replicas."""
     acks: int = -1
-    """Which replicas must have the batch: all in-sync replicas (-1), the leader (1), none (0: no answer)."""
+    """
+    Which replicas must have the batch: all in-sync replicas (-1), the leader (1), none (0: no response).
+    """
     may_have_zstd: bool = False
     """True if a batch may be compressed with zstd."""
 
@@ -83,12 +85,12 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
             return "The broker does not support compression with zstd, which needs Kafka 2.1 or newer."
         return None
 
-    def decode(self, version: int, body: bytes | memoryview) -> ProduceAnswer:
+    def decode(self, version: int, body: bytes | memoryview) -> ProduceResponse:
         """See `Request.decode`."""
         if version >= _RECORD_ERRORS_SINCE and len(self.topics) == 1:
-            answer = _read_one_topic(self.topics[0][0], body)
-            if answer is not None:
-                return answer
+            response = _read_one_topic(self.topics[0][0], body)
+            if response is not None:
+                return response
         return super().decode(version, body)
 
     def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in all of them
@@ -100,7 +102,7 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
                 parts += (_PARTITION_AND_LENGTH.pack(partition, len(batch)), batch)
         return parts
 
-    def _read(self, version: int, reader: Reader) -> ProduceAnswer:
+    def _read(self, version: int, reader: Reader) -> ProduceResponse:
         partitions: list[Produced] = []
         start = -1
         for _ in range(reader.count(_SMALLEST_TOPIC)):
@@ -115,14 +117,14 @@ class ProduceRequest(Request[ProduceAnswer], frozen=True, kw_only=True):
                     Produced(topic, partition, error, offset, timestamp_ms, start, errors, message)
                 )
         throttle_ms = reader.int32()
-        return ProduceAnswer(partitions, throttle_ms if version >= _THROTTLES_AFTERWARDS_SINCE else 0)
+        return ProduceResponse(partitions, throttle_ms if version >= _THROTTLES_AFTERWARDS_SINCE else 0)
 
 
-def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceAnswer | None:
+def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceResponse | None:
     """
-    Decode the usual answer, about one topic and without errors of records, in two steps.
+    Decode the usual response, about one topic and without errors of records, in two steps.
 
-    :return: ``None`` if the answer is about other topics, or has errors of records.
+    :return: ``None`` if the response is about other topics, or has errors of records.
     """
     head = INT32.pack(1) + string(topic)
     end = len(body) - INT32.size
@@ -135,7 +137,7 @@ def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceAnswer | Non
         if each[5:] != _NO_ERRORS:
             return None
         partitions.append(Produced(topic, *each[:5]))
-    return ProduceAnswer(partitions, *INT32.unpack_from(body, end))
+    return ProduceResponse(partitions, *INT32.unpack_from(body, end))
 
 
 def _refusal(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:

@@ -1,4 +1,4 @@
-"""Decoding of the fields of an answer, never beyond its end."""
+"""Decoding of the fields of a response, never beyond its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_VARINT_BYTES = 5
 
 class ProtocolError(Exception):
     """
-    An answer violates Kafka's protocol: it is cut short, too long, or has invalid fields.
+    A response violates Kafka's protocol: it is cut short, too long, or has invalid fields.
 
     The connection must be closed: the server does not speak Kafka's protocol, or the stream is out of step.
     """
@@ -27,12 +27,12 @@ class ProtocolError(Exception):
 
 class Reader:
     """
-    A position in the body of an answer, in a version before the flexible ones (KIP-482).
+    A position in the body of a response, in a version before the flexible ones (KIP-482).
 
     Types are named as on https://kafka.apache.org/protocol#protocol_types.
 
     A number beyond the end raises `struct.error`, and text that is not UTF-8 raises `UnicodeDecodeError`:
-    `Request.decode` converts them to `ProtocolError`, once for each answer instead of each field.
+    `Request.decode` converts them to `ProtocolError`, once for each response instead of each field.
     """
 
     __slots__ = ("at", "body", "end")
@@ -98,7 +98,7 @@ class Reader:
         The number of elements of an ARRAY.
 
         :param smallest: the smallest size of an element in bytes. A count that cannot fit in the rest of the
-            answer is rejected before memory is used for it.
+            response is rejected before memory is used for it.
         """
         return self._checked(self._number(_INT32), smallest)
 
@@ -116,7 +116,7 @@ class Reader:
 
     def finish(self) -> None:
         """
-        Check that the answer ends here.
+        Check that the response ends here.
 
         :raise ProtocolError: it does not, so it is of another version than requested.
         """
@@ -148,7 +148,7 @@ class Reader:
 
 class FlexibleReader(Reader):
     """
-    A position in the body of an answer in a flexible version (KIP-482).
+    A position in the body of a response in a flexible version (KIP-482).
 
     Lengths are varints, strings and arrays are compact, and tagged fields end each structure. All tagged
     fields are skipped, as the protocol prescribes for unknown ones.

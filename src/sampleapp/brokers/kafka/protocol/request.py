@@ -28,8 +28,8 @@ class Api(msgspec.Struct, frozen=True):
     highest: int
     flexible: int | None = None
     """The first flexible version (KIP-482); ``None`` if none of these is flexible."""
-    has_plain_answer_header: bool = False
-    """True if the header of answers has no tagged fields in flexible versions, as that of ApiVersions."""
+    has_plain_response_header: bool = False
+    """True if the header of responses has no tagged fields in flexible versions, as that of ApiVersions."""
 
     def is_flexible(self, version: int) -> bool:
         """Return whether a version is flexible."""
@@ -38,7 +38,7 @@ class Api(msgspec.Struct, frozen=True):
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """
-    A request to a broker, and the decoding of its answer, an ``R_co``.
+    A request to a broker, and the decoding of its response, an ``R_co``.
 
     Both depend on the version, which the connection chooses: after an upgrade of the cluster, the same
     request may be sent in another version.
@@ -56,7 +56,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
     def decode(self, version: int, body: bytes | memoryview) -> R_co:
         """
-        Decode an answer from the bytes after its correlation id.
+        Decode a response from the bytes after its correlation id.
 
         :param version: the version in which the request was encoded.
         :param body: the rest of the header, which only flexible versions have, and the body.
@@ -67,9 +67,9 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         is_flexible = self.api.is_flexible(version)
         reader = FlexibleReader(body) if is_flexible else Reader(body)
         try:
-            if is_flexible and not self.api.has_plain_answer_header:
+            if is_flexible and not self.api.has_plain_response_header:
                 reader.tags()
-            answer = self._read(version, reader)
+            response = self._read(version, reader)
             reader.finish()
         except struct.error as error:
             raise ProtocolError(f"The answer to {self.api.name} v{version} is cut short.") from error
@@ -79,13 +79,13 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
             ) from error
         except ProtocolError as error:
             raise ProtocolError(f"The answer to {self.api.name} v{version} is invalid: {error}") from error
-        return answer
+        return response
 
     def version_for(self, ranges: Mapping[int, tuple[int, int]]) -> int | None:
         """
         Choose the version in which to send the request: see `negotiate`.
 
-        :param ranges: the broker's answer to ApiVersions: the lowest and the highest version by API key.
+        :param ranges: the broker's response to ApiVersions: the lowest and the highest version by API key.
         """
         return negotiate(self.api, ranges)
 
@@ -119,7 +119,7 @@ def request_frame(request: Request[object], *, version: int, correlation_id: int
     The header is of version 1, or of version 2 for a flexible version. In version 2 tagged fields follow the
     client id, which is still not a compact string.
 
-    :param correlation_id: a signed number of 32 bits, which the answer repeats.
+    :param correlation_id: a signed number of 32 bits, which the response repeats.
     :raise ValueError: see `Request.encode`.
     """
     header = _HEADER.pack(request.api.key, version, correlation_id, len(client_id))
@@ -134,7 +134,7 @@ def negotiate(request_api: Api, ranges: Mapping[int, tuple[int, int]]) -> int | 
     The lowest version that a broker lists is not reliable: since KAFKA-18659 Kafka 4 lists Produce v0, which
     it rejects, for the sake of clients that check only this.
 
-    :param ranges: the broker's answer to ApiVersions: the lowest and the highest version by API key.
+    :param ranges: the broker's response to ApiVersions: the lowest and the highest version by API key.
     """
     if request_api.key not in ranges:
         return None

@@ -17,7 +17,7 @@ _LIFETIME_SINCE = 1
 
 
 class SaslAuthenticated(msgspec.Struct, frozen=True, gc=False):
-    """The broker's answer to one step."""
+    """The broker's response to one step."""
 
     error: int
     message: str | None

@@ -15,6 +15,6 @@ NOT_AUTHORIZED: Final = (
 
 
 def unanswered(error: RequestFailed) -> BrokerUnavailable | BrokerIncompatible:
-    """Return the error of a read for a request without an answer."""
+    """Return the error of a read for a request without a response."""
     kind = BrokerIncompatible if error.reason.incompatible else BrokerUnavailable
     return kind(error.reason.public)

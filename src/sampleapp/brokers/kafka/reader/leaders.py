@@ -42,43 +42,43 @@ class Leaders:
 
     def ask(self, requests: Sequence[tuple[int, Request[Any]]]) -> Deferred[list[Any]]:
         """
-        Send requests, and wait for all answers; for one second only if several leaders are asked.
+        Send requests, and wait for all responses; for one second only if several leaders are asked.
 
         :param requests: each with the node id of the broker.
-        :return: fires with the answers in the same order, each of which may be a `RequestFailed` instead.
+        :return: fires with the responses in the same order, each of which may be a `RequestFailed` instead.
             Never fails. Cancelling it stops the waiting only.
         """
         asking = _Asking(late=self._late, clock=self._clock, count=len(requests))
         several = len({node_id for node_id, _ in requests}) > 1
         for index, (node_id, request) in enumerate(requests):
             if self._late[node_id]:
-                asking.set_answer(index, RequestFailed(_LATE, sent=False))
+                asking.set_response(index, RequestFailed(_LATE, sent=False))
             else:
                 asking.send(index, node_id, self._client.request(node_id, request, timeout_s=_TIMEOUT_S))
         return asking.begin(patience_s=_PATIENCE_S if several else None)
 
 
 class _Asking:
-    """The answers to some requests, until all are there."""
+    """The responses to some requests, until all are there."""
 
     def __init__(self, *, late: Counter[int], clock: IReactorTime, count: int) -> None:
         self._late = late
         self._clock = clock
-        self._answers: list[Any] = [None] * count
+        self._responses: list[Any] = [None] * count
         self._missing: dict[int, int] = {}
-        """The node id of each request that has no answer, by index."""
+        """The node id of each request that has no response, by index."""
         self._timer: IDelayedCall | None = None
         self._done: Deferred[list[Any]] = Deferred(self._cancelled)
         self._has_begun = False
         self._is_over = False
 
-    def set_answer(self, index: int, answer: object) -> None:
-        self._answers[index] = answer
+    def set_response(self, index: int, response: object) -> None:
+        self._responses[index] = response
 
-    def send(self, index: int, node_id: int, answer: Deferred[Any]) -> None:
+    def send(self, index: int, node_id: int, response: Deferred[Any]) -> None:
         self._missing[index] = node_id
-        answer.addErrback(request_failed)
-        answer.addCallback(self._answered, index, node_id)
+        response.addErrback(request_failed)
+        response.addCallback(self._responded, index, node_id)
 
     def begin(self, *, patience_s: float | None) -> Deferred[list[Any]]:
         self._has_begun = True
@@ -88,14 +88,14 @@ class _Asking:
             self._timer = self._clock.callLater(patience_s, self._give_up)
         return self._done
 
-    def _answered(self, answer: object, index: int, node_id: int) -> None:
+    def _responded(self, response: object, index: int, node_id: int) -> None:
         if self._is_over:
-            # The read has ended without this answer, which is dropped.
+            # The read has ended without this response, which is dropped.
             if index in self._missing:
                 self._late[node_id] -= 1
             return
         del self._missing[index]
-        self._answers[index] = answer
+        self._responses[index] = response
         if self._has_begun and not self._missing:
             self._finish()
 
@@ -103,7 +103,7 @@ class _Asking:
         self._timer = None
         for index, node_id in self._missing.items():
             self._late[node_id] += 1
-            self._answers[index] = RequestFailed(_LATE, sent=True)
+            self._responses[index] = RequestFailed(_LATE, sent=True)
         self._finish()
 
     def _cancelled(self, _: Deferred[list[Any]]) -> None:
@@ -112,7 +112,7 @@ class _Asking:
 
     def _finish(self) -> None:
         self._end()
-        self._done.callback(self._answers)
+        self._done.callback(self._responses)
 
     def _end(self) -> None:
         self._is_over = True

@@ -27,7 +27,7 @@ class _Taken(Enum):
 
 
 class Page:
-    """Takes records from the answers for partitions: as many as it has room for, from each its share."""
+    """Takes records from the responses for partitions: as many as it has room for, from each its share."""
 
     def __init__(self, *, limit: int, max_bytes: int, slices: TimeSlices, clock: IReactorTime) -> None:
         """

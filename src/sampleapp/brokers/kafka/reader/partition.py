@@ -54,14 +54,14 @@ class Partition:
         """The high watermark, if the position is beyond it."""
         self.records: list[ConsumerRecord] = []
         self.source: Iterator[ConsumerRecord | TooLargeBatch | int | None] = iter(())
-        """The undecoded rest of the last answer; see `sampleapp.brokers.kafka.batches.read_gradually`."""
+        """The undecoded rest of the last response; see `sampleapp.brokers.kafka.batches.read_gradually`."""
         self.failures = 0
         self.obstacle: str | None = None
         """The reason why it could not be read at the last attempt, for any caller."""
         self.retry_at_s = 0.0
-        self.empty_answers = 0
+        self.empty_responses = 0
         """Answers in a row without a record before the end."""
-        self.short_answers = 0
+        self.short_responses = 0
         """Answers in a row with no whole batch."""
         self._beyond_since_s: float | None = None
 
@@ -87,7 +87,7 @@ class Partition:
         self.retry_at_s = now_s + _RETRY.delay_s(self.failures)
 
     def succeed(self) -> None:
-        """Note an answer without an error."""
+        """Note a response without an error."""
         self.failures = 0
         self.obstacle = None
 

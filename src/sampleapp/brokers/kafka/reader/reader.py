@@ -51,7 +51,7 @@ class Reader:
     Reads records from positions, for any number of callers.
 
     Its connections are its own: a broker answers the requests of one connection in order, and neither
-    publishing nor following must wait behind a large answer. They are made for the first read, and closed
+    publishing nor following must wait behind a large response. They are made for the first read, and closed
     when there was none for a while.
     """
 

@@ -49,7 +49,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 _LEAST_PARTITION_BYTES: Final = 16 * 1024
 _GUESSED_RECORD_BYTES: Final = 512
 _WORKING_BYTES: Final = 1024 * 1024
-"""Memory of a round besides its answers: pieces of decompressed batches."""
+"""Memory of a round besides its responses: pieces of decompressed batches."""
 _TIERED_WAIT_MS: Final = 300
 """See `Reading._empty`."""
 _MOST_EMPTY: Final = 2
@@ -231,10 +231,10 @@ class Reading:
         async with self._places.place(_WORKING_BYTES, leader=_only(for_leaders)):
             if self._clock.seconds() >= self._deadline_s:
                 return
-            answers = await self._leaders.ask(asked)
+            responses = await self._leaders.ask(asked)
         by_leader: defaultdict[int, list[Any]] = defaultdict(list)
-        for (node_id, _), answer in zip(asked, answers, strict=True):
-            by_leader[node_id].append(answer)
+        for (node_id, _), response in zip(asked, responses, strict=True):
+            by_leader[node_id].append(response)
         for node_id, led in for_leaders.items():
             await self._slices.next()
             self._take_extents(led, by_leader[node_id])
@@ -248,13 +248,13 @@ class Reading:
             leader_epochs=self._epochs((number for number, _ in partitions), view),
         )
 
-    def _take_extents(self, led: Sequence[Partition], answers: Sequence[Any]) -> None:
+    def _take_extents(self, led: Sequence[Partition], responses: Sequence[Any]) -> None:
         now_s = self._clock.seconds()
-        failure = next((each for each in answers if isinstance(each, RequestFailed)), None)
+        failure = next((each for each in responses if isinstance(each, RequestFailed)), None)
         if failure is not None:
             self._unanswered(led, failure)
             return
-        earliest, high, stable, *times = (_by_number(each, self._request.topic) for each in answers)
+        earliest, high, stable, *times = (_by_number(each, self._request.topic) for each in responses)
         for partition in led:
             found = [each.get(partition.number) for each in (earliest, high, stable)]
             since = times[0].get(partition.number) if times else None
@@ -286,7 +286,7 @@ class Reading:
 
     async def _fetch(self, due: Sequence[Partition], view: TopicView, page: Page) -> None:
         for_leaders = self._by_leader(_rotated(due), view)
-        is_tiered = all(each.empty_answers for each in due)
+        is_tiered = all(each.empty_responses for each in due)
         size = self._fetch_bytes
         if page.count:
             size = min(size, max(_LEAST_BYTES, 2 * page.room * (page.bytes // page.count + 1)))
@@ -299,20 +299,25 @@ class Reading:
             if self._clock.seconds() >= self._deadline_s:
                 # It has waited for its turn all the time.
                 return
-            answers = await self._leaders.ask(asked)
+            responses = await self._leaders.ask(asked)
             place.grow_to(
-                sum(len(each.records) for answer in answers if isinstance(answer, list) for each in answer)
+                sum(
+                    len(each.records)
+                    for response in responses
+                    if isinstance(response, list)
+                    for each in response
+                )
                 + page.room_bytes
                 + _WORKING_BYTES
             )
             with_records: list[Partition] = []
-            for led, answer in zip(for_leaders.values(), answers, strict=True):
+            for led, response in zip(for_leaders.values(), responses, strict=True):
                 await self._slices.next()
-                if isinstance(answer, RequestFailed):
-                    self._unanswered(led, answer)
+                if isinstance(response, RequestFailed):
+                    self._unanswered(led, response)
                 else:
-                    with_records += self._take_fetched(led, answer)
-            del answers
+                    with_records += self._take_fetched(led, response)
+            del responses
             await self._fill(page, with_records)
             for each in with_records:
                 each.source = iter(())
@@ -333,10 +338,10 @@ class Reading:
             leader_epochs=self._epochs((each.number for each in led), view),
         )
 
-    def _take_fetched(self, led: Sequence[Partition], answer: Sequence[Fetched]) -> list[Partition]:
+    def _take_fetched(self, led: Sequence[Partition], response: Sequence[Fetched]) -> list[Partition]:
         """:return: the partitions with records to decode."""
         now_s = self._clock.seconds()
-        by_number = {each.partition: each for each in answer if each.topic == self._request.topic}
+        by_number = {each.partition: each for each in response if each.topic == self._request.topic}
         found: list[Partition] = []
         for partition in led:
             fetched = by_number.pop(partition.number, None)
@@ -353,7 +358,7 @@ class Reading:
                 partition.end = high if stable < 0 else stable
                 partition.is_held = 0 <= stable < high
                 if fetched.records:
-                    partition.empty_answers = 0
+                    partition.empty_responses = 0
                     partition.source = read_gradually(
                         fetched.records,
                         topic=self._request.topic,
@@ -369,7 +374,7 @@ class Reading:
 
     def _empty(self, partition: Partition, *, is_alone: bool) -> None:
         """
-        Take an answer without records.
+        Take a response without records.
 
         Before the end it is normal if the limits left no room. It also happens if compaction has removed the
         last records below the high watermark, or if a broker with tiered storage (KIP-405) needs time to
@@ -378,8 +383,8 @@ class Reading:
         if partition.is_up_to_date:
             partition.is_settled = True
         elif is_alone:
-            partition.empty_answers += 1
-            if partition.empty_answers >= _MOST_EMPTY:
+            partition.empty_responses += 1
+            if partition.empty_responses >= _MOST_EMPTY:
                 partition.end = partition.position
                 partition.is_settled = True
 
@@ -402,8 +407,8 @@ class Reading:
             if page.is_full or each.is_settled:
                 continue
             each.is_settled = each.is_up_to_date
-            each.short_answers = each.short_answers + 1 if each.position == before[each.number] else 0
-            if each.short_answers >= _MOST_SHORT:
+            each.short_responses = each.short_responses + 1 if each.position == before[each.number] else 0
+            if each.short_responses >= _MOST_SHORT:
                 each.fail("Kafka has not sent a whole batch.", now_s=self._clock.seconds())
 
     # Errors
@@ -488,8 +493,8 @@ def _rotated(partitions: Sequence[Partition]) -> Sequence[Partition]:
     """
     first = sum(each.position or 0 for each in partitions) % len(partitions)
     rotated = [*partitions[first:], *partitions[:first]]
-    if any(each.short_answers for each in partitions):
-        rotated.sort(key=lambda each: -each.short_answers)
+    if any(each.short_responses for each in partitions):
+        rotated.sort(key=lambda each: -each.short_responses)
     return rotated
 
 
@@ -497,8 +502,8 @@ def _only(node_ids: Collection[int]) -> int | None:
     return next(iter(node_ids)) if len(node_ids) == 1 else None
 
 
-def _by_number(answer: Sequence[ListedOffset], topic: str) -> dict[int, ListedOffset]:
-    return {each.partition: each for each in answer if each.topic == topic}
+def _by_number(response: Sequence[ListedOffset], topic: str) -> dict[int, ListedOffset]:
+    return {each.partition: each for each in response if each.topic == topic}
 
 
 def _text_of(topic_id: UUID | None) -> str:

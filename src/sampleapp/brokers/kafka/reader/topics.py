@@ -102,7 +102,7 @@ class Topics:
         if topic_id in former:
             if not believe:
                 return None
-            # All say so: it was the other answer that was behind.
+            # All say so: it was the other response that was behind.
             former.discard(topic_id)
         leaders = {
             number: Leader(client.leader_of(topic, number), client.leader_epoch_of(topic, number))

@@ -1,4 +1,4 @@
-"""Decoding the answers of the service into values and errors."""
+"""Decoding the responses of the service into values and errors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sampleapp.client._errors import (
     TooManyRequests,
     TopicReplaced,
     Unauthorized,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
-from sampleapp.client._exchange import Answer
+from sampleapp.client._exchange import Response
 from sampleapp.client._records import Page, decode_records
 from sampleapp.client._wire import Gone, Number, Place
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
-__all__ = ["OK", "RECORDS_MEDIA_TYPE", "AnswerReader", "decode"]
+__all__ = ["OK", "RECORDS_MEDIA_TYPE", "ResponseReader", "decode"]
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 RECORDS_MEDIA_TYPE = "application/x-ndjson"
@@ -51,97 +51,99 @@ _POSITION_ERRORS: dict[str, type[PositionError]] = {
 _T = TypeVar("_T")
 
 
-class AnswerReader:
+class ResponseReader:
     """Decodes answers into values or errors."""
 
     def __init__(self, *, token: str | None) -> None:
         """:param token: the token that was sent; no error shows it."""
         self._token = token
 
-    def metadata(self, answer: Answer, *, topic: str) -> RecordMetadata:
-        """Return the place of the one record; raises the error of `refusal` for another answer."""
-        if answer.status != OK:
-            raise self.refusal(answer)
-        return _metadata(answer, [decode(answer, Place)], topics=[topic])[0]
+    def metadata(self, response: Response, *, topic: str) -> RecordMetadata:
+        """Return the place of the one record; raises the error of `refusal` for another response."""
+        if response.status != OK:
+            raise self.refusal(response)
+        return _metadata(response, [decode(response, Place)], topics=[topic])[0]
 
-    def metadata_of_many(self, answer: Answer, *, topics: list[str]) -> list[RecordMetadata]:
+    def metadata_of_many(self, response: Response, *, topics: list[str]) -> list[RecordMetadata]:
         """
-        Return the places of records; raises the error of `refusal` for another answer.
+        Return the places of records; raises the error of `refusal` for another response.
 
         :param topics: that of each record.
         """
-        if answer.status != OK:
-            raise self.refusal(answer, topics=topics)
+        if response.status != OK:
+            raise self.refusal(response, topics=topics)
         try:
-            places = _places.decode_lines(answer.body)
+            places = _places.decode_lines(response.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _misunderstood(answer, error) from error
-        return _metadata(answer, places, topics=topics)
+            raise _misunderstood(response, error) from error
+        return _metadata(response, places, topics=topics)
 
-    def page(self, answer: Answer) -> Page:
-        """Return the records of a page; raises the error of `refusal` for another answer."""
-        if answer.status not in {OK, NO_CONTENT}:
-            raise self.refusal(answer)
-        positions = answer.headers.getRawHeaders(b"position") or []
-        if not positions or (answer.status == OK and answer.media_type != RECORDS_MEDIA_TYPE):
-            raise self.refusal(answer)
+    def page(self, response: Response) -> Page:
+        """Return the records of a page; raises the error of `refusal` for another response."""
+        if response.status not in {OK, NO_CONTENT}:
+            raise self.refusal(response)
+        positions = response.headers.getRawHeaders(b"position") or []
+        if not positions or (response.status == OK and response.media_type != RECORDS_MEDIA_TYPE):
+            raise self.refusal(response)
         try:
-            records = decode_records(answer.body)
+            records = decode_records(response.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _misunderstood(answer, error) from error
-        up_to_date = answer.headers.getRawHeaders(b"up-to-date") or [b""]
+            raise _misunderstood(response, error) from error
+        up_to_date = response.headers.getRawHeaders(b"up-to-date") or [b""]
         return Page(
             records=records,
             position=positions[-1].decode("ascii", "backslashreplace"),
             up_to_date=up_to_date[-1].strip().lower() == b"true",
         )
 
-    def refusal(self, answer: Answer, *, topics: list[str] | None = None) -> ProblemError | UnexpectedAnswer:
+    def refusal(
+        self, response: Response, *, topics: list[str] | None = None
+    ) -> ProblemError | UnexpectedResponse:
         """
-        Convert an answer that is not a success into an error.
+        Convert a response that is not a success into an error.
 
         :param topics: those of the messages in a batch; ``None`` for a request that is not a batch.
         """
-        if answer.media_type == PROBLEM_MEDIA_TYPE:
+        if response.media_type == PROBLEM_MEDIA_TYPE:
             try:
                 problem = decode(
-                    msgspec.structs.replace(answer, body=self._without_token(answer.body)), _AnyProblem
+                    msgspec.structs.replace(response, body=self._without_token(response.body)), _AnyProblem
                 )
-            except UnexpectedAnswer as error:
+            except UnexpectedResponse as error:
                 # Whatever the status: it may be the status of a part of the batch.
                 error.possibly_published |= topics is not None
                 return error
-            if problem.status == answer.status:
-                retry_after_s = _retry_after_s(answer.headers)
+            if problem.status == response.status:
+                retry_after_s = _retry_after_s(response.headers)
                 position_error = _POSITION_ERRORS.get(problem.type.rpartition(":")[2])
                 if position_error is not None:
                     gone = [each.records() for each in problem.gone]
                     return position_error(problem.problem(), gone=gone, resume=problem.resume)
                 if topics is None or not problem.is_partly_published:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
-                return self._partly_published(answer, problem, topics=topics, retry_after_s=retry_after_s)
-        locations = answer.headers.getRawHeaders(b"location") or []
+                return self._partly_published(response, problem, topics=topics, retry_after_s=retry_after_s)
+        locations = response.headers.getRawHeaders(b"location") or []
         place = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
         elsewhere = f" and refers to {place}" if locations else ""
-        return UnexpectedAnswer(
-            f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}){elsewhere}, "
+        return UnexpectedResponse(
+            f"{response.url} answered {response.status} ({response.media_type or 'no type'}){elsewhere}, "
             "which is not an answer of the service: is there a proxy in between, or another program there?",
-            status=answer.status,
+            status=response.status,
         )
 
     def _partly_published(
-        self, answer: Answer, problem: _AnyProblem, *, topics: list[str], retry_after_s: int | None
-    ) -> PartlyPublished | UnexpectedAnswer:
+        self, response: Response, problem: _AnyProblem, *, topics: list[str], retry_after_s: int | None
+    ) -> PartlyPublished | UnexpectedResponse:
         try:
             results = [
                 result.metadata() if result.status is None else self._problem_error(result.problem())
                 for result in problem.results or ()
             ]
         except msgspec.ValidationError as error:
-            return _without_the_results(answer, str(error))
+            return _without_the_results(response, str(error))
         why = _mismatch(results, topics)
         if why is not None:
-            return _without_the_results(answer, f"it has {why}")
+            return _without_the_results(response, f"it has {why}")
         return PartlyPublished(problem.problem(), results=results, retry_after_s=retry_after_s)
 
     def _problem_error(self, problem: Problem, *, retry_after_s: int | None = None) -> ProblemError:
@@ -219,16 +221,18 @@ _STATUSES = frozenset(HTTPStatus)
 _places = msgspec.json.Decoder(Place)
 
 
-def _metadata(answer: Answer, places: list[Place], *, topics: list[str]) -> list[RecordMetadata]:
+def _metadata(response: Response, places: list[Place], *, topics: list[str]) -> list[RecordMetadata]:
     """
     Return the places of the records.
 
-    :raise UnexpectedAnswer: the answer is that to another request.
+    :raise UnexpectedAnswer: the response is that to another request.
     """
     why = _mismatch(places, topics)
     if why is not None:
-        raise UnexpectedAnswer(f"{answer.url} answered {answer.status} with {why}.", status=answer.status)
-    is_replayed = _is_replayed(answer)
+        raise UnexpectedResponse(
+            f"{response.url} answered {response.status} with {why}.", status=response.status
+        )
+    is_replayed = _is_replayed(response)
     return [place.metadata(is_replayed=is_replayed) for place in places]
 
 
@@ -244,35 +248,35 @@ def _mismatch(results: Sequence[Place | RecordMetadata | ProblemError], topics: 
     return None
 
 
-def _is_replayed(answer: Answer) -> bool:
+def _is_replayed(response: Response) -> bool:
     """Return true if earlier requests had published everything."""
-    return (answer.headers.getRawHeaders(b"idempotent-replayed") or [b""])[-1].strip().lower() == b"true"
+    return (response.headers.getRawHeaders(b"idempotent-replayed") or [b""])[-1].strip().lower() == b"true"
 
 
-def _without_the_results(answer: Answer, why: str) -> UnexpectedAnswer:
-    error = UnexpectedAnswer(
-        f"{answer.url} answered {answer.status} that some messages were published, but not which: {why}.",
-        status=answer.status,
+def _without_the_results(response: Response, why: str) -> UnexpectedResponse:
+    error = UnexpectedResponse(
+        f"{response.url} answered {response.status} that some messages were published, but not which: {why}.",
+        status=response.status,
     )
     # Whatever the status: some messages were published.
     error.possibly_published = True
     return error
 
 
-def decode(answer: Answer, shape: type[_T]) -> _T:
+def decode(response: Response, shape: type[_T]) -> _T:
     """Decode a body as a type, whatever its Content-Type: that proves nothing about the body."""
     try:
-        return msgspec.json.decode(answer.body, type=shape)
+        return msgspec.json.decode(response.body, type=shape)
     # Not JSON, or of another type; not UTF-8; or nested too deeply.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _misunderstood(answer, error) from error
+        raise _misunderstood(response, error) from error
 
 
-def _misunderstood(answer: Answer, error: Exception) -> UnexpectedAnswer:
-    return UnexpectedAnswer(
-        f"{answer.url} answered {answer.status} ({answer.media_type or 'no type'}), but not as the "
+def _misunderstood(response: Response, error: Exception) -> UnexpectedResponse:
+    return UnexpectedResponse(
+        f"{response.url} answered {response.status} ({response.media_type or 'no type'}), but not as the "
         f"service does: {error}. Is this the URL of the service, and does its version support this request?",
-        status=answer.status,
+        status=response.status,
     )
 
 

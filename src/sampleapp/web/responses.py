@@ -1,7 +1,7 @@
 """
 Answers: immutable responses of handlers, and their head as bytes.
 
-An answer is complete: the code that writes it decides nothing.
+A response is complete: the code that writes it decides nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = [
     "NO_SNIFFING",
     "SERVER",
     "SERVER_REASONS",
-    "Answer",
     "Batch",
     "Event",
     "Headers",
+    "Response",
     "SharedBody",
     "Sink",
     "Source",
     "TopicTotal",
-    "json_answer",
     "json_line",
-    "published_answer",
-    "set_answer",
+    "json_response",
+    "published_response",
     "set_head",
+    "set_response",
 ]
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -43,7 +43,7 @@ NO_SNIFFING: Final = (b"X-Content-Type-Options", b"nosniff")
 """Browsers must not guess another type than ``Content-Type`` (https://fetch.spec.whatwg.org/#nosniff)."""
 SERVER_REASONS: Final = ("client", "drain-timeout", "fault", "head", "send-timeout")
 """
-The reasons for which the server ends an answer that is sent piece by piece.
+The reasons for which the server ends a response that is sent piece by piece.
 
 The client has gone, or has closed its side; the time to stop was over; there was a fault; the request was
 ``HEAD``; the client read nothing for too long.
@@ -104,7 +104,7 @@ class Budget(Protocol):
 
 class Event:
     """
-    A part of an answer that is sent piece by piece: one or more whole events, made once for all clients.
+    A part of a response that is sent piece by piece: one or more whole events, made once for all clients.
 
     Its framing for HTTP/1.1 is made with it, since most clients need it.
     """
@@ -113,8 +113,8 @@ class Event:
 
     def __init__(self, data: bytes) -> None:
         """
-        :param data: the bytes of the body; an answer can be ended after them.
-        :raise ValueError: they are empty, which would end the answer.
+        :param data: the bytes of the body; a response can be ended after them.
+        :raise ValueError: they are empty, which would end the response.
         """
         self._held: Budget | None = None
         if not data:
@@ -191,7 +191,7 @@ class _Counted:
 
 
 class Sink(Protocol):
-    """The client's end of an answer that is sent piece by piece."""
+    """The client's end of a response that is sent piece by piece."""
 
     @property
     def unsent(self) -> int:
@@ -206,7 +206,7 @@ class Sink(Protocol):
 
     def finish(self, reason: str) -> None:
         """
-        End the answer properly, after the last event. `Source.closed` is called before this returns.
+        End the response properly, after the last event. `Source.closed` is called before this returns.
 
         :param reason: one of a few fixed words, for metrics and the access log.
         """
@@ -221,13 +221,13 @@ class Sink(Protocol):
 
 class Source(Protocol):
     """
-    The origin of an answer that is sent piece by piece: made by a handler, called by the connection.
+    The origin of a response that is sent piece by piece: made by a handler, called by the connection.
 
     An error that a method raises is logged, and the connection is cut.
     """
 
     def begin(self, sink: Sink) -> None:
-        """Begin to write, now or later: the head of the answer has been written."""
+        """Begin to write, now or later: the head of the response has been written."""
 
     def resumed(self) -> None:
         """Write on: everything is sent, after `Sink.write` has returned false."""
@@ -241,7 +241,7 @@ class Source(Protocol):
 
     def closed(self, reason: str) -> None:
         """
-        Release everything: the answer has ended.
+        Release everything: the response has ended.
 
         It is called exactly once for each source that a handler has returned, also if `begin` never was, and
         it is the last call.
@@ -250,13 +250,13 @@ class Source(Protocol):
         """
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """A whole response."""
 
     status: HTTPStatus
     headers: Headers = ()
     """
-    Without the fields that the server adds to every answer: ``Content-Length``, ``Date``, ``Server``,
+    Without the fields that the server adds to every response: ``Content-Length``, ``Date``, ``Server``,
     ``Connection``, ``X-Content-Type-Options``, ``X-Request-Id`` and, with TLS, ``Strict-Transport-Security``.
     """
     body: bytes | tuple[bytes, ...] = b""
@@ -327,32 +327,32 @@ def json_line(value: object) -> bytes:
     return _encode(value) + b"\n"
 
 
-def json_answer(value: object) -> Answer:
-    """Return an answer with a value as a line of JSON."""
-    return Answer(_OK, _JSON, json_line(value))
+def json_response(value: object) -> Response:
+    """Return a response with a value as a line of JSON."""
+    return Response(_OK, _JSON, json_line(value))
 
 
-def published_answer(record: RecordMetadata, length: int) -> Answer:
+def published_response(record: RecordMetadata, length: int) -> Response:
     """
-    Return the answer for a published record: its topic, partition and offset.
+    Return the response for a published record: its topic, partition and offset.
 
     :param length: of its key and value, in bytes.
     """
-    return Answer(_OK, _JSON, _encode(record) + b"\n", record, length)
+    return Response(_OK, _JSON, _encode(record) + b"\n", record, length)
 
 
-def set_head(request: IRequest, answer: Answer) -> None:
+def set_head(request: IRequest, response: Response) -> None:
     """Set status and headers of a request of twisted.web."""
-    request.setResponseCode(answer.status, _phrase(answer.status))
-    for name, value in answer.all_headers:
+    request.setResponseCode(response.status, _phrase(response.status))
+    for name, value in response.all_headers:
         request.responseHeaders.setRawHeaders(name, [value])
 
 
-def set_answer(request: IRequest, answer: Answer) -> bytes:
+def set_response(request: IRequest, response: Response) -> bytes:
     """
     Set status and headers; Klein then writes the body and finishes the request.
 
     :return: the body.
     """
-    set_head(request, answer)
-    return b"".join(answer.pieces)
+    set_head(request, response)
+    return b"".join(response.pieces)
