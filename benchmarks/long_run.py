@@ -8,7 +8,7 @@ of Kafka is killed or stopped in order, and started again. Messages come at a st
 the ones before are answered: what a message waits is counted from the moment at which it was due.
 
 Each acknowledged record must be read at its place, with its content, once in pages and once in a stream; a
-refused one must not be there. From the end of a node until all replicas are in sync again, 503 and 504 are
+rejected one must not be there. From the end of a node until all replicas are in sync again, 503 and 504 are
 permitted; no other failure is. The exit status is 1 if any check failed.
 
     python benchmarks/long_run.py [--minutes 120] [--rate 1000] [--restart-minutes 10] [--broker kafka|sqlite]

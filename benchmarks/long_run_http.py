@@ -201,7 +201,7 @@ class EventStream:
         path: str,
         headers: dict[str, str],
         on_event: Callable[[Event], None],
-        on_refused: Callable[[Response], None],
+        on_rejected: Callable[[Response], None],
         on_fault: Callable[[str], None],
     ) -> None:
         """:param on_refused: gets each answer that is not a stream; the client comes back after it."""
@@ -211,7 +211,7 @@ class EventStream:
         self._path = path
         self._headers = headers
         self._on_event = on_event
-        self._on_refused = on_refused
+        self._on_rejected = on_rejected
         self._on_fault = on_fault
         self._last_event_id: str | None = None
         self._socket: socket.socket | None = None
@@ -258,7 +258,7 @@ class EventStream:
         if not separator:
             return False
         if not head.startswith(b"HTTP/1.1 200"):
-            self._on_refused(Response(int(head[9:12]), head + b"\r\n", rest))
+            self._on_rejected(Response(int(head[9:12]), head + b"\r\n", rest))
             self._come_back()
             return False
         self._head = head

@@ -12,7 +12,7 @@ from collections import Counter
 
 __all__ = ["ANSWERED", "PAGED", "STREAMED", "Faults", "Ledger", "Readings"]
 
-ANSWERED, PAGED, STREAMED, UNKNOWN, REFUSED = 1, 2, 4, 8, 16
+ANSWERED, PAGED, STREAMED, UNKNOWN, REJECTED = 1, 2, 4, 8, 16
 OVERDUE_S = 120
 """So long may be between the answer to a message and its record in pages and streams."""
 STALE_S = 60
@@ -87,11 +87,11 @@ class Ledger:
     def responded(self, n: int, place: tuple[int, int]) -> None:
         self._meet(n, ANSWERED, place)
 
-    def refused(self, n: int) -> None:
+    def rejected(self, n: int) -> None:
         """The service has promised that it is not published."""
         if self._states[n]:
-            self._faults.add(f"{self.topic}: record {n} was refused, and is in the topic.")
-        self._states[n] |= REFUSED
+            self._faults.add(f"{self.topic}: record {n} was rejected, and is in the topic.")
+        self._states[n] |= REJECTED
 
     def unknown(self, n: int) -> None:
         """The service has said that it may or may not be published."""
@@ -121,9 +121,9 @@ class Ledger:
                 )
 
     def _meet(self, n: int, bit: int, place: tuple[int, int]) -> None:
-        if self._states[n] & (bit | REFUSED):
+        if self._states[n] & (bit | REJECTED):
             self._faults.add(
-                f"{self.topic} {place}: record {n} comes again, or was refused: {self._names(n)}"
+                f"{self.topic} {place}: record {n} comes again, or was rejected: {self._names(n)}"
             )
         self._states[n] |= bit
         known = self._places.get(place)
@@ -140,7 +140,7 @@ class Ledger:
 
     def _names(self, n: int) -> str:
         state = self._states[n]
-        names = {ANSWERED: "responded", PAGED: "paged", STREAMED: "streamed", UNKNOWN: "504", REFUSED: "503"}
+        names = {ANSWERED: "responded", PAGED: "paged", STREAMED: "streamed", UNKNOWN: "504", REJECTED: "503"}
         return ", ".join(name for bit, name in names.items() if state & bit)
 
 

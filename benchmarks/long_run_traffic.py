@@ -142,7 +142,7 @@ class Published:
         elif answer.status in (0, 504):
             self.ledger.unknown(n)
         else:
-            self.ledger.refused(n)
+            self.ledger.rejected(n)
 
     def place(self, n: int, found: dict[str, object]) -> None:
         if set(found) != {"topic", "partition", "offset"} or found["topic"] != self.ledger.topic:
@@ -197,7 +197,7 @@ class Batches(Published):
             if "partition" in result:
                 self.place(n, result)
             elif result["status"] == 503:
-                self.ledger.refused(n)
+                self.ledger.rejected(n)
             else:
                 self.ledger.unknown(n)
 
@@ -216,7 +216,7 @@ class Hooks(Published):
         is_wrong = n % 100 == 99
         signed = (self._github if scheme == "github" else self._standard)(n, body)
         asked = request("POST", f"/hooks/{scheme}", signed, body + b"!" if is_wrong else body)
-        return asked, partial(self._take_refusal if is_wrong else self.take, n)
+        return asked, partial(self._take_rejection if is_wrong else self.take, n)
 
     def _github(self, _: int, body: bytes) -> dict[str, str]:
         digest = hmac.new(self._secrets["github"].encode(), body, hashlib.sha256).hexdigest()
@@ -233,9 +233,9 @@ class Hooks(Published):
             "webhook-signature": f"v1,{signature}",
         }
 
-    def _take_refusal(self, n: int, answer: Response) -> None:
+    def _take_rejection(self, n: int, answer: Response) -> None:
         self.traffic.count("hook with a wrong signature", answer, 401)
-        self.ledger.refused(n)
+        self.ledger.rejected(n)
 
 
 class KeyedMessages(Published):
@@ -365,7 +365,7 @@ class Changes:
             path="/changes",
             headers=traffic.headers("reader"),
             on_event=self._take,
-            on_refused=lambda answer: traffic.count("GET /changes", answer),
+            on_rejected=lambda answer: traffic.count("GET /changes", answer),
             on_fault=traffic.faults.add,
         )
 
@@ -464,7 +464,7 @@ class Stream:
             path=f"/topics/{ledger.topic}/records?from=earliest",
             headers=traffic.headers("reader"),
             on_event=self._take,
-            on_refused=lambda answer: traffic.count("stream", answer, *self.records.also_expected),
+            on_rejected=lambda answer: traffic.count("stream", answer, *self.records.also_expected),
             on_fault=traffic.faults.add,
         )
 

@@ -2,7 +2,7 @@
 Attacks on the memory of the service: its peak, and how honest clients fare meanwhile.
 
 Each attack holds what it has for some seconds, against a service of its own, and comes again where it is
-refused. Honest clients publish small messages, bodies of 100 KB and batches, and read pages; each must be
+rejected. Honest clients publish small messages, bodies of 100 KB and batches, and read pages; each must be
 answered with 200 during the attack. Nothing is sent but to services on loopback that this starts and ends.
 
     python benchmarks/memory_attacks.py                    all, about five minutes
@@ -111,12 +111,12 @@ async def attack(server: Server, tls_port: int, names: Sequence[str]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     most = peak_mib(server)
     await asyncio.sleep(10)
-    refused = ", ".join(f"{name} {dict(each.statuses)}" for name, each in attackers.items() if each.statuses)
+    rejected = ", ".join(f"{name} {dict(each.statuses)}" for name, each in attackers.items() if each.statuses)
     print(
         f"{' '.join(names) if len(names) < len(ATTACKS) else 'all':14} {before:4.0f} -> {most:5.0f} MiB "
         f"({counted:.0f} counted), 10 s after {server.resident_mib():5.0f} ({counted_mib(server):.0f})",
         f"honest: {honest}",
-        f"refused: {refused or 'none'}",
+        f"rejected: {rejected or 'none'}",
         *(f"never 200: {each}" for each in honest.starved),
         sep="; ",
         flush=True,

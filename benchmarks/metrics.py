@@ -149,7 +149,7 @@ def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> Metrics
         record = RecordMetadata(topic=f"topic-{number}", partition=0, offset=1)
         exchange = Exchange(Peer(None), b"1", 0.0, _head("POST", "/messages"), "/messages")
         counts.responded(exchange, Response(HTTPStatus.OK, record=record))
-    server = HTTPServer(_refuse, refuse=problem_response, response_to=response_to_failure, reactor=clock)
+    server = HTTPServer(_reject, reject=problem_response, response_to=response_to_failure, reactor=clock)
     for _ in range(connections):
         connection = server.buildProtocol(None)
         server.add_connection(cast("Any", connection), is_rejected=False)
@@ -160,7 +160,7 @@ def _page(topics: int, connections: int, brokers: int, turns: _Turns) -> Metrics
     return page
 
 
-def _refuse(_: Request) -> Response:
+def _reject(_: Request) -> Response:
     return Response(HTTPStatus.NOT_FOUND)
 
 

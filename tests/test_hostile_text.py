@@ -1,5 +1,5 @@
 """
-Texts at which a careless pattern would go on for years: they are read, or refused, in no time.
+Texts at which a careless pattern would go on for years: they are read, or rejected, in no time.
 
 Where a pattern can match the same characters in several ways, it tries all of them before it gives up. The
 limit of time is only there so that a failure ends.
@@ -53,7 +53,7 @@ ENDS = ["", "/", "!", "-", ".", "x", "]", ":", " "]
     "option", ["--allow-origin", "--header-timeout", "--max-body", "--listen", "--log-level"]
 )
 @pytest.mark.parametrize("repeated", REPEATED)
-def test_options_are_refused_at_once_however_long_they_are(option, repeated):
+def test_options_are_rejected_at_once_however_long_they_are(option, repeated):
     for start in ("", "https://", "https://[", "https://a:"):
         for end in ENDS:
             with suppress(UsageError):
@@ -63,7 +63,7 @@ def test_options_are_refused_at_once_however_long_they_are(option, repeated):
 
 
 @pytest.mark.parametrize("repeated", REPEATED)
-def test_an_unknown_option_is_refused_at_once_however_long_it_is(repeated):
+def test_an_unknown_option_is_rejected_at_once_however_long_it_is(repeated):
     for end in ENDS:
         with suppress(UsageError):
             Options({}).parseOptions([f"--{repeated * (MANY // len(repeated))}{end}"])
@@ -85,7 +85,7 @@ def test_numbers_of_the_command_line_are_told_apart_at_once(repeated):
 
 
 @pytest.mark.parametrize("repeated", REPEATED)
-def test_arguments_of_endpoints_are_refused_at_once(repeated):
+def test_arguments_of_endpoints_are_rejected_at_once(repeated):
     with pytest.raises(StartUpError):
         HTTPSArguments.parse(["443"], {repeated * (MANY // len(repeated)): "1"})
 

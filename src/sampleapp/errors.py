@@ -30,7 +30,7 @@ __all__ = [
     "MessageError",
     "OutcomeUnknown",
     "PartlyPublished",
-    "PartlyRefused",
+    "PartlyRejected",
     "PublishError",
     "PublishTimedOut",
     "ReadingsNotReady",
@@ -220,8 +220,8 @@ class PartlyPublished(SampleAppError):
     """Some messages of a batch are not published, or not for certain. Some of these may be tried again."""
 
 
-class PartlyRefused(PartlyPublished):
-    """Some messages of a batch are published. All others were refused for good."""
+class PartlyRejected(PartlyPublished):
+    """Some messages of a batch are published. All others were rejected for good."""
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -182,7 +182,7 @@ class IBroker(Interface):
         A record with an identity is appended unless one with the same id was, within the time that the
         broker remembers ids. Then the result is a `sampleapp.model.ReplayedRecord` with the position of the
         first; or `sampleapp.errors.IdempotencyKeyReused` if the fingerprints differ. A record that was
-        refused does not use its id. After any other failure, the same record may be published again.
+        rejected does not use its id. After any other failure, the same record may be published again.
 
         :return: fires once the record is as safe as the broker can make it: on disk, or with all in-sync
             replicas. Fails with a `sampleapp.errors.PublishError`, and with nothing else. Cancelling it
@@ -200,7 +200,7 @@ class IBroker(Interface):
         :param records: records of any topics. The sequence must not change before the Deferred fires.
         :return: fires when the outcome of every record is known, with a list of them in order. The list is
             the caller's: nothing else refers to it. Fails with a `sampleapp.errors.PublishError`, and with
-            nothing else, if all records are refused together, for example because they exceed the broker's
+            nothing else, if all records are rejected together, for example because they exceed the broker's
             buffer, or one of them has an identity that its topic does not allow: then none of them was
             published. Cancelling it stops the waiting only.
         """
@@ -296,7 +296,7 @@ class IBroker(Interface):
 
     def stop(*, deadline_s: float) -> Deferred[None]:
         """
-        Refuse new records with `sampleapp.errors.BrokerStopped`, finish those that were accepted, and
+        Reject new records with `sampleapp.errors.BrokerStopped`, finish those that were accepted, and
         stop every subscription.
 
         :param deadline_s: seconds to wait. Records that were not sent by then fail with

@@ -106,7 +106,7 @@ HASHED = "as printf %s TOKEN | sha256sum gives"
             "",
             1,
             (
-                "names no caller, so every request would be refused; "
+                "names no caller, so every request would be rejected; "
                 "begin one with a line such as [callers.thermometer]."
             ),
         ),
@@ -335,7 +335,7 @@ def test_what_is_no_regular_file_or_a_huge_one_is_told_without_waiting_for_it(tm
         assert str(caught.value) == f"--callers: cannot read {tmp_path / name}: {reason}."
 
 
-def test_a_file_that_every_user_may_write_to_is_refused(tmp_path):
+def test_a_file_that_every_user_may_write_to_is_rejected(tmp_path):
     path = tmp_path / "callers.toml"
     path.write_text(WHOLE)
     for mode in (0o600, 0o640, 0o644, 0o664, 0o440):
@@ -353,7 +353,7 @@ def test_a_file_that_every_user_may_write_to_is_refused(tmp_path):
             )
 
 
-def test_a_file_in_a_directory_that_every_user_may_write_to_is_refused(tmp_path):
+def test_a_file_in_a_directory_that_every_user_may_write_to_is_rejected(tmp_path):
     path = tmp_path / "callers.toml"
     path.write_text(WHOLE)
     tmp_path.chmod(0o777)

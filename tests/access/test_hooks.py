@@ -175,7 +175,7 @@ def test_secrets_are_read_without_the_white_space_at_their_end(hooks, tmp_path):
 def test_a_secret_may_have_4096_bytes(hooks, tmp_path):
     write(tmp_path, b"x" * 4096 + b"\n", b"two")
     assert load_hook_keys(hooks, directory=tmp_path) == {"h": (b"x" * 4096, b"two")}
-    assert refusal_of(hooks, tmp_path, b"one", b"x" * 4097).startswith("has more than 4096 bytes")
+    assert rejection_of(hooks, tmp_path, b"one", b"x" * 4097).startswith("has more than 4096 bytes")
 
 
 def test_a_secret_is_not_in_what_python_prints_of_it(hooks, tmp_path):
@@ -183,7 +183,7 @@ def test_a_secret_is_not_in_what_python_prints_of_it(hooks, tmp_path):
     assert repr(load_hook_keys(hooks, directory=tmp_path)) == "{'h': <2 keys>}"
 
 
-def refusal_of(hooks, directory, *contents):
+def rejection_of(hooks, directory, *contents):
     """The sentence about the last of these contents of files."""
     write(directory, *contents)
     with pytest.raises(Mistake) as caught:
@@ -207,8 +207,8 @@ def refusal_of(hooks, directory, *contents):
         (SECRET.encode() * 300, "has more than 4096 bytes, so it is not the secret of a webhook."),
     ],
 )
-def test_a_file_that_has_no_secret_is_refused_and_nothing_of_it_said(hooks, tmp_path, content, said):
-    sentence = refusal_of(hooks, tmp_path, b"one", content)
+def test_a_file_that_has_no_secret_is_rejected_and_nothing_of_it_said(hooks, tmp_path, content, said):
+    sentence = rejection_of(hooks, tmp_path, b"one", content)
     assert sentence.startswith(said)
     assert SECRET not in sentence
 
@@ -263,7 +263,7 @@ def test_a_key_of_another_kind_is_not_used_as_a_secret(scheme, kind, tmp_path):
     members = {**(HMAC if scheme == "hmac" else HOOK), "scheme": f'"{scheme}"'}
     hooks = parse_callers(file_of(members).encode(), name="f").hooks
     content, said = OTHER_KINDS[kind]
-    assert refusal_of(hooks, tmp_path, b"one", content) == f"has {said}, and not the secret of a webhook."
+    assert rejection_of(hooks, tmp_path, b"one", content) == f"has {said}, and not the secret of a webhook."
 
 
 @given(st.binary(min_size=16, max_size=64))
@@ -282,12 +282,12 @@ def test_random_secrets_in_the_usual_encodings_are_taken(data):
     ],
     ids=["not base64", "empty", "public key of 28 bytes"],
 )
-def test_a_standard_key_that_is_not_base64_is_refused(tmp_path, content, said):
+def test_a_standard_key_that_is_not_base64_is_rejected(tmp_path, content, said):
     hooks = parse_callers(file_of({**HOOK, "scheme": '"standard"'}).encode(), name="f").hooks
-    assert refusal_of(hooks, tmp_path, b"one", content) == said
+    assert rejection_of(hooks, tmp_path, b"one", content) == said
 
 
-def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_refused(hooks, tmp_path):
+def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_rejected(hooks, tmp_path):
     write(tmp_path, b"one", b"two")
     (tmp_path / "b").chmod(0o602)
     with pytest.raises(Mistake, match="cannot be read: Every user of this machine may write to it"):
@@ -300,7 +300,7 @@ def test_a_file_that_is_missing_or_that_everybody_may_write_to_is_refused(hooks,
         load_hook_keys(hooks, directory=tmp_path)
 
 
-def test_a_file_in_a_directory_that_everybody_may_write_to_is_refused(hooks, tmp_path):
+def test_a_file_in_a_directory_that_everybody_may_write_to_is_rejected(hooks, tmp_path):
     write(tmp_path, b"one", b"two")
     tmp_path.chmod(0o777)
     with pytest.raises(

@@ -36,7 +36,7 @@ from sampleapp.access.issuer_keys import (
 )
 from tests.support.client_servers import CannedResource, Listener, SilentResource, listening, talker
 from tests.support.files import written
-from tests.support.free_ports import refusing_port
+from tests.support.free_ports import rejecting_port
 from tests.support.issuer import ISSUER, NOW_S, jwk, jwks, signed
 from tests.support.logs import logged, logged_lines
 
@@ -397,7 +397,7 @@ def test_a_file_that_has_no_keys_is_a_mistake_in_that_of_the_callers(files, tmp_
         files.use(FILE)
 
 
-def test_a_file_of_keys_that_every_user_may_write_to_is_refused(files, tmp_path):
+def test_a_file_of_keys_that_every_user_may_write_to_is_rejected(files, tmp_path):
     written(tmp_path / "keys.json", jwks(jwk()), mode=0o646)
     with pytest.raises(Mistake, match=r"names a file that cannot be read: Every user .* \(chmod o-w\)"):
         files.use(FILE)
@@ -461,7 +461,7 @@ async def test_an_answer_that_is_none_is_a_failure(factory, reason):
 
 @pytest_twisted.ensureDeferred
 async def test_where_nothing_listens_nothing_can_be_reached():
-    with refusing_port() as port, pytest.raises(FetchFailed, match="cannot be reached"):
+    with rejecting_port() as port, pytest.raises(FetchFailed, match="cannot be reached"):
         await fetch_with(reactor)(f"http://127.0.0.1:{port}/")
 
 

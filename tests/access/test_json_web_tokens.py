@@ -56,13 +56,13 @@ def verify(token, *keys, now_s=NOW_S, **changes):
     return verifier(*keys, **changes).verify(token, now_s=now_s)
 
 
-def refusal(token, *keys, **changes):
+def rejection(token, *keys, **changes):
     with pytest.raises(InvalidCredentials) as caught:
         verify(token, *keys, **changes)
     return str(caught.value)
 
 
-def refusal_of_any(token):
+def rejection_of_any(token):
     """Return the message for an invalid token that has the form of one."""
     try:
         verified = verify(token)
@@ -114,7 +114,7 @@ LETTERS = st.sampled_from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 )
 def test_no_change_to_a_valid_token_passes(changed):
     assume(changed != TOKEN)
-    said = refusal_of_any(changed)
+    said = rejection_of_any(changed)
     assert changed.decode() not in said
 
 
@@ -125,12 +125,12 @@ def test_a_signature_has_one_spelling_only(position):
         changed = bytearray(TOKEN)
         changed[position] = letter
         if changed != TOKEN:
-            refusal(bytes(changed))
+            rejection(bytes(changed))
 
 
 @given(st.binary(), st.binary(), st.binary())
 def test_no_bytes_in_any_part_fail_or_pass(header, claims, signature):
-    refusal_of_any(b".".join([part(header), part(claims), part(signature)]))
+    rejection_of_any(b".".join([part(header), part(claims), part(signature)]))
 
 
 HEADERS = st.fixed_dictionaries(
@@ -154,14 +154,14 @@ def test_no_header_makes_a_signature_of_another_key_count(header, algorithm, num
     signing_input = part(header) + b"." + part(CLAIMS)
     signer = jwt.get_algorithm_by_name(algorithm)
     signature = signer.sign(signing_input, private_key(algorithm, 1 + number))
-    refusal(signing_input + b"." + part(signature), jwk("ES256"), jwk("RS256"))
+    rejection(signing_input + b"." + part(signature), jwk("ES256"), jwk("RS256"))
 
 
 def test_a_token_without_a_signature_is_none():
     for name in ["none", "None", "NONE"]:
         header = part({"alg": name, "typ": "JWT", "kid": "ES256-0"})
         assert verify(header + b"." + part(CLAIMS) + b".") is None
-        refusal(header + b"." + part(CLAIMS) + b".AA")
+        rejection(header + b"." + part(CLAIMS) + b".AA")
 
 
 def test_a_public_key_is_no_secret_to_sign_with():
@@ -173,29 +173,29 @@ def test_a_public_key_is_no_secret_to_sign_with():
         for encoding in (Encoding.PEM, Encoding.DER):
             signing_input = part({"alg": "HS256", "kid": "RS256-0"}) + b"." + part(CLAIMS)
             signature = hmac.sign(signing_input, public.public_bytes(encoding, form))
-            said = refusal(signing_input + b"." + part(signature), jwk("RS256"), jwk("RS256", alg=None))
+            said = rejection(signing_input + b"." + part(signature), jwk("RS256"), jwk("RS256", alg=None))
             assert said == "The token is signed with an algorithm (alg) that is not allowed here."
 
 
 def test_keys_that_a_token_brings_along_are_not_looked_at():
     header = {"jwk": jwk(number=1), "jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/"}
-    refusal(signed(number=1, header={"kid": "ES256-0", **header}))
+    rejection(signed(number=1, header={"kid": "ES256-0", **header}))
     assert verify(signed(header=header))
 
 
 @pytest.mark.parametrize("crit", [["exp"], ["b64"], [], None])
-def test_a_critical_extension_is_refused(crit):
+def test_a_critical_extension_is_rejected(crit):
     signing_input = part({"alg": "ES256", "kid": "ES256-0", "crit": crit, "exp": 1}) + b"." + part(CLAIMS)
     signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
-    assert "critical extensions" in refusal(signing_input + b"." + part(signature))
+    assert "critical extensions" in rejection(signing_input + b"." + part(signature))
 
 
 def test_only_algorithms_of_the_file_are_taken_whatever_the_keys_are_for():
     said = "The token is signed with an algorithm (alg) that is not allowed here."
-    assert refusal(signed(), algorithms=("RS256",)) == said
+    assert rejection(signed(), algorithms=("RS256",)) == said
     assert verify(signed(), algorithms=("RS256", "ES256"))
     # The algorithm of a key comes from the key itself.
-    assert "is not by a key of its issuer" in refusal(
+    assert "is not by a key of its issuer" in rejection(
         signed(algorithm="PS256", header={"kid": "RS256-0"}), jwk("RS256")
     )
 
@@ -204,15 +204,17 @@ def test_a_token_that_names_no_key_takes_the_only_one_there_is():
     token = signed(header={"kid": None})
     assert verify(token)
     assert verify(token, jwk(), jwk("RS256"))
-    assert "is not by a key of its issuer" in refusal(token, jwk(), jwk(number=1))
+    assert "is not by a key of its issuer" in rejection(token, jwk(), jwk(number=1))
 
 
-def test_a_token_of_another_issuer_or_for_another_audience_is_refused():
-    assert refusal(signed(iss="https://login.example")) == "The issuer (iss) of the token is not known here."
-    assert "known here" in refusal(signed(iss=None))
-    assert "another audience" in refusal(signed(aud="other"))
-    assert "another audience" in refusal(signed(aud=None))
-    assert "another audience" in refusal(signed(aud=[]))
+def test_a_token_of_another_issuer_or_for_another_audience_is_rejected():
+    assert (
+        rejection(signed(iss="https://login.example")) == "The issuer (iss) of the token is not known here."
+    )
+    assert "known here" in rejection(signed(iss=None))
+    assert "another audience" in rejection(signed(aud="other"))
+    assert "another audience" in rejection(signed(aud=None))
+    assert "another audience" in rejection(signed(aud=[]))
     assert verify(signed(aud=["other", AUDIENCE]))
 
 
@@ -251,7 +253,7 @@ def test_a_token_is_valid_until_its_end_and_from_its_beginning_on_but_for_a_leew
     if NOW_S - 1000 - LEEWAY_S <= now_s < NOW_S + LEEWAY_S:
         assert verify(token, now_s=now_s) == (KITCHEN, NOW_S + LEEWAY_S)
     else:
-        said = refusal(token, now_s=now_s)
+        said = rejection(token, now_s=now_s)
         assert ("any more (exp)" if offset_s > 0 else "yet (nbf)") in said
 
 
@@ -266,18 +268,18 @@ def test_times_have_to_be_numbers(claim, value):
     claims = {**CLAIMS, claim: value}
     signing_input = part({"alg": "ES256", "kid": "ES256-0"}) + b"." + part(claims)
     signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
-    refusal(signing_input + b"." + part(signature))
+    rejection(signing_input + b"." + part(signature))
 
 
-def test_a_token_without_an_end_is_refused():
-    assert "lacks one of the claims" in refusal(signed(exp=None))
+def test_a_token_without_an_end_is_rejected():
+    assert "lacks one of the claims" in rejection(signed(exp=None))
 
 
 @pytest.mark.parametrize("claims", [b"[]", b"1", b"\xff", b"{", b'{"iss":', b"[" * 100_000, b'"' + b"x" * 10])
-def test_claims_that_are_no_object_are_refused(claims):
+def test_claims_that_are_no_object_are_rejected(claims):
     signing_input = part({"alg": "ES256", "kid": "ES256-0"}) + b"." + part(claims)
     signature = jwt.get_algorithm_by_name("ES256").sign(signing_input, private_key("ES256"))
-    refusal(signing_input + b"." + part(signature))
+    rejection(signing_input + b"." + part(signature))
 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
@@ -285,8 +287,8 @@ def test_a_token_may_say_that_it_is_one(typ):
     assert verify(signed(header={"typ": typ}))
 
 
-def test_a_token_for_something_else_is_refused():
-    assert "another purpose" in refusal(signed(header={"typ": "logout+jwt"}))
+def test_a_token_for_something_else_is_rejected():
+    assert "another purpose" in rejection(signed(header={"typ": "logout+jwt"}))
 
 
 def test_a_token_is_not_the_caller_whose_name_it_has_unless_its_issuer_may_name_callers():
@@ -319,12 +321,12 @@ def test_a_token_is_not_the_caller_whose_name_it_has_unless_its_issuer_may_name_
 
 def test_a_token_may_call_somebody_in_its_own_way():
     assert verify(signed(sub="auth0|123"))[0] == KITCHEN
-    assert "names no caller" in refusal(signed(sub="auth0|456"))
+    assert "names no caller" in rejection(signed(sub="auth0|456"))
 
 
 @pytest.mark.parametrize("name", ["Kitchen", "", 1, ["kitchen"], None])
-def test_a_name_of_no_caller_is_refused(name):
-    assert refusal(signed(who=name), caller_claim="who") == "The token names no caller in its claim who."
+def test_a_name_of_no_caller_is_rejected(name):
+    assert rejection(signed(who=name), caller_claim="who") == "The token names no caller in its claim who."
 
 
 def test_rights_may_come_from_a_claim():
@@ -343,8 +345,8 @@ def test_the_topics_to_read_come_from_a_claim_of_their_own():
     assert (list(caller.publish), list(caller.consume)) == (["readings"], ["sensors.*", "alarms"])
     caller, _ = verify(token, consume_claim="read")
     assert (list(caller.publish), list(caller.consume)) == ([], ["sensors.*", "alarms"])
-    assert "in its claim read;" in refusal(signed(read=[f"t{n}" for n in range(101)]), consume_claim="read")
-    assert "The claim read of the token must be" in refusal(signed(read=1), consume_claim="read")
+    assert "in its claim read;" in rejection(signed(read=[f"t{n}" for n in range(101)]), consume_claim="read")
+    assert "The claim read of the token must be" in rejection(signed(read=1), consume_claim="read")
 
 
 def test_a_token_brings_along_at_most_a_hundred_topics():
@@ -353,7 +355,7 @@ def test_a_token_brings_along_at_most_a_hundred_topics():
     most = signed(topics=[*names[1:], names[1], "no topic"])
     assert list(verify(most, publish_claim="topics")[0].publish) == names[1:]
     for too_many in (names, " ".join(names)):
-        said = refusal(signed(topics=too_many), publish_claim="topics")
+        said = rejection(signed(topics=too_many), publish_claim="topics")
         assert said.startswith("The token has more than 100 topics and patterns in its claim topics")
 
 
@@ -364,13 +366,13 @@ def test_a_caller_that_a_token_makes_has_the_rates_of_its_issuer():
 
 
 @pytest.mark.parametrize("value", [1, True, {"readings": 1}, ["readings", 1]])
-def test_rights_of_another_shape_are_refused(value):
-    assert "an array of strings" in refusal(signed(topics=value), publish_claim="topics")
+def test_rights_of_another_shape_are_rejected(value):
+    assert "an array of strings" in rejection(signed(topics=value), publish_claim="topics")
 
 
 @pytest.mark.parametrize("subject", ["", 1, None, "x" * 201])
 def test_rights_need_somebody_who_has_them(subject):
-    refusal(signed(sub=subject), publish_claim="topics")
+    rejection(signed(sub=subject), publish_claim="topics")
 
 
 def test_a_name_that_a_token_makes_is_that_of_nobody_else_and_can_stand_in_a_line():

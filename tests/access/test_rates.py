@@ -98,7 +98,7 @@ def test_in_no_stretch_of_time_more_is_admitted_than_the_rate_and_one_burst(rate
 
 
 @given(rates, lengths.filter(bool))
-def test_after_the_time_that_a_refusal_says_the_request_is_admitted(rate, length):
+def test_after_the_time_that_a_rejection_says_the_request_is_admitted(rate, length):
     limiter = RateLimiter(requests=None, bytes_=rate, now_s=START_S)
     limiter.admit(length, now_s=START_S)
     limiter.charge(50, now_s=START_S)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampleapp.access.signatures import FIXED_SCHEMES, SCHEMES, HMACScheme, SignatureRefused
+from sampleapp.access.signatures import FIXED_SCHEMES, SCHEMES, HMACScheme, SignatureRejected
 from sampleapp.web.server import Fields
 
 NOW = 1_700_000_000
@@ -128,12 +128,12 @@ def fields_of(headers):
 
 
 def verdict(scheme, secrets, fields, body, *, now_s=NOW, tolerance_s=300):
-    """The reason for which a request is refused, or "" if it is not."""
+    """The reason for which a request is rejected, or "" if it is not."""
     try:
         claim = scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s)
         claim.verify(body, [scheme.key_of(secret) for secret in secrets])
-    except SignatureRefused as refusal:
-        return refusal.reason
+    except SignatureRejected as rejection:
+        return rejection.reason
     return ""
 
 
@@ -190,7 +190,7 @@ def test_any_change_of_the_body_is_noticed(vector):
         assert verdict(scheme, [secret], fields, other, now_s=now_s) == "wrong"
 
 
-def test_a_header_that_is_cut_short_or_changed_anywhere_is_refused(vector):
+def test_a_header_that_is_cut_short_or_changed_anywhere_is_rejected(vector):
     scheme, secret, headers, body, now_s = vector
     for name, value in headers.items():
         for place in range(len(value)):

@@ -54,7 +54,7 @@ def test_a_memory_url_makes_a_memory_broker(url):
         "hunter2://x",
     ],
 )
-def test_any_other_url_is_refused_with_what_would_be_right_and_without_what_may_be_secret(url):
+def test_any_other_url_is_rejected_with_what_would_be_right_and_without_what_may_be_secret(url):
     with pytest.raises(BrokerURLError) as caught:
         from_url(url, reactor=reactor)
     message = str(caught.value)
@@ -69,7 +69,7 @@ def test_a_kafka_url_names_a_cluster_and_contacts_nobody(url):
 
 
 @pytest.mark.parametrize("url", ["kafka:localhost", "kafka://", "kafka://a?acks=1", "kafka://a,hunter2:x"])
-def test_a_wrong_kafka_url_is_refused_with_what_would_be_right(url):
+def test_a_wrong_kafka_url_is_rejected_with_what_would_be_right(url):
     with pytest.raises(BrokerURLError) as caught:
         from_url(url, reactor=None)
     message = str(caught.value)

@@ -54,7 +54,7 @@ class Publisher:
         self.waiting.append(answer)
         return answer
 
-    def refuse(self, error):
+    def reject(self, error):
         self.waiting.pop(0).errback(error)
 
     def acknowledge(self):
@@ -102,7 +102,7 @@ def problem(status, *, errors=()):
     return Problem(title="Title", status=status, detail="Detail.", errors=tuple(errors))
 
 
-def refusal(status, *, errors=(), retry_after_s=None):
+def rejection(status, *, errors=(), retry_after_s=None):
     return ProblemError(problem(status, errors=errors), retry_after_s=retry_after_s)
 
 
@@ -195,7 +195,7 @@ def test_failed_lines_are_told_by_their_reasons_and_numbers():
         publisher, b"1\n\xff\n", b"3\n", b"4\n\xff\n\xff\n" + too_long + b"\n\xff\n", in_flight=1
     )
     publisher.acknowledge()
-    publisher.refuse(RequestTimedOut("It took too long."))
+    publisher.reject(RequestTimedOut("It took too long."))
     publisher.acknowledge()
     assert publisher.batches == [["1"], ["3"], ["4"]]
     assert reported(ended) == [
@@ -212,7 +212,7 @@ def test_failed_lines_are_told_by_their_reasons_and_numbers():
 def test_when_the_service_was_never_there_the_rest_of_the_file_is_not_sent(error):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n", b"2\n", b"3\n", in_flight=2)
-    publisher.refuse(error)
+    publisher.reject(error)
     publisher.acknowledge()
     assert publisher.batches == [["1"], ["2"]]
     first, second, third = reported(ended)
@@ -224,7 +224,7 @@ def test_when_the_service_was_never_there_the_rest_of_the_file_is_not_sent(error
 
 
 @pytest.mark.parametrize(
-    "error", [ServiceUnreachable("Nothing there."), refusal(503), UnexpectedResponse("Odd.", status=429)]
+    "error", [ServiceUnreachable("Nothing there."), rejection(503), UnexpectedResponse("Odd.", status=429)]
 )
 def test_a_service_that_is_away_for_a_while_is_waited_for(error):
     publisher, clock, waiting = Publisher(), Clock(), []
@@ -239,7 +239,7 @@ def test_a_service_that_is_away_for_a_while_is_waited_for(error):
     )
     publisher.acknowledge()
     for _ in range(30):
-        publisher.refuse(error)
+        publisher.reject(error)
         assert (waiting[-1], publisher.waiting) == (str(error), [])
         clock.advance(1)
     publisher.acknowledge()
@@ -258,7 +258,7 @@ def test_a_service_that_does_not_come_back_is_given_up_in_the_end():
     publisher.acknowledge()
     while publisher.waiting:
         assert clock.seconds() < 1000
-        publisher.refuse(ServiceUnreachable("Nothing there."))
+        publisher.reject(ServiceUnreachable("Nothing there."))
         clock.advance(1)
     assert clock.seconds() > 300
     first, second, *_ = reported(ended)
@@ -271,9 +271,9 @@ def test_a_service_that_does_not_come_back_is_given_up_in_the_end():
 def test_what_was_on_its_way_when_the_service_went_is_in_doubt_and_not_sent_again():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", b"3\n", b"4\n", in_flight=2, clock=clock)
-    publisher.refuse(ResponseLost("Gone."))
-    publisher.refuse(ServiceUnreachable("Nothing there."))
-    publisher.refuse(ServiceUnreachable("Nothing there."))
+    publisher.reject(ResponseLost("Gone."))
+    publisher.reject(ServiceUnreachable("Nothing there."))
+    publisher.reject(ServiceUnreachable("Nothing there."))
     clock.advance(1)
     assert sorted(publisher.batches[3:]) == [["3"], ["4"]]
     publisher.acknowledge()
@@ -300,7 +300,7 @@ def test_an_interrupted_publishing_accounts_for_what_was_under_way():
 def test_a_batch_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_before():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n", b"2\n", b"3\n", b"4\n", in_flight=2, clock=clock)
-    publisher.refuse(TooManyRequests(problem(429), retry_after_s=3))
+    publisher.reject(TooManyRequests(problem(429), retry_after_s=3))
     publisher.acknowledge()
     assert publisher.batches == [["1"], ["2"]]
     clock.advance(2.9)
@@ -316,10 +316,10 @@ def test_a_batch_that_comes_too_early_is_sent_again_when_it_may_be_and_no_other_
 
 
 @pytest.mark.parametrize(("retry_after_s", "pause_s"), [(None, 1), (0, 0), (3600, 60)])
-def test_how_long_a_refusal_holds_lines_back_is_bounded(retry_after_s, pause_s):
+def test_how_long_a_rejection_holds_lines_back_is_bounded(retry_after_s, pause_s):
     publisher, clock = Publisher(), Clock()
     publishing(publisher, b"1\n", clock=clock)
-    publisher.refuse(TooManyRequests(problem(429), retry_after_s=retry_after_s))
+    publisher.reject(TooManyRequests(problem(429), retry_after_s=retry_after_s))
     clock.advance(max(0, pause_s - 0.1))
     assert len(publisher.batches) == (1 if pause_s else 2)
     clock.advance(0.1)
@@ -331,23 +331,23 @@ def test_a_line_that_is_always_too_much_ends_the_publishing_in_the_end():
     ended = publishing(publisher, b"1\n", b"2\n", in_flight=1, clock=clock)
     while publisher.waiting:
         assert clock.seconds() < 1000
-        publisher.refuse(TooManyRequests(problem(429), retry_after_s=30))
+        publisher.reject(TooManyRequests(problem(429), retry_after_s=30))
         clock.advance(30)
     assert publisher.batches == [["1"]] * len(publisher.batches)
     first, second, *_ = reported(ended)
     assert first == "Line 1: Title (429): Detail. Try again in 30 seconds."
     assert second.startswith(
-        "Stopped after line 1: the lines that follow were not sent; they would be refused as well."
+        "Stopped after line 1: the lines that follow were not sent; they would be rejected as well."
     )
 
 
-def test_a_refusal_after_hours_without_lines_is_no_reason_to_give_up():
+def test_a_rejection_after_hours_without_lines_is_no_reason_to_give_up():
     publisher, clock = Publisher(), Clock()
     publishing(publisher, b"1\n", b"2\n", in_flight=1, clock=clock)
     clock.advance(7200)
     publisher.acknowledge()
     clock.advance(7200)
-    publisher.refuse(TooManyRequests(problem(429), retry_after_s=1))
+    publisher.reject(TooManyRequests(problem(429), retry_after_s=1))
     clock.advance(1)
     assert publisher.batches == [["1"], ["2"], ["2"]]
 
@@ -355,7 +355,7 @@ def test_a_refusal_after_hours_without_lines_is_no_reason_to_give_up():
 def test_who_is_interrupted_while_lines_are_held_back_is_told_that_they_were_not_sent():
     publisher = Publisher()
     ended = publishing(publisher, b"1\n", b"2\n", in_flight=1)
-    publisher.refuse(TooManyRequests(problem(429), retry_after_s=30))
+    publisher.reject(TooManyRequests(problem(429), retry_after_s=30))
     ended.cancel()
     assert reported(ended)[0] == "Line 1: interrupted before it was sent."
 
@@ -364,13 +364,13 @@ def test_who_is_interrupted_while_lines_are_held_back_is_told_that_they_were_not
 def test_when_the_caller_is_not_let_in_the_rest_of_the_file_is_not_sent(error):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n", b"2\n", b"3\n", in_flight=2)
-    publisher.refuse(error)
+    publisher.reject(error)
     publisher.acknowledge()
     assert publisher.batches == [["1"], ["2"]]
     first, second, third = reported(ended)
     assert first == f"Line 1: {error}"
     assert second.startswith(
-        "Stopped after line 2: the lines that follow were not sent; they would be refused as well."
+        "Stopped after line 2: the lines that follow were not sent; they would be rejected as well."
     )
     assert third == "Published 1 line, 1 failed."
 
@@ -392,7 +392,7 @@ def partly(*results):
 def test_of_a_batch_that_is_partly_published_only_what_is_safe_is_sent_again():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n3\n4\n5\n", clock=clock)
-    publisher.refuse(partly(PLACE, refusal(503), refusal(504), refusal(413), refusal(503)))
+    publisher.reject(partly(PLACE, rejection(503), rejection(504), rejection(413), rejection(503)))
     clock.advance(1)
     assert publisher.batches[1:] == [["2", "5"]]
     publisher.acknowledge()
@@ -407,10 +407,10 @@ def test_of_a_batch_that_is_partly_published_only_what_is_safe_is_sent_again():
 def test_one_at_a_time_no_line_is_sent_again_behind_a_later_one():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n3\n4\n", in_flight=1, clock=clock)
-    publisher.refuse(partly(refusal(503), PLACE, refusal(503), refusal(503)))
+    publisher.reject(partly(rejection(503), PLACE, rejection(503), rejection(503)))
     clock.advance(1)
     assert publisher.batches[1:] == [["3", "4"]]
-    publisher.refuse(partly(refusal(503), refusal(504)))
+    publisher.reject(partly(rejection(503), rejection(504)))
     assert publisher.batches[2:] == []
     again = "Title (503): Detail. Not sent again, since a later line may have been published."
     assert reported(ended)[:2] == [
@@ -422,8 +422,8 @@ def test_one_at_a_time_no_line_is_sent_again_behind_a_later_one():
 def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_at_once():
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n3\n4\n")
-    publisher.refuse(
-        refusal(
+    publisher.reject(
+        rejection(
             422,
             errors=[
                 Fault("/1/content", "Odd."),
@@ -433,7 +433,7 @@ def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_
         )
     )
     assert publisher.batches[1:] == [["1", "3"]]
-    publisher.refuse(refusal(400, errors=[Fault("/0/content", "Bad."), Fault("/1/content", "Bad.")]))
+    publisher.reject(rejection(400, errors=[Fault("/0/content", "Bad."), Fault("/1/content", "Bad.")]))
     assert reported(ended) == [
         "Line 2: Title (422): Odd.",
         "Line 4: Title (422): Bad. Worse.",
@@ -445,7 +445,7 @@ def test_lines_that_are_wrong_are_told_and_the_others_of_their_batch_sent_again_
 def test_of_a_line_alone_it_is_told_what_is_wrong_and_not_which_of_a_batch_it_is():
     publisher = Publisher()
     ended = publishing(publisher, b"1\n")
-    publisher.refuse(refusal(422, errors=[Fault("/0", "Too long.")]))
+    publisher.reject(rejection(422, errors=[Fault("/0", "Too long.")]))
     assert reported(ended)[0] == "Line 1: Title (422): Too long."
 
 
@@ -454,7 +454,7 @@ def test_of_a_line_alone_it_is_told_what_is_wrong_and_not_which_of_a_batch_it_is
 def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer, status):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n3\n", b"4\n", in_flight=1)
-    publisher.refuse(refusal(status, errors=[Fault(pointer, "Odd.")]))
+    publisher.reject(rejection(status, errors=[Fault(pointer, "Odd.")]))
     publisher.acknowledge()
     assert reported(ended) == [f"Lines 1-3: Title ({status}): Odd.", "Published 1 line, 3 failed."]
 
@@ -462,25 +462,25 @@ def test_what_is_wrong_with_what_all_lines_have_is_not_tried_with_each(pointer, 
 def test_a_topic_that_is_not_granted_ends_the_publishing():
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n", b"3\n", in_flight=1)
-    publisher.refuse(Forbidden(problem(403, errors=[Fault("/0/topic", "Not yours.")])))
+    publisher.reject(Forbidden(problem(403, errors=[Fault("/0/topic", "Not yours.")])))
     assert publisher.waiting == []
     first, second, _ = reported(ended)
     assert first == "Lines 1-2: Title (403): Not yours."
     assert second.startswith(
-        "Stopped after line 2: the lines that follow were not sent; they would be refused"
+        "Stopped after line 2: the lines that follow were not sent; they would be rejected"
     )
 
 
 @pytest.mark.parametrize("pointer", ["", "/topic", "/0", "/4/content", "/x/content", "0"])
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_batch_that_is_refused_as_a_whole_is_halved_until_each_line_is_answered(status, pointer):
+def test_a_batch_that_is_rejected_as_a_whole_is_halved_until_each_line_is_answered(status, pointer):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n3\n")
-    publisher.refuse(refusal(status, errors=[Fault(pointer, "Odd.")]))
+    publisher.reject(rejection(status, errors=[Fault(pointer, "Odd.")]))
     assert publisher.batches[1:] == [["1", "2"]]
     publisher.acknowledge()
     assert publisher.batches[2:] == [["3"]]
-    publisher.refuse(refusal(status))
+    publisher.reject(rejection(status))
     assert reported(ended) == [f"Line 3: Title ({status}): Detail.", "Published 2 lines, 1 failed."]
 
 
@@ -488,7 +488,7 @@ def test_a_batch_that_is_refused_as_a_whole_is_halved_until_each_line_is_answere
 def test_what_is_not_about_a_part_of_a_batch_counts_for_all_its_lines(status):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n2\n", b"3\n", in_flight=1)
-    publisher.refuse(refusal(status))
+    publisher.reject(rejection(status))
     publisher.acknowledge()
     doubt = " May have been published." if status == 500 else ""
     assert reported(ended) == [
@@ -502,7 +502,7 @@ def test_the_numbers_of_messages_in_an_error_become_those_of_lines():
     ended = publishing(publisher, b"1\n2\n", b"3\n4\n", in_flight=1)
     publisher.acknowledge()
     detail = "None of the 2 messages is published. Line 2: Odd. Line 7: Odd."
-    publisher.refuse(ProblemError(Problem(title="Title", status=504, detail=detail)))
+    publisher.reject(ProblemError(Problem(title="Title", status=504, detail=detail)))
     assert reported(ended)[0] == (
         "Lines 3-4: Title (504): None of the 2 messages is published. Line 4: Odd. Line 7: Odd. "
         "May have been published."
@@ -511,12 +511,12 @@ def test_the_numbers_of_messages_in_an_error_become_those_of_lines():
 
 AT_ONCE = {
     "unreachable": (ServiceUnreachable("Nothing there."), False),
-    "busy": (refusal(503), False),
+    "busy": (rejection(503), False),
     "lost before": (ResponseLost("Gone."), False),
     "lost after": (ResponseLost("Gone."), True),
-    "too large": (refusal(413), False),
+    "too large": (rejection(413), False),
     "too much": (TooManyRequests(problem(429), retry_after_s=2), False),
-    "wrong": (refusal(422, errors=[Fault("/0/content", "Odd.")]), False),
+    "wrong": (rejection(422, errors=[Fault("/0/content", "Odd.")]), False),
 }
 
 
@@ -549,7 +549,7 @@ class Log:
 
     def _outcome(self, content, status, stored):
         self.records += [content] if stored else []
-        return PLACE if status is None else refusal(status)
+        return PLACE if status is None else rejection(status)
 
 
 fates_of_a_line = st.sampled_from(
@@ -571,14 +571,14 @@ def test_whatever_happens_each_line_is_published_once_and_in_order_or_told(fates
     while not ended.called:
         clock.advance(1)
     sentences = reported(ended)
-    in_doubt, refused = told(sentences)
+    in_doubt, rejected = told(sentences)
     published, failed = map(int, re.findall(r"\d+", sentences[-1]))
-    assert failed == len(in_doubt) + len(refused)
+    assert failed == len(in_doubt) + len(rejected)
     stored = [int(content) for content in log.records]
     assert len(set(stored)) == len(stored)
-    assert refused.isdisjoint(stored)
+    assert rejected.isdisjoint(stored)
     # The lines that were begun are the first ones.
-    assert set(range(1, published + failed + 1)) - in_doubt - refused == set(stored) - in_doubt
+    assert set(range(1, published + failed + 1)) - in_doubt - rejected == set(stored) - in_doubt
     if in_flight == 1:
         assert sorted(stored) == stored
     if not any(sentence.startswith("Stopped") for sentence in sentences):
@@ -587,14 +587,14 @@ def test_whatever_happens_each_line_is_published_once_and_in_order_or_told(fates
 
 def told(sentences):
     """The numbers of the lines that may have been published, and of those that were not."""
-    in_doubt, refused = set(), set()
+    in_doubt, rejected = set(), set()
     for sentence in sentences:
         found = re.match(r"Lines? ([-\d, ]+): (.*)", sentence)
         for part in found[1].split(", ") if found else []:
             first, _, last = part.partition("-")
             lines = range(int(first), int(last or first) + 1)
-            (in_doubt if found[2].endswith(" May have been published.") else refused).update(lines)
-    return in_doubt, refused
+            (in_doubt if found[2].endswith(" May have been published.") else rejected).update(lines)
+    return in_doubt, rejected
 
 
 def keys_of(*chunks, **options):
@@ -644,15 +644,15 @@ def test_without_the_option_no_key_is_sent():
     [
         ResponseLost("Cut."),
         RequestTimedOut("Late."),
-        refusal(504),
-        refusal(503),
-        PartlyPublished(problem(504), results=[PLACE, refusal(504), refusal(503)]),
+        rejection(504),
+        rejection(503),
+        PartlyPublished(problem(504), results=[PLACE, rejection(504), rejection(503)]),
     ],
 )
 def test_a_batch_with_a_key_is_sent_again_as_it_was(error):
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n3\n", clock=clock, in_flight=1, is_idempotent=True)
-    publisher.refuse(error)
+    publisher.reject(error)
     clock.advance(1)
     assert publisher.batches == [["1", "2", "3"]] * 2
     assert len(set(publisher.keys)) == 1
@@ -665,29 +665,29 @@ def test_a_batch_with_a_key_is_given_up_after_the_time_for_which_lines_wait():
     ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
     for _ in range(400):
         if publisher.waiting:
-            publisher.refuse(refusal(504))
+            publisher.reject(rejection(504))
         clock.advance(1)
     assert reported(ended)[0] == "Lines 1-2: Title (504): Detail. May have been published."
 
 
 @pytest.mark.parametrize(
     "last",
-    [ServiceUnreachable("Nothing there."), refusal(503), TooManyRequests(problem(429)), refusal(422)],
+    [ServiceUnreachable("Nothing there."), rejection(503), TooManyRequests(problem(429)), rejection(422)],
     ids=["unreachable", "busy", "too much", "refused"],
 )
 @pytest.mark.parametrize(
     "first",
-    [ResponseLost("Cut."), PartlyPublished(problem(504), results=[PLACE, refusal(503)])],
+    [ResponseLost("Cut."), PartlyPublished(problem(504), results=[PLACE, rejection(503)])],
     ids=["cut", "published in part"],
 )
 def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(first, last):
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
-    publisher.refuse(first)
+    publisher.reject(first)
     clock.advance(1)
     for _ in range(400):
         if publisher.waiting:
-            publisher.refuse(last)
+            publisher.reject(last)
         clock.advance(1)
     # In smaller batches they would have other keys.
     assert {tuple(batch) for batch in publisher.batches} == {("1", "2")}
@@ -699,7 +699,7 @@ def test_lines_with_a_key_are_in_doubt_if_any_of_their_requests_was(first, last)
 def test_lines_with_a_key_are_in_doubt_if_the_command_is_interrupted_after_such_a_request():
     publisher, clock = Publisher(), Clock()
     ended = publishing(publisher, b"1\n2\n", clock=clock, in_flight=1, is_idempotent=True)
-    publisher.refuse(ResponseLost("Cut."))
+    publisher.reject(ResponseLost("Cut."))
     ended.cancel()
     assert reported(ended)[0] == "Lines 1-2: interrupted before the answer. May have been published."
 
@@ -710,11 +710,11 @@ def test_lines_with_a_key_are_in_doubt_if_the_command_is_interrupted_after_such_
 def test_the_rest_is_not_sent_if_the_service_takes_no_keys_for_the_topic(status, kind):
     publisher = Publisher()
     ended = publishing(publisher, b"1\n" * 1500, in_flight=1, is_idempotent=True)
-    refused = Problem(type=f"urn:sampleapp:problem:{kind}", title="No keys", status=status, detail="None.")
-    publisher.refuse(ProblemError(refused))
+    rejected = Problem(type=f"urn:sampleapp:problem:{kind}", title="No keys", status=status, detail="None.")
+    publisher.reject(ProblemError(rejected))
     assert (len(publisher.keys), publisher.waiting) == (1, [])
     assert reported(ended) == [
         f"Lines 1-1000: No keys ({status}): None.",
-        "Stopped after line 1000: the lines that follow were not sent; they would be refused as well.",
+        "Stopped after line 1000: the lines that follow were not sent; they would be rejected as well.",
         "Published 0 lines, 1000 failed.",
     ]

@@ -118,7 +118,7 @@ def test_a_device_is_added_with_all_members(file):
         (["a", "--scheme=slack", "--topic=t", "--tolerance=nan"], "hooks.a.tolerance must be a number"),
     ],
 )
-def test_what_the_service_would_refuse_is_refused_and_nothing_written(file, arguments, said):
+def test_what_the_service_would_reject_is_rejected_and_nothing_written(file, arguments, said):
     for more in ([], ["--append", file]):
         code, stdout, stderr = run(*arguments, *more)
         assert (code, stdout) == (1, "")

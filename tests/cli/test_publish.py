@@ -13,7 +13,7 @@ from array import array
 import pytest
 
 from tests.support.command import DEADLINE_S, Watched, consumed, sampleapp, shown_on_a_terminal, stored
-from tests.support.free_ports import refusing_port
+from tests.support.free_ports import rejecting_port
 from tests.support.process import records
 
 
@@ -111,7 +111,7 @@ def test_bytes_are_given_in_base64(service):
     assert sorted(each.get("value", each.get("value_base64")) for each in others) == ["", "A", "AP8="]
 
 
-def test_what_is_not_base64_or_is_given_twice_is_refused(service):
+def test_what_is_not_base64_or_is_given_twice_is_rejected(service):
     stdout, stderr = sampleapp(service, "publish", "bytes", "--base64", "AP8", code=1)
     assert (stdout, stderr) == (
         "",
@@ -126,7 +126,7 @@ def test_what_is_not_base64_or_is_given_twice_is_refused(service):
         assert told in stderr
 
 
-def test_a_topic_that_there_cannot_be_is_refused_before_its_path_is_asked_for(service):
+def test_a_topic_that_there_cannot_be_is_rejected_before_its_path_is_asked_for(service):
     _, stderr = sampleapp(service, "delete", "no/topic", "k", code=1)
     assert stderr.startswith("Error: The topic must be 1 to 249 characters")
 
@@ -145,7 +145,7 @@ def test_the_lines_of_a_file_keep_their_order_if_they_have_a_key(service):
     assert stored(service, "keyed") == [("k", line) for line in lines]
 
 
-def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):
+def test_a_rejected_message_is_one_sentence_on_stderr_and_ends_with_1(service):
     stdout, stderr = sampleapp(service, "publish", "bad/topic", "c", code=1)
     assert stdout == ""
     assert stderr.startswith("Error: Body is not a message (422): ")
@@ -153,7 +153,7 @@ def test_a_refused_message_is_one_sentence_on_stderr_and_ends_with_1(service):
 
 
 def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
-    with refusing_port() as port:
+    with rejecting_port() as port:
         url = f"http://127.0.0.1:{port}/"
         for arguments in (["publish", "t", "c"], ["readings"]):
             _, stderr = sampleapp(service, *arguments, url=url, code=1)

@@ -90,12 +90,14 @@ def test_each_line_is_stored_once_or_told_when_the_service_is_stopped_killed_and
                 publish.wait_for("Sending lines again after ", times=2)
                 lines.end()
                 code, shown = publish.end()
-    in_doubt, refused = set(), set()
+    in_doubt, rejected = set(), set()
     for line in shown:
         if found := re.match(r"Lines? ([-\d, ]+): (.*)", line):
-            (in_doubt if found[2].endswith("May have been published.") else refused).update(numbers(found[1]))
+            (in_doubt if found[2].endswith("May have been published.") else rejected).update(
+                numbers(found[1])
+            )
     counts = Counter(int(content) for _, content in stored(first, "t"))
-    assert refused == set()
+    assert rejected == set()
     assert set(counts.values()) == {1}
     assert set(range(1, 4 * PART + 1)) - in_doubt <= counts.keys()
     assert shown[-1] == f"Published {4 * PART - len(in_doubt)} lines, {len(in_doubt)} failed."

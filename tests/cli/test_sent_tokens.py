@@ -118,7 +118,7 @@ def test_who_is_not_let_in_is_told_what_to_do(server, status, token, arguments, 
         (b"x" * 20_000, "contains more than a token: over 16384 bytes"),
     ],
 )
-def test_a_file_without_a_token_is_refused_and_not_repeated(tmp_path, content, reason):
+def test_a_file_without_a_token_is_rejected_and_not_repeated(tmp_path, content, reason):
     (tmp_path / "token").write_bytes(content)
     result = CliRunner().invoke(main, ["readings", "--token-file", str(tmp_path / "token")])
     assert result.exit_code == 2
@@ -127,7 +127,7 @@ def test_a_file_without_a_token_is_refused_and_not_repeated(tmp_path, content, r
     assert "two" not in shown
 
 
-def test_a_variable_without_a_token_is_refused_and_not_repeated():
+def test_a_variable_without_a_token_is_rejected_and_not_repeated():
     result = CliRunner(env={"SAMPLEAPP_TOKEN": "pass word"}).invoke(main, ["readings"])
     assert result.exit_code == 2
     shown = " ".join(result.output.split())

@@ -106,7 +106,7 @@ def test_a_caller_without_rights_is_said_to_be_one():
         (["one", "--until", "2020-01-31"], "2020-01-31 is in the past (in UTC)"),
     ],
 )
-def test_what_the_file_could_not_hold_is_refused_with_what_would_be_right(arguments, reason):
+def test_what_the_file_could_not_hold_is_rejected_with_what_would_be_right(arguments, reason):
     code, stdout, stderr = make(*arguments)
     assert (code, stdout) == (2, "")
     assert reason in " ".join(stderr.split())

@@ -37,7 +37,7 @@ from tests.support.client_servers import (
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refused_connection_is_an_unreachable_service_and_nothing_was_published():
+async def test_a_rejected_connection_is_an_unreachable_service_and_nothing_was_published():
     port, url = await listening(Site(Resource()))
     await port.stopListening()
     with pytest.raises(ServiceUnreachable, match=r"^Nothing answers at .*: Connection refused\.$") as caught:

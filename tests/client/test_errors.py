@@ -133,7 +133,7 @@ async def test_what_nobody_promised_may_have_published_the_message(status, conte
     ("status", "headers"), [(301, [("location", b"http://elsewhere.example/")]), (404, []), (407, [])]
 )
 @pytest_twisted.ensureDeferred
-async def test_a_refusal_in_another_form_has_published_nothing(status, headers):
+async def test_a_rejection_in_another_form_has_published_nothing(status, headers):
     with pytest.raises(UnexpectedResponse, match=rf"answered {status} \(text/html\)") as caught:
         await canned(status, "text/html", b"<p>", headers).publish(topic="t", content="c")
     assert caught.value.possibly_published is False
@@ -210,7 +210,7 @@ async def test_when_some_messages_were_published_the_error_says_for_each():
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_message_that_was_refused_for_good_among_others_was_not_published():
+async def test_a_message_that_was_rejected_for_good_among_others_was_not_published():
     body = problem(422, type=PARTLY, results=[{"status": 413, "detail": "Too large."}, PLACE])
     with pytest.raises(PartlyPublished) as caught:
         await canned(422, PROBLEM, body).publish_many(TWO)

@@ -47,7 +47,7 @@ def test_a_retry_that_is_not_a_number_is_ignored(field):
 
 
 @pytest.mark.parametrize("line", [b"data: " + b"x" * 30, b"data: xxx\n" * 4, b":" + b"x" * 40])
-def test_an_event_over_the_limit_is_refused(line):
+def test_an_event_over_the_limit_is_rejected(line):
     decoder = EventDecoder(max_bytes=32)
     with pytest.raises(EventTooLong):
         _ = [decoder.feed(bytes([byte])) for byte in line]

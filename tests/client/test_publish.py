@@ -64,14 +64,14 @@ async def test_bytes_are_sent_as_base64():
 
 
 @pytest_twisted.ensureDeferred
-async def test_text_beside_bytes_that_utf8_cannot_carry_is_refused():
+async def test_text_beside_bytes_that_utf8_cannot_carry_is_rejected():
     with pytest.raises(InvalidMessage) as caught:
         await in_memory(ContractResource()).publish(topic="t", content=b"c", key="\udfff")
     assert [fault.pointer for fault in caught.value.faults] == ["/key"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_text_that_utf8_cannot_carry_is_refused_before_anything_is_sent():
+async def test_text_that_utf8_cannot_carry_is_rejected_before_anything_is_sent():
     service = ContractResource()
     with pytest.raises(InvalidMessage) as caught:
         await in_memory(service).publish(topic="t", content="\ud800", key="\udfff")
@@ -159,7 +159,7 @@ async def test_a_tombstone_has_its_key_and_no_value(topic, key):
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ä", "\ud800", "a" * 250])
 @pytest_twisted.ensureDeferred
-async def test_a_topic_that_there_cannot_be_is_refused_before_a_path_is_made_of_it(topic):
+async def test_a_topic_that_there_cannot_be_is_rejected_before_a_path_is_made_of_it(topic):
     service = ContractResource()
     for publish in [
         lambda client: client.publish_raw(topic=topic, body=b"b"),

@@ -28,7 +28,7 @@ def answer(status, document=PLACE, *, media_type=V1, **fields):
     return status, media_type if status == 200 else PROBLEM, body, fields
 
 
-def refusal(status, **fields):
+def rejection(status, **fields):
     return answer(status, problem(status), **fields)
 
 
@@ -92,7 +92,7 @@ REQUESTS = {
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest_twisted.ensureDeferred
 async def test_a_request_with_a_key_is_repeated_until_it_succeeds(request_, status):
-    service = Service(refusal(status), refusal(status), answer(200))
+    service = Service(rejection(status), rejection(status), answer(200))
     metadata = await service.result_of(request_(service.client, idempotency_key="k"))
     assert metadata == METADATA
     first, *others = service.script.requests
@@ -104,7 +104,7 @@ async def test_a_request_with_a_key_is_repeated_until_it_succeeds(request_, stat
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
 @pytest_twisted.ensureDeferred
 async def test_a_request_without_a_key_is_not_repeated(request_):
-    service = Service(refusal(503), answer(200))
+    service = Service(rejection(503), answer(200))
     failure = await service.result_of(request_(service.client))
     assert failure.check(ProblemError)
     assert [request[2] for request in service.script.requests] == [None]
@@ -112,7 +112,7 @@ async def test_a_request_without_a_key_is_not_repeated(request_):
 
 @pytest_twisted.ensureDeferred
 async def test_the_result_says_that_an_earlier_request_had_published_the_record():
-    service = Service(refusal(504), answer(200, idempotent_replayed="true"))
+    service = Service(rejection(504), answer(200, idempotent_replayed="true"))
     metadata = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
     assert type(metadata) is ReplayedRecord
     assert metadata.offset == METADATA.offset
@@ -120,8 +120,8 @@ async def test_the_result_says_that_an_earlier_request_had_published_the_record(
 
 @pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 429, 501])
 @pytest_twisted.ensureDeferred
-async def test_a_refusal_is_not_repeated(status):
-    service = Service(refusal(status), answer(200))
+async def test_a_rejection_is_not_repeated(status):
+    service = Service(rejection(status), answer(200))
     failure = await service.result_of(
         service.client.publish(topic="t", content="c", idempotency_key="k"), seconds=1
     )
@@ -131,7 +131,7 @@ async def test_a_refusal_is_not_repeated(status):
 
 @pytest_twisted.ensureDeferred
 async def test_repeating_ends_with_the_last_error_after_the_time_that_the_client_was_given():
-    service = Service(*[refusal(503)] * 50, repeat_for_s=10)
+    service = Service(*[rejection(503)] * 50, repeat_for_s=10)
     failure = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
     assert failure.check(ProblemError)
     assert service.clock.seconds() <= 11
@@ -141,17 +141,17 @@ async def test_repeating_ends_with_the_last_error_after_the_time_that_the_client
 @pytest.mark.parametrize("last", [503, 422, 429])
 @pytest_twisted.ensureDeferred
 async def test_the_last_error_is_in_doubt_if_an_earlier_attempt_was(last):
-    service = Service(refusal(504), *[refusal(last)] * 50, repeat_for_s=10)
+    service = Service(rejection(504), *[rejection(last)] * 50, repeat_for_s=10)
     failure = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
     assert (failure.value.problem.status, failure.value.possibly_published) == (last, True)
-    service = Service(*[refusal(last)] * 50, repeat_for_s=10)
+    service = Service(*[rejection(last)] * 50, repeat_for_s=10)
     failure = await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
     assert (failure.value.problem.status, failure.value.possibly_published) == (last, False)
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_client_that_was_given_no_time_does_not_repeat():
-    service = Service(refusal(503), answer(200), repeat_for_s=0)
+    service = Service(rejection(503), answer(200), repeat_for_s=0)
     failure = await service.result_of(
         service.client.publish(topic="t", content="c", idempotency_key="k"), seconds=1
     )
@@ -160,7 +160,7 @@ async def test_a_client_that_was_given_no_time_does_not_repeat():
 
 @pytest_twisted.ensureDeferred
 async def test_the_client_waits_as_long_as_the_service_asks():
-    service = Service(refusal(503, retry_after="20"), answer(200))
+    service = Service(rejection(503, retry_after="20"), answer(200))
     await service.result_of(service.client.publish(topic="t", content="c", idempotency_key="k"))
     assert 20 <= service.clock.seconds() < 21
 
@@ -179,7 +179,7 @@ async def test_a_batch_of_which_some_records_may_be_published_later_is_repeated_
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_batch_of_which_the_others_are_refused_for_good_is_not_repeated():
+async def test_a_batch_of_which_the_others_are_rejected_for_good_is_not_repeated():
     partly = json.loads(problem(422, type="urn:sampleapp:problem:partly-published"))
     partly["results"] = [PLACE, {"status": 422, "type": "about:blank", "detail": "Another record."}]
     service = Service((422, PROBLEM, json.dumps(partly).encode(), {}), answer(200))
@@ -225,7 +225,7 @@ async def test_only_a_request_with_a_key_is_repeated_after_a_connection_that_was
 
 @pytest_twisted.ensureDeferred
 async def test_cancelling_ends_the_repeating():
-    service = Service(refusal(503), answer(200))
+    service = Service(rejection(503), answer(200))
     publishing = service.client.publish(topic="t", content="c", idempotency_key="k")
     publishing.addErrback(lambda _: None)
     publishing.cancel()
@@ -243,7 +243,7 @@ async def test_any_key_arrives_unchanged(key):
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "ä", "a\n", " a"])
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_a_key_that_the_service_would_refuse_is_refused_before_anything_is_sent(request_, key):
+def test_a_key_that_the_service_would_reject_is_rejected_before_anything_is_sent(request_, key):
     service = Service()
     with pytest.raises(ValueError, match="idempotency key"):
         request_(service.client, idempotency_key=key)

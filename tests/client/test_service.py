@@ -139,18 +139,18 @@ def test_each_line_is_published_once_and_in_order_or_told(planned, chunks, in_fl
     files = [b"".join(b"%d\n" % next(numbers) for _ in range(count)) for count in chunks]
     service = Service(PlannedBroker(planned))
     report = publish(service, *files, in_flight=in_flight)
-    in_doubt, refused = set(), set()
+    in_doubt, rejected = set(), set()
     for sentence in report.sentences():
         if found := re.match(r"Lines? ([-\d, ]+): (.*)", sentence):
-            told = in_doubt if found[2].endswith(" May have been published.") else refused
+            told = in_doubt if found[2].endswith(" May have been published.") else rejected
             for part in found[1].split(", "):
                 first, _, last = part.partition("-")
                 told.update(range(int(first), int(last or first) + 1))
     stored = [int(value) for value in values(service.broker.records("t"))]
     assert len(set(stored)) == len(stored)
-    assert refused.isdisjoint(stored)
+    assert rejected.isdisjoint(stored)
     begun = set(range(1, report.published + report.failed + 1))
-    assert begun - in_doubt - refused == set(stored) - in_doubt
+    assert begun - in_doubt - rejected == set(stored) - in_doubt
     if in_flight == 1:
         assert sorted(stored) == stored
 

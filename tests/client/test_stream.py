@@ -47,10 +47,10 @@ def control(name, position, **members):
     return f"event: {name}\nid: {position}\ndata: {json.dumps(members)}\n\n".encode()
 
 
-def refusal(status, *headers):
+def rejection(status, *headers):
     body = problem(status)
     head = [
-        f"HTTP/1.1 {status} Refused",
+        f"HTTP/1.1 {status} Rejected",
         f"Content-Type: {PROBLEM}",
         f"Content-Length: {len(body)}",
         *headers,
@@ -168,9 +168,9 @@ async def test_ids_alone_move_the_position_before_the_next_request():
 async def test_a_busy_service_is_asked_again():
     answers = [
         (HEAD + event(0), False),
-        (refusal(503, "Retry-After: 1"), False),
+        (rejection(503, "Retry-After: 1"), False),
         (b"", False),
-        (refusal(429), False),
+        (rejection(429), False),
         (HEAD, False),
         (HEAD + event(1), True),
     ]
@@ -181,7 +181,7 @@ async def test_a_busy_service_is_asked_again():
 
 @pytest_twisted.ensureDeferred
 async def test_the_first_request_fails_as_every_request_does():
-    async with Reading((refusal(503), False), (HEAD + event(0), True)) as reading:
+    async with Reading((rejection(503), False), (HEAD + event(0), True)) as reading:
         with pytest.raises(ClientError, match="503"):
             await reading.take(1)
         assert await reading.take(1) == [0]
@@ -197,7 +197,7 @@ async def test_no_service_is_an_error():
 
 @pytest_twisted.ensureDeferred
 async def test_the_loss_of_the_right_is_an_error_after_everything_that_came():
-    async with Reading((HEAD + event(0) + event(1), False), (refusal(403), False)) as reading:
+    async with Reading((HEAD + event(0) + event(1), False), (rejection(403), False)) as reading:
         assert await reading.take(2) == [0, 1]
         with pytest.raises(Forbidden):
             await reading.take(1)
@@ -312,6 +312,6 @@ async def test_a_program_that_takes_nothing_is_sent_no_more_than_fits():
         assert await reading.take(2000) == list(range(1, 2001))
 
 
-def test_an_impossible_topic_is_refused_at_once():
+def test_an_impossible_topic_is_rejected_at_once():
     with pytest.raises(InvalidMessage):
         Client(base_url="http://service.example", reactor=reactor).stream(topic="..")

@@ -1,4 +1,4 @@
-"""How the client says who calls, and what it makes of being refused."""
+"""How the client says who calls, and what it makes of being rejected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def client_of(resource, *, token=TOKEN):
     )
 
 
-async def refusal(status, body, *, media_type=PROBLEM, headers=(), token=TOKEN):
+async def rejection(status, body, *, media_type=PROBLEM, headers=(), token=TOKEN):
     client = client_of(CannedResource(status, media_type, body, headers), token=token)
     with pytest.raises(ClientError) as caught:
         await client.publish(topic="t", content="c")
@@ -76,7 +76,7 @@ async def test_without_a_token_none_is_sent():
 
 
 @given(st.text().filter(lambda text: not text.isascii() or any(c in text for c in " \r\n:\"',") or not text))
-def test_what_cannot_be_a_token_is_refused_without_being_repeated(text):
+def test_what_cannot_be_a_token_is_rejected_without_being_repeated(text):
     with pytest.raises(ValueError, match="a token has one or more characters out of") as caught:
         client_of(Resource(), token=text)
     assert len(text) < 4 or text not in str(caught.value)
@@ -99,28 +99,28 @@ async def test_the_token_does_not_follow_a_redirect_to_another_place():
 
 @pytest_twisted.ensureDeferred
 async def test_who_is_not_known_is_told_whether_a_token_was_sent():
-    error = await refusal(401, problem(401))
+    error = await rejection(401, problem(401))
     assert isinstance(error, Unauthorized)
     assert str(error) == "Title (401): Detail. The service does not accept the token."
-    error = await refusal(401, problem(401), token=None)
+    error = await rejection(401, problem(401), token=None)
     assert str(error) == "Title (401): Detail. No token was sent."
     assert (error.retriable, error.possibly_published) == (False, False)
 
 
 @pytest_twisted.ensureDeferred
 async def test_what_is_not_granted_was_not_published():
-    error = await refusal(403, problem(403))
+    error = await rejection(403, problem(403))
     assert isinstance(error, Forbidden)
     assert (error.retriable, error.possibly_published) == (False, False)
 
 
 @pytest_twisted.ensureDeferred
 async def test_who_sends_too_much_is_told_when_there_is_room_again():
-    error = await refusal(429, problem(429), headers=[("retry-after", "7")])
+    error = await rejection(429, problem(429), headers=[("retry-after", "7")])
     assert isinstance(error, TooManyRequests)
     assert str(error) == "Title (429): Detail. Try again in 7 seconds."
     assert (error.retriable, error.possibly_published, error.retry_after_s) == (True, False, 7)
-    assert str(await refusal(429, problem(429))) == "Title (429): Detail."
+    assert str(await rejection(429, problem(429))) == "Title (429): Detail."
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
@@ -129,9 +129,9 @@ async def test_a_server_that_repeats_the_token_does_not_get_it_into_an_error(sta
     said = f"Who is Bearer {TOKEN}?"
     body = problem(status, detail=said, title=said, type=f"urn:{TOKEN}")
     errors = [
-        await refusal(status, body),
-        await refusal(status, json.dumps({"title": TOKEN}).encode()),
-        await refusal(status, body, media_type="text/html", headers=[("location", f"/login?{TOKEN}")]),
+        await rejection(status, body),
+        await rejection(status, json.dumps({"title": TOKEN}).encode()),
+        await rejection(status, body, media_type="text/html", headers=[("location", f"/login?{TOKEN}")]),
     ]
     for error in errors:
         assert TOKEN not in "".join(traceback.format_exception(error))
@@ -140,7 +140,7 @@ async def test_a_server_that_repeats_the_token_does_not_get_it_into_an_error(sta
 
 @pytest_twisted.ensureDeferred
 async def test_a_word_that_is_a_short_token_stays_a_word():
-    error = await refusal(400, problem(400, title="title"), token="title")
+    error = await rejection(400, problem(400, title="title"), token="title")
     assert isinstance(error, ProblemError)
     assert error.problem.title == "title"
 

@@ -57,6 +57,6 @@ def test_a_base_url_becomes_ascii_that_ends_with_a_slash(text, expected):
         "http://h/#f",
     ],
 )
-def test_what_is_not_a_base_url_is_refused_with_a_reason(text):
+def test_what_is_not_a_base_url_is_rejected_with_a_reason(text):
     with pytest.raises(ValueError, match=r"is not a URL such as http://127\.0\.0\.1:8080/|must end with"):
         Client(base_url=text, reactor=Clock())

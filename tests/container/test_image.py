@@ -20,7 +20,7 @@ def publish(container):
     return json.loads(published.stdout)
 
 
-def test_it_refuses_to_serve_everybody_unless_it_is_told_to(start):
+def test_it_rejects_to_serve_everybody_unless_it_is_told_to(start):
     code, printed = start().wait()
     assert code != 0
     assert "--open-to-everybody" in printed

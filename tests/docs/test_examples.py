@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.command import stored
-from tests.support.free_ports import refusing_port
+from tests.support.free_ports import rejecting_port
 from tests.support.live_service import LiveService
 
 pytestmark = pytest.mark.page
@@ -92,7 +92,7 @@ def test_an_answer_that_is_a_problem_is_printed_as_it_is_and_fails(project, serv
 
 @pytest.mark.parametrize("name", [*PUBLISHING, "readings_v1.py", "readings_v2.py"])
 def test_an_example_says_in_one_line_that_nothing_answers(project, name):
-    with refusing_port() as port:
+    with rejecting_port() as port:
         url = f"http://127.0.0.1:{port}/"
         ended = run(project, name, url)
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -168,7 +168,7 @@ def test_the_time_that_an_answer_took_is_there(tmp_path):
         (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "-", "400", "-"),
     ],
 )
-def test_each_answer_has_a_line_be_it_a_refusal(combined, data, request_line, status, route):
+def test_each_answer_has_a_line_be_it_a_rejection(combined, data, request_line, status, route):
     connection = combined.connect()
     connection.send(data)
     (line,) = combined.lines()
@@ -182,7 +182,7 @@ def test_each_answer_has_a_line_be_it_a_refusal(combined, data, request_line, st
 def test_a_batch_is_told_with_how_many_records_it_has_made(combined, as_json, totals, topic):
     published = tuple(TopicTotal(name, records, 10) for name, records in totals)
     count = sum(records for _, records in totals)
-    batch = Batch(published=published, records=count, refused=1)
+    batch = Batch(published=published, records=count, rejected=1)
     for service in (combined, as_json):
         service.site.on_response(
             Exchange(Peer(None), b"7", service.clock.seconds()), Response(HTTPStatus.OK, batch=batch)

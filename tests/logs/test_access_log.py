@@ -242,7 +242,7 @@ def test_what_could_not_be_written_by_the_end_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "reason"), [("gone/a.log", "No such file"), (".", "Is a directory")])
-def test_what_cannot_be_opened_is_refused(tmp_path, name, reason):
+def test_what_cannot_be_opened_is_rejected(tmp_path, name, reason):
     for attempt in (require_writable, Log):
         with pytest.raises(StartUpError, match=reason):
             attempt(str(tmp_path / name))

@@ -231,7 +231,7 @@ names = st.sampled_from([name for name, _ in (*EVENT, *OTHERS)]) | st.from_regex
 
 
 @given(st.lists(st.tuples(names, strategies.field_bytes)), st.none() | strategies.field_bytes)
-def test_any_header_is_an_event_or_none_or_refused(fields, content_type):
+def test_any_header_is_an_event_or_none_or_rejected(fields, content_type):
     headers, faults = headers_and_faults(fields, content_type)
     if not faults:
         for _, value in headers[1:]:

@@ -28,8 +28,8 @@ def read(body, *, key=None, max_event=10_000, scope=None):
     return events
 
 
-def refused(events):
-    return [(each.number, type(each.error)) for each in events.refused]
+def rejected(events):
+    return [(each.number, type(each.error)) for each in events.rejected]
 
 
 events = st.fixed_dictionaries(
@@ -55,7 +55,7 @@ def test_each_event_becomes_a_record_with_its_text(listed, separators, style, ke
             topic="t", key=own if key is None else key, value=record.value, timestamp_ms=7, headers=HEADERS
         )
         assert record.value in body
-    assert (found.count, found.refused, list(found.topics)) == (len(listed), [], ["t"])
+    assert (found.count, found.rejected, list(found.topics)) == (len(listed), [], ["t"])
 
 
 @given(st.lists(st.sampled_from(["{}", "1", '"a,]"', "null", "[[1],{}]", "nul", '{"a":}', json.dumps(GOOD)])))
@@ -63,7 +63,7 @@ def test_each_event_that_is_wrong_is_named_and_no_other(texts):
     kinds = {"nul": MalformedMessage, '{"a":}': MalformedMessage, json.dumps(GOOD): None}
     expected = [(number, kinds.get(text, InvalidMessage)) for number, text in enumerate(texts)]
     found = read(f"[{','.join(texts)}]".encode())
-    assert refused(found) == [(number, kind) for number, kind in expected if kind is not None]
+    assert rejected(found) == [(number, kind) for number, kind in expected if kind is not None]
     assert len(found.records) == texts.count(json.dumps(GOOD))
 
 
@@ -91,7 +91,7 @@ def test_a_body_that_is_not_an_array_is_malformed(body):
 
 
 @given(st.binary(max_size=20) | st.text('[]{},":\\ a1', max_size=20).map(str.encode))
-def test_any_body_is_read_if_it_is_an_array_and_refused_otherwise(body):
+def test_any_body_is_read_if_it_is_an_array_and_rejected_otherwise(body):
     try:
         document = json.loads(body.decode())
     except ValueError:
@@ -101,7 +101,7 @@ def test_any_body_is_read_if_it_is_an_array_and_refused_otherwise(body):
     except MalformedMessage:
         assert not isinstance(document, list)
     else:
-        is_json = all(kind is InvalidMessage for _, kind in refused(found))
+        is_json = all(kind is InvalidMessage for _, kind in rejected(found))
         assert isinstance(document, list) == is_json
         assert found.records == []
 
@@ -125,7 +125,7 @@ def test_an_event_may_be_as_long_as_a_message_and_no_longer():
         b'[{"' + rb"\"" * 500_000,
     ],
 )
-def test_a_large_body_is_read_in_many_steps_or_refused_quickly(body):
+def test_a_large_body_is_read_in_many_steps_or_rejected_quickly(body):
     events = EventList(body, topic="t", key=None, max_event=1 << 20, now_ms=7)
     counts = [0]
     try:
@@ -170,10 +170,10 @@ def test_the_end_of_an_event_is_sought_in_many_steps(body):
 
 def test_beyond_100_faults_only_an_event_that_is_not_json_is_sought():
     found = read(b"[" + b"{}," * 60 + b"nul," + b"{},nul," * 60 + b"{}]")
-    assert [kind for _, kind in refused(found)].count(MalformedMessage) == 1
-    assert len(found.refused) == 26
+    assert [kind for _, kind in rejected(found)].count(MalformedMessage) == 1
+    assert len(found.rejected) == 26
     found = read(b"[" + b"{}," * 60 + b"nul]")
-    assert refused(found)[-1] == (60, MalformedMessage)
+    assert rejected(found)[-1] == (60, MalformedMessage)
 
 
 def test_the_identity_of_an_event_is_its_text_its_key_and_its_number():

@@ -80,14 +80,14 @@ def test_without_the_field_there_is_no_key():
         [b"a", b"b"],
     ],
 )
-def test_anything_else_is_refused_with_what_would_be_right(values):
+def test_anything_else_is_rejected_with_what_would_be_right(values):
     with pytest.raises(MalformedIdempotencyKey, match="1 to 255 visible ASCII characters") as caught:
         parse_idempotency_key(values)
     assert "Idempotency-Key" in str(caught.value)
 
 
 @given(strategies.field_bytes)
-def test_any_value_is_a_key_of_1_to_255_characters_or_is_refused(value):
+def test_any_value_is_a_key_of_1_to_255_characters_or_is_rejected(value):
     try:
         key = parse_idempotency_key([value])
     except MalformedIdempotencyKey:
@@ -100,7 +100,7 @@ def test_any_value_is_a_key_of_1_to_255_characters_or_is_refused(value):
     "parameter",
     [b' ;a="\\"', b";a=:a:", b";a=?1", b";a=@1.1", b";a=-1", b";a=*:", b';a=%"', b" ; a", b";a=a"],
 )
-def test_a_key_that_almost_has_parameters_is_refused_in_linear_time(parameter):
+def test_a_key_that_almost_has_parameters_is_rejected_in_linear_time(parameter):
     with pytest.raises(MalformedIdempotencyKey):
         parse_idempotency_key([b'"a"' + parameter * 100_000 + b";"])
 
@@ -249,7 +249,7 @@ def read(body, **options):
 def test_each_line_has_the_identity_of_its_number(listed, size):
     body = b"".join(json.dumps(members).encode() + end for members, end in listed)
     lines = read(body, scope=SCOPE, read_at_once=size)
-    assert lines.refused == []
+    assert lines.rejected == []
     assert lines.records == [
         identified(members, number=number, trace=TRACE) for number, (members, _) in enumerate(listed)
     ]
@@ -267,7 +267,7 @@ def test_the_line_that_brings_the_header_of_the_fingerprint_is_named():
     good = b'{"topic":"t","content":"c"}\n'
     body = good + json.dumps(RESERVED).encode() + b"\n" + good
     lines = read(body, scope=SCOPE)
-    (refused,) = lines.refused
-    assert (refused.number, refused.line) == (1, 2)
-    assert refused.error.faults[0].pointer == f"/headers/{FINGERPRINT_HEADER}"
-    assert read(body).refused == []
+    (rejected,) = lines.rejected
+    assert (rejected.number, rejected.line) == (1, 2)
+    assert rejected.error.faults[0].pointer == f"/headers/{FINGERPRINT_HEADER}"
+    assert read(body).rejected == []

@@ -39,7 +39,7 @@ def test_a_text_is_json_exactly_if_python_decodes_it(value, position, inserted, 
 
 
 @pytest.mark.parametrize("length", [LARGE, 200_000])
-def test_a_text_that_is_nested_too_deeply_is_refused(length):
+def test_a_text_that_is_nested_too_deeply_is_rejected(length):
     with pytest.raises(MalformedMessage, match="The body is nested too deeply"):
         require_json(b"[" * length)
 

@@ -33,8 +33,8 @@ def described(error):
     return (type(error), str(error))
 
 
-def refused(lines):
-    return [(each.number, *described(each.error)) for each in lines.refused]
+def rejected(lines):
+    return [(each.number, *described(each.error)) for each in lines.rejected]
 
 
 texts = strategies.texts | st.sampled_from(
@@ -74,7 +74,7 @@ def test_any_list_of_messages_makes_exactly_those_records_in_order(listed, style
         for members, end, is_ascii in listed
     )
     lines = read(body if ends else body.rstrip(b"\r\n"), read_at_once=size)
-    assert lines.refused == []
+    assert lines.rejected == []
     assert lines.records == [expected_record(members) for members, _, _ in listed]
     assert lines.count == len(listed)
     assert set(lines.topics) == {members["topic"] for members, _, _ in listed}
@@ -174,14 +174,16 @@ def one_by_one(body):
 @example(b'{"topic":"t"}\n{"topic":"t","content":"c","content_base64":""}', 1 << 17)
 def test_lines_that_are_read_together_are_read_as_if_one_by_one(body, size):
     lines = read(body, read_at_once=size)
-    assert (lines.records, refused(lines), lines.count) == one_by_one(body)
+    assert (lines.records, rejected(lines), lines.count) == one_by_one(body)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), sizes)
 def test_each_line_that_is_wrong_is_named_and_no_other(are_good, size):
     body = b"\n".join(GOOD if is_good else b'{"topic":"t"}' for is_good in are_good)
     lines = read(body, read_at_once=size)
-    assert [each.number for each in lines.refused] == [n for n, is_good in enumerate(are_good) if not is_good]
+    assert [each.number for each in lines.rejected] == [
+        n for n, is_good in enumerate(are_good) if not is_good
+    ]
     assert len(lines.records) == sum(are_good)
 
 
@@ -204,25 +206,25 @@ def test_a_member_that_is_there_twice_is_found_among_others(name, twice, others,
     once = {"topic": '"topic":"t",', "content": '"content":"c",'}
     line = f"{{{''.join(part for member, part in once.items() if member != name)}{twice}}}".encode()
     lines = read((GOOD + spare + b"\n") * others + line)
-    ((number, kind, _),) = refused(lines)
+    ((number, kind, _),) = rejected(lines)
     assert (number, kind) == (others, InvalidMessage)
-    assert lines.refused[0].error.faults[0].pointer == f"/{name}"
+    assert lines.rejected[0].error.faults[0].pointer == f"/{name}"
 
 
 def test_a_message_on_two_lines_is_two_lines_that_are_wrong():
     lines = read(GOOD + b'\n{"topic":"t",\n"content":"c"}\n')
-    assert [(number, kind) for number, kind, _ in refused(lines)] == [
+    assert [(number, kind) for number, kind, _ in rejected(lines)] == [
         (1, MalformedMessage),
         (2, MalformedMessage),
     ]
-    assert "The line is not JSON" in str(lines.refused[0].error)
+    assert "The line is not JSON" in str(lines.rejected[0].error)
 
 
 @pytest.mark.parametrize("two_on_a_line", [GOOD + b"," + GOOD, GOOD + b",null," + GOOD, b"null," + GOOD])
 @pytest.mark.parametrize("split", [b'{"topic":"t"\n"content":"c"}', b'{"topic":"t",\n"content":"c"}'])
 def test_two_messages_on_a_line_do_not_make_up_for_one_on_two_lines(two_on_a_line, split):
     lines = read(two_on_a_line + b"\n" + split + b"\n" + GOOD)
-    assert [number for number, _, _ in refused(lines)] == [0, 1, 2]
+    assert [number for number, _, _ in rejected(lines)] == [0, 1, 2]
     assert len(lines.records) == 1
 
 
@@ -241,13 +243,13 @@ def test_lines_that_are_right_are_not_read_one_by_one(line, monkeypatch):
 
 
 def test_a_null_is_no_message():
-    assert [number for number, _, _ in refused(read(GOOD + b"\nnull\n" + GOOD))] == [1]
+    assert [number for number, _, _ in rejected(read(GOOD + b"\nnull\n" + GOOD))] == [1]
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"\r\n", b"\n\r\n\n"])
 def test_empty_lines_are_nothing(body):
     lines = read(body)
-    assert (lines.count, lines.records, lines.refused) == (0, [], [])
+    assert (lines.count, lines.records, lines.rejected) == (0, [], [])
 
 
 def test_a_line_may_be_as_long_as_a_message_and_no_longer():
@@ -255,10 +257,10 @@ def test_a_line_may_be_as_long_as_a_message_and_no_longer():
     assert len(fits) == 100
     for end, size in product([b"", b"\n", b"\r\n"], [1, 1 << 17]):
         lines = read(GOOD + b"\n" + fits + end, max_line=100, read_at_once=size)
-        assert (len(lines.records), lines.refused) == (2, [])
+        assert (len(lines.records), lines.rejected) == (2, [])
         lines = read(GOOD + b"\n" + fits + b" " + end, max_line=100, read_at_once=size)
-        assert [each.number for each in lines.refused] == [1]
-        assert "more than 100 bytes" in str(lines.refused[0].error)
+        assert [each.number for each in lines.rejected] == [1]
+        assert "more than 100 bytes" in str(lines.rejected[0].error)
 
 
 @given(st.lists(st.integers(999, 1001), min_size=1, max_size=4), sizes)
@@ -269,31 +271,31 @@ def test_a_message_with_too_many_headers_is_named_among_others(counts, size):
     ]
     body = b"\n".join(json.dumps(each).encode() for each in listed)
     lines = read(body, max_line=1 << 20, read_at_once=size)
-    assert [each.number for each in lines.refused] == [n for n, count in enumerate(counts) if count > 1000]
+    assert [each.number for each in lines.rejected] == [n for n, count in enumerate(counts) if count > 1000]
     assert lines.records == [
         expected_record(each) for each, count in zip(listed, counts, strict=True) if count <= 1000
     ]
 
 
 @pytest.mark.parametrize("others", [0, 100])
-def test_a_line_with_very_many_headers_is_refused_as_a_message_is(others):
+def test_a_line_with_very_many_headers_is_rejected_as_a_message_is(others):
     line = json.dumps({"topic": "t", "content": "c", "headers": {f"h{n}": "v" for n in range(50_000)}})
     lines = read(b'{"topic":"t"}\n' * others + line.encode(), max_line=1 << 20)
-    assert len(lines.refused) == (others or 1)
+    assert len(lines.rejected) == (others or 1)
     assert lines.count == others + 1
     with pytest.raises(InvalidMessage) as caught:
         parse_message(line.encode())
-    assert others or described(lines.refused[0].error) == described(caught.value)
+    assert others or described(lines.rejected[0].error) == described(caught.value)
 
 
 @given(st.sets(st.sampled_from("abc")), st.lists(st.sampled_from("abcd"), max_size=20), sizes)
-def test_messages_for_a_topic_that_is_refused_are_refused_with_its_reason(forbidden, topics, size):
-    def refuse(topic):
+def test_messages_for_a_topic_that_is_rejected_are_rejected_with_its_reason(forbidden, topics, size):
+    def reject(topic):
         return TopicNotAuthorized(topic) if topic in forbidden else None
 
     body = b"".join(b'{"topic":"%b","content":""}\n' % topic.encode() for topic in topics)
-    lines = read(body, refuse_topic=refuse, read_at_once=size)
-    assert refused(lines) == [
+    lines = read(body, reject_topic=reject, read_at_once=size)
+    assert rejected(lines) == [
         (number, TopicNotAuthorized, topic) for number, topic in enumerate(topics) if topic in forbidden
     ]
     assert [record.topic for record in lines.records] == [topic for topic in topics if topic not in forbidden]
@@ -304,17 +306,17 @@ def test_messages_for_a_topic_that_is_refused_are_refused_with_its_reason(forbid
 def test_a_batch_names_up_to_a_thousand_topics(size):
     names = [b"t%d" % number for number in (*range(MOST_TOPICS), 0, 1)]
     lines = read(b"".join(b'{"topic":"%b","content":""}\n' % name for name in names), read_at_once=size)
-    assert (refused(lines), len(lines.records), len(lines.topics)) == ([], 1002, 1000)
+    assert (rejected(lines), len(lines.records), len(lines.topics)) == ([], 1002, 1000)
 
     names[1:1] = [b"more"]
     lines = read(b"".join(b'{"topic":"%b","content":""}\n' % name for name in names), read_at_once=size)
-    (one,) = lines.refused
+    (one,) = lines.rejected
     assert (one.number, [fault.pointer for fault in one.error.faults]) == (1000, ["/topic"])
     assert "1000 other topics" in str(one.error)
     assert len(lines.topics) == 1000
 
 
-def refusing(topic):
+def rejecting(topic):
     return TopicNotAuthorized(topic) if topic == "secret" else None
 
 
@@ -340,9 +342,9 @@ MALFORMED = b"{\n"
     ],
 )
 def test_beyond_100_faults_only_worse_ones_are_sought(first, then, found):
-    lines = read(first + then, refuse_topic=refusing)
+    lines = read(first + then, reject_topic=rejecting)
     assert lines.is_full
-    assert len(lines.refused) == found
+    assert len(lines.rejected) == found
     assert MOST_FAULTS == 100
 
 
@@ -351,7 +353,7 @@ def test_beyond_100_faults_only_worse_ones_are_sought(first, then, found):
 def test_a_line_that_is_no_json_is_found_behind_100_faults(body, size):
     malformed = [kind for _, kind, _ in one_by_one(body)[1] if kind is MalformedMessage]
     lines = read(INVALID * 50 + body, read_at_once=size)
-    assert [kind for _, kind, _ in refused(lines)[50:]] == malformed[:1]
+    assert [kind for _, kind, _ in rejected(lines)[50:]] == malformed[:1]
 
 
 @pytest.mark.parametrize("line", [b"1", GOOD, b'{"topic":"t","content":"","key":null}'])
@@ -378,7 +380,7 @@ def test_a_step_reads_few_lines_that_are_read_one_by_one(line):
     assert len(lines.records) == 1000
 
 
-def test_a_step_refuses_one_long_line():
+def test_a_step_rejects_one_long_line():
     # Naming the faults of such a line takes milliseconds.
     line = b'{"topic":[%b[]]}\n' % (b"[]," * 9_000)
     lines = MessageLines(line * 12, max_line=1 << 20, now_ms=NOW_MS)
@@ -394,9 +396,9 @@ def test_a_step_refuses_one_long_line():
 def test_the_errors_keep_nothing_of_the_body_in_memory(wrong):
     lines = read(
         b"\n".join([GOOD, wrong]),
-        refuse_topic=lambda topic: TopicNotAuthorized(topic) if topic == "other" else None,
+        reject_topic=lambda topic: TopicNotAuthorized(topic) if topic == "other" else None,
     )
-    (refusal,) = lines.refused
+    (rejection,) = lines.rejected
     reader = weakref.ref(lines)
     gc.disable()
     try:
@@ -404,4 +406,4 @@ def test_the_errors_keep_nothing_of_the_body_in_memory(wrong):
         assert reader() is None
     finally:
         gc.enable()
-    assert refusal.number == 1
+    assert rejection.number == 1

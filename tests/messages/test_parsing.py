@@ -307,7 +307,7 @@ def test_the_first_header_that_is_not_a_string_is_the_fault_of_a_large_body(valu
     ],
 )
 @pytest.mark.parametrize("white_space", [0, LARGE])
-def test_a_timestamp_in_another_unit_is_refused_with_its_name_and_the_way_out(written, unit, white_space):
+def test_a_timestamp_in_another_unit_is_rejected_with_its_name_and_the_way_out(written, unit, white_space):
     body = f'{{"topic":"t","content":"c","timestamp":{written}}}'
     ((pointer, detail),) = told_of(body.encode() + b" " * white_space)
     assert pointer == "/timestamp"
@@ -392,7 +392,7 @@ def test_no_member_is_proposed_that_is_there_or_that_is_not_alike(name):
 @pytest.mark.parametrize(
     ("value", "what"), [("21.5", "a number"), ("{}", "an object"), ("[1]", "an array"), ("true", "a boolean")]
 )
-def test_json_as_content_is_refused_with_both_ways_to_send_it(value, what, is_large):
+def test_json_as_content_is_rejected_with_both_ways_to_send_it(value, what, is_large):
     with pytest.raises(InvalidMessage) as caught:
         parse_message(b'{"topic":"t","content":%b}' % value.encode() + b" " * LARGE * is_large)
     assert str(caught.value) == (
@@ -401,7 +401,7 @@ def test_json_as_content_is_refused_with_both_ways_to_send_it(value, what, is_la
     )
 
 
-def test_null_as_content_is_refused_without_a_way_to_send_it():
+def test_null_as_content_is_rejected_without_a_way_to_send_it():
     with pytest.raises(InvalidMessage) as caught:
         parse_message(b'{"topic":"t","content":null}')
     assert str(caught.value) == '"content" must be a string, not null.'
@@ -436,7 +436,7 @@ def test_bytes_are_read_from_base64(content, key, others, slash, is_large):
     "text",
     ["AA", "AA=", "A", "AA===", "AA==AA==", "_-8=", "A A=", "AA==\\n", "AAA", "=", "ä", "AA:=", "\\ud800"],
 )
-def test_text_that_is_not_base64_with_padding_is_refused(text, name, is_large):
+def test_text_that_is_not_base64_with_padding_is_rejected(text, name, is_large):
     rest = '"content":"c"' if name == "key_base64" else '"key":"k"'
     body = f'{{"topic":"t",{rest},"{name}":"{text}"}}'.encode() + b" " * LARGE * is_large
     with pytest.raises(InvalidMessage) as caught:
@@ -447,7 +447,7 @@ def test_text_that_is_not_base64_with_padding_is_refused(text, name, is_large):
         assert fault.detail == f'"{name}" must be base64 with padding (RFC 4648, section 4), such as "AP8=".'
 
 
-def test_both_of_a_pair_are_refused_and_so_is_no_content():
+def test_both_of_a_pair_are_rejected_and_so_is_no_content():
     assert told_of(b'{"topic":"t","content":"","content_base64":"","key":"","key_base64":""}') == [
         ("/key_base64", '"key" and "key_base64" are both there; a message has one of them.'),
         ("/content_base64", '"content" and "content_base64" are both there; a message has one of them.'),
@@ -641,7 +641,7 @@ def test_a_timestamp_becomes_milliseconds(written, timestamp_ms):
 
 
 @given(st.binary(max_size=60) | strategies.texts.map(str.encode))
-def test_any_bytes_are_a_message_or_refused(body):
+def test_any_bytes_are_a_message_or_rejected(body):
     try:
         message = parse_message(body)
     except (MalformedMessage, InvalidMessage):

@@ -71,7 +71,7 @@ def test_of_many_unknown_parameters_some_are_told():
     assert len(key_and_faults(b"&".join(b"p%d" % n for n in range(200)))[1]) == 20
 
 
-def test_a_query_of_very_many_parameters_is_refused_before_any_is_decoded():
+def test_a_query_of_very_many_parameters_is_rejected_before_any_is_decoded():
     with pytest.raises(InvalidParameters, match="up to 200 parameters"):
         key_and_faults(b"a&" * 200)
 

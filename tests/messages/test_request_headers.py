@@ -88,7 +88,7 @@ def test_credentials_signatures_and_what_is_for_a_connection_cannot_be_named(nam
 
 
 @pytest.mark.parametrize("name", ["", "X A", "X:", "*X", "X*Y", "X-**", "X\n", "X-\xe4", "x" * 257, "X,Y"])
-def test_what_is_no_name_of_a_header_is_refused(name):
+def test_what_is_no_name_of_a_header_is_rejected(name):
     with pytest.raises(NotRecordable) as caught:
         check_recorded_name(name)
     assert str(caught.value) == (

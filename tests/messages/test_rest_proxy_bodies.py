@@ -1,4 +1,4 @@
-"""Produce requests of REST Proxy's clients: which records they make, and how they are refused."""
+"""Produce requests of REST Proxy's clients: which records they make, and how they are rejected."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_base64_may_lack_its_padding(text, expected):
 @pytest.mark.parametrize(
     "value", ["Z", "Zm9v Zm9v", " Zm9v", "Zm9v\n", "-_8=", "Zg==Zg==", "é", "Zm8\\/", 1, True, {"a": 1}, []]
 )
-def test_what_is_not_base64_is_refused(value):
-    with pytest.raises(Unserializable) as refused:
+def test_what_is_not_base64_is_rejected(value):
+    with pytest.raises(Unserializable) as rejected:
         records_of(body_of([{"value": "Zg=="}, {"value": value, "key": value}]), BINARY)
-    assert [fault.pointer for fault in refused.value.faults] == ["/records/1/key", "/records/1/value"]
-    assert "base64" in str(refused.value)
+    assert [fault.pointer for fault in rejected.value.faults] == ["/records/1/key", "/records/1/value"]
+    assert "base64" in str(rejected.value)
 
 
 @given(
@@ -127,11 +127,11 @@ def test_any_bytes_come_back_as_they_were(contents):
     ],
 )
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
-def test_what_is_no_request_is_refused_by_name(body, wrong, embedded):
-    with pytest.raises(InvalidMessage) as refused:
+def test_what_is_no_request_is_rejected_by_name(body, wrong, embedded):
+    with pytest.raises(InvalidMessage) as rejected:
         records_of(body, embedded)
-    assert not isinstance(refused.value, MalformedMessage)
-    assert wrong in str(refused.value)
+    assert not isinstance(rejected.value, MalformedMessage)
+    assert wrong in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -154,29 +154,29 @@ def test_what_is_no_request_is_refused_by_name(body, wrong, embedded):
     ],
 )
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
-def test_what_is_no_json_is_refused(body, embedded):
+def test_what_is_no_json_is_rejected(body, embedded):
     with pytest.raises(MalformedMessage, match="The body is not JSON"):
         records_of(body, embedded)
 
 
 def test_all_that_is_wrong_is_named_up_to_a_hundred_times():
     records = [{"value": 1} if n % 2 else {"value": 1, "x": 2} for n in range(20)]
-    with pytest.raises(InvalidMessage) as refused:
+    with pytest.raises(InvalidMessage) as rejected:
         records_of(body_of(records))
-    assert [fault.pointer for fault in refused.value.faults] == [f"/records/{n}/x" for n in range(0, 20, 2)]
-    with pytest.raises(InvalidMessage) as refused:
+    assert [fault.pointer for fault in rejected.value.faults] == [f"/records/{n}/x" for n in range(0, 20, 2)]
+    with pytest.raises(InvalidMessage) as rejected:
         records_of(body_of([{"x": 1}] * 1000))
-    assert len(refused.value.faults) == 100
-    with pytest.raises(InvalidMessage) as refused:
+    assert len(rejected.value.faults) == 100
+    with pytest.raises(InvalidMessage) as rejected:
         records_of(body_of([{"value": 1}], **{f"x{n}": 1 for n in range(999)}))
-    assert len(refused.value.faults) == 100
+    assert len(rejected.value.faults) == 100
 
 
 def test_a_long_name_is_not_repeated_as_a_whole():
     for body in (body_of([{"x" * 10_000: 1}]), body_of([{}], **{"x" * 10_000: 1})):
-        with pytest.raises(InvalidMessage) as refused:
+        with pytest.raises(InvalidMessage) as rejected:
             records_of(body)
-        assert len(str(refused.value)) < 300
+        assert len(str(rejected.value)) < 300
 
 
 @given(
@@ -191,15 +191,15 @@ def test_each_bad_record_is_named_among_good_ones(kinds, blank):
     ]
     body = body_of([made[kind] for kind in kinds]) + blank.encode()
     if bad:
-        with pytest.raises(InvalidMessage) as refused:
+        with pytest.raises(InvalidMessage) as rejected:
             records_of(body)
-        assert [fault.pointer for fault in refused.value.faults] == bad
+        assert [fault.pointer for fault in rejected.value.faults] == bad
     else:
         assert len(records_of(body)) == len(kinds)
 
 
 @given(st.sampled_from(EmbeddedFormat), st.binary(max_size=40), st.integers(0, 60))
-def test_a_damaged_body_is_refused_or_read_but_never_a_fault(embedded, damage, position):
+def test_a_damaged_body_is_rejected_or_read_but_never_a_fault(embedded, damage, position):
     body = body_of([{"value": [{"value": 1}]}, {"key": "k", "value": None}])
     damaged = body[:position] + damage + body[position + len(damage) :]
     try:
@@ -230,19 +230,19 @@ LONG_TEXT = "x" * 70_000
 )
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
 def test_of_a_long_body_the_first_fault_is_named(records, pointer, wrong, embedded):
-    with pytest.raises(InvalidMessage) as refused:
+    with pytest.raises(InvalidMessage) as rejected:
         records_of(body_of(records) + b" " * 70_000, embedded)
-    (fault,) = refused.value.faults
+    (fault,) = rejected.value.faults
     assert fault.pointer == pointer
     assert fault.detail.startswith(wrong)
     assert len(fault.detail) < 300
 
 
-def test_a_long_body_that_is_no_request_is_refused_by_the_first_fault():
+def test_a_long_body_that_is_no_request_is_rejected_by_the_first_fault():
     for body in (b"[]", b"1", b'{"foo":1}', b"{}", b'{"records":[{}],"a - at `$.records[3]":1}'):
-        with pytest.raises(InvalidMessage) as refused:
+        with pytest.raises(InvalidMessage) as rejected:
             records_of(body + b" " * 70_000, BINARY)
-        assert len(refused.value.faults) == 1
+        assert len(rejected.value.faults) == 1
 
 
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
@@ -286,12 +286,12 @@ def test_a_long_body_is_read_in_slices(embedded, value):
 
 def test_faults_of_base64_are_named_in_a_long_body_too():
     body = body_of([{"value": LONG_TEXT}, {"value": "Z"}, {"key": 1, "value": "Zg"}])
-    with pytest.raises(Unserializable) as refused:
+    with pytest.raises(Unserializable) as rejected:
         records_of(body, BINARY)
-    assert [fault.pointer for fault in refused.value.faults] == ["/records/1/value", "/records/2/key"]
-    with pytest.raises(Unserializable) as refused:
+    assert [fault.pointer for fault in rejected.value.faults] == ["/records/1/value", "/records/2/key"]
+    with pytest.raises(Unserializable) as rejected:
         records_of(body_of([{"key": "Z", "value": "Z"}] * 9000), BINARY)
-    assert len(refused.value.faults) == 100
+    assert len(rejected.value.faults) == 100
 
 
 @pytest.mark.parametrize("embedded", EmbeddedFormat)
@@ -307,7 +307,7 @@ def test_faults_of_base64_are_named_in_a_long_body_too():
         b'{"key_schema":{"a":1},"key_schema":null,"records":[{"value":null}]}',
     ],
 )
-def test_a_repeated_member_is_refused_since_one_of_the_two_would_be_lost(body, embedded):
+def test_a_repeated_member_is_rejected_since_one_of_the_two_would_be_lost(body, embedded):
     for text in (body, body.replace(b"null}", b"null}" + b',{"key":null,"value":"Zg=="}' * 5000)):
         with pytest.raises(InvalidMessage, match="more than once"):
             records_of(text, embedded)

@@ -92,12 +92,12 @@ def test_what_has_no_white_space_is_kept_byte_for_byte(text):
 def is_json(body):
     """Python's own decoder, which takes lone surrogates, some numbers that are none, and other encodings."""
 
-    def refuse(name):
+    def reject(name):
         raise ValueError(name)
 
     try:
         json.dumps(
-            json.loads(body.decode(), parse_constant=refuse, parse_int=str, parse_float=str),
+            json.loads(body.decode(), parse_constant=reject, parse_int=str, parse_float=str),
             ensure_ascii=False,
         ).encode()
     except ValueError:
@@ -134,7 +134,7 @@ def test_schemas_may_be_any_json_but_nothing_else(embedded, after):
 
 
 @pytest.mark.parametrize("value", [each for each in NO_JSON if each])
-def test_a_value_that_is_not_json_is_refused(value):
+def test_a_value_that_is_not_json_is_rejected(value):
     for more in (b"", b" ", b',"x":1', LONG):
         with pytest.raises(MalformedMessage, match="The body is not JSON"):
             records_of(b'{"records":[{"value":%b%b}]}' % (value, more))

@@ -108,7 +108,7 @@ def test_what_is_no_timestamp_is_told_why(written, why):
     ),
     st.integers(10**8, 10**11 - 1),
 )
-def test_a_time_in_another_unit_is_refused_with_the_name_of_its_unit(unit, seconds):
+def test_a_time_in_another_unit_is_rejected_with_the_name_of_its_unit(unit, seconds):
     name, factor = unit
     if name == "milliseconds":
         assert parse_timestamp(seconds * factor) == seconds * 1000
@@ -127,7 +127,7 @@ def test_a_number_is_a_time_exactly_if_it_has_12_to_14_digits(number):
 
 
 @given(st.text("0123456789-+:.TtZz ", max_size=35) | st.text())
-def test_any_text_is_a_timestamp_or_refused(text):
+def test_any_text_is_a_timestamp_or_rejected(text):
     try:
         timestamp_ms = parse_timestamp(text)
     except InvalidTimestamp:

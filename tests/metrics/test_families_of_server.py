@@ -43,7 +43,7 @@ def test_connections_are_counted_by_what_they_are_at():
     assert of(counted, "sampleapp_http_requests_waiting") == {(): 0}
 
 
-def test_refusals_are_counted_by_the_limit_and_the_limits_are_shown():
+def test_rejections_are_counted_by_the_limit_and_the_limits_are_shown():
     service = MeasuredService(
         broker=ManualBroker(), max_waiting=1, max_connections=4, max_body=100, max_body_memory=1000
     )
@@ -52,10 +52,10 @@ def test_refusals_are_counted_by_the_limit_and_the_limits_are_shown():
     raw(service, POST)
     raw(service, POST)
     counted = service.counted()
-    refusals = of(counted, "sampleapp_refusals_total")
-    assert {limit: count for limit, count in refusals.items() if count} == {"max-body": 1, "max-waiting": 1}
-    assert set(refusals) >= {"descriptors", "header-timeout", "idle-timeout", "max-connections"}
-    assert set(refusals) >= {"body-idle-timeout", "max-body-memory"}
+    rejections = of(counted, "sampleapp_refusals_total")
+    assert {limit: count for limit, count in rejections.items() if count} == {"max-body": 1, "max-waiting": 1}
+    assert set(rejections) >= {"descriptors", "header-timeout", "idle-timeout", "max-connections"}
+    assert set(rejections) >= {"body-idle-timeout", "max-body-memory"}
     assert of(counted, "sampleapp_body_memory_bytes") == {(): 27}
     assert of(counted, "sampleapp_body_memory_limit_bytes") == {(): 1000}
     assert of(counted, "sampleapp_http_requests_waiting_limit") == {(): 1}

@@ -135,13 +135,13 @@ def test_topics_after_the_first_hundred_count_as_one():
 
 def test_records_of_batches_count_for_their_topics_and_as_batches():
     service = MeasuredService()
-    for published, refused, problem in (
+    for published, rejected, problem in (
         ([("t", 2, 30), ("u", 1, 5)], 0, ""),
         ([("t", 1, 7)], 4, "publish-timed-out"),
         ([], 3, "invalid-message"),
     ):
         totals = tuple(TopicTotal(*total) for total in published)
-        batch = Batch(published=totals, records=sum(total.records for total in totals), refused=refused)
+        batch = Batch(published=totals, records=sum(total.records for total in totals), rejected=rejected)
         answer = Response(HTTPStatus.OK, batch=batch, problem=problem)
         service.counts.responded(Exchange(Peer(None), b"1", service.clock.seconds()), answer)
     service.post(b'{"topic":"t","content":"cc"}')

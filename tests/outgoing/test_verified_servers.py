@@ -101,8 +101,8 @@ def user(request, authority, monkeypatch):
     return request.param(authority, monkeypatch)
 
 
-async def refusal(user, host, issued, *, interface="127.0.0.1"):
-    """Connect to this machine; return why that was refused, after nothing was asked, or ``None``."""
+async def rejection(user, host, issued, *, interface="127.0.0.1"):
+    """Connect to this machine; return why that was rejected, after nothing was asked, or ``None``."""
     user.names = Names(interface)
     with logged_lines() as lines:
         async with listening(user.factory, tls=ServerTLS(issued), interface=interface) as port:
@@ -130,7 +130,7 @@ async def refusal(user, host, issued, *, interface="127.0.0.1"):
 async def test_a_certificate_for_the_name_or_address_that_was_asked_for_is_accepted(
     user, authority, host, names
 ):
-    assert await refusal(user, host, authority.server(**names)) is None
+    assert await rejection(user, host, authority.server(**names)) is None
 
 
 @pytest.mark.parametrize(("ip", "reason"), [("::1", None), ("::2", " is for localhost, ::2, not for ::1: ")])
@@ -138,10 +138,10 @@ async def test_a_certificate_for_the_name_or_address_that_was_asked_for_is_accep
 async def test_an_ipv6_address_is_one_whatever_brackets_it_has_in_a_url(user, authority, ip, reason):
     host = "::1" if isinstance(user, WithKafka) else "[::1]"
     try:
-        refused = await refusal(user, host, authority.server(ip=[ip]), interface="::1")
+        rejected = await rejection(user, host, authority.server(ip=[ip]), interface="::1")
     except CannotListenError:
         pytest.skip("this machine has no IPv6")
-    assert refused is None if reason is None else reason in refused
+    assert rejected is None if reason is None else reason in rejected
 
 
 UNNAMED = "as a subject alternative name; a common name is not enough"
@@ -202,22 +202,22 @@ INSTEAD = "connect to a name that it has, or give the server a certificate that 
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_any_other_certificate_is_refused_in_a_sentence_before_anything_is_sent(
+async def test_any_other_certificate_is_rejected_in_a_sentence_before_anything_is_sent(
     user, authority, host, options, reason
 ):
-    refused = await refusal(user, host, authority.server(**options))
-    assert f" {reason}" in refused
-    assert "he certificate " in refused
+    rejected = await rejection(user, host, authority.server(**options))
+    assert f" {reason}" in rejected
+    assert "he certificate " in rejected
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_of_another_authority_or_of_none_or_for_clients_is_refused(
+async def test_a_certificate_of_another_authority_or_of_none_or_for_clients_is_rejected(
     user, authority, tmp_path
 ):
     untrusted = " is not signed by a trusted authority: "
-    assert untrusted in await refusal(user, "localhost", Authority(tmp_path, "other").server("for-other"))
-    assert untrusted in await refusal(user, "localhost", self_signed(tmp_path))
-    clients = await refusal(user, "localhost", authority.client())
+    assert untrusted in await rejection(user, "localhost", Authority(tmp_path, "other").server("for-other"))
+    assert untrusted in await rejection(user, "localhost", self_signed(tmp_path))
+    clients = await rejection(user, "localhost", authority.client())
     assert " cannot be used (OpenSSL's verification error 26): check what it was issued for" in clients
 
 
@@ -227,11 +227,11 @@ async def test_a_chain_has_at_most_eight_authorities_between(user, authority, tm
     issuer = authority
     for place in range(count):
         issuer = Authority(tmp_path, f"between-{place}", parent=issuer)
-    refused = await refusal(user, "localhost", issuer.server())
+    rejected = await rejection(user, "localhost", issuer.server())
     if is_accepted:
-        assert refused is None
+        assert rejected is None
     else:
-        assert "has more than 8 authorities between itself and a trusted one" in refused
+        assert "has more than 8 authorities between itself and a trusted one" in rejected
 
 
 @pytest_twisted.ensureDeferred
@@ -239,13 +239,13 @@ async def test_an_authority_that_has_expired_is_told_apart_from_the_servers_own_
     user, authority, tmp_path
 ):
     between = Authority(tmp_path, "between", parent=authority, end=-HOUR)
-    refused = await refusal(user, "localhost", between.server())
-    assert "certificate in the chain " in refused
-    assert " has expired: renew it, or set this machine's clock" in refused
+    rejected = await rejection(user, "localhost", between.server())
+    assert "certificate in the chain " in rejected
+    assert " has expired: renew it, or set this machine's clock" in rejected
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_command_refuses_a_server_without_a_traceback(authority, monkeypatch):
+async def test_the_command_rejects_a_server_without_a_traceback(authority, monkeypatch):
     server = HTTPUser(authority, monkeypatch)
     for issued, host, reason in [
         (authority.server(dns=[], ip=[]), "localhost", f"names no host: it needs DNS:localhost {UNNAMED}"),

@@ -34,7 +34,7 @@ def before_load_schema(_context, document):
 
 @schemathesis.serializer(*LINES)
 def lines(_context, value):
-    # What is no list is no lines either, and is refused.
+    # What is no list is no lines either, and is rejected.
     messages = value if isinstance(value, list) else [[value]]
     return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
 

@@ -158,7 +158,7 @@ def test_files_that_do_not_fit_change_nothing_until_they_do(serve, authority, tm
     wait_until(lambda: served(port, authority) == first(new), DEADLINE_S)
 
 
-def test_with_a_new_authority_those_of_the_old_one_are_refused_from_then_on(serve, authority, tmp_path):
+def test_with_a_new_authority_those_of_the_old_one_are_rejected_from_then_on(serve, authority, tmp_path):
     (tmp_path / "clients").mkdir()
     before = Authority(tmp_path / "clients", "before")
     after = Authority(tmp_path / "clients", "after")

@@ -52,7 +52,7 @@ def problem_in(received):
     return int(head[9:12]), json.loads(body)
 
 
-def test_a_header_that_does_not_come_is_refused_after_the_header_timeout(start):
+def test_a_header_that_does_not_come_is_rejected_after_the_header_timeout(start):
     service = start(options=["--header-timeout", "0.3"])
     with open_socket(service) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
@@ -60,7 +60,7 @@ def test_a_header_that_does_not_come_is_refused_after_the_header_timeout(start):
     assert (status, problem["detail"]) == (408, "The header did not arrive within 0.3 seconds.")
 
 
-def test_a_body_that_comes_too_slowly_is_refused_after_the_grace(start):
+def test_a_body_that_comes_too_slowly_is_rejected_after_the_grace(start):
     service = start(options=["--min-body-rate", "2000", "--body-grace", "0.3"])
     with open_socket(service) as client:
         client.sendall(HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 100)
@@ -215,7 +215,7 @@ def test_beyond_the_greatest_number_of_connections_a_client_is_told_so(start):
         assert status == 503
         assert problem["type"] == "urn:sampleapp:problem:too-many-connections"
         assert b"\r\nRetry-After: 1\r\n" in answer
-        service.wait_for_output(r"Refused 1 connection\(s\): 2 are open")
+        service.wait_for_output(r"Rejected 1 connection\(s\): 2 are open")
         assert all(is_answered(client) for client in clients)
         clients.pop().close()
         wait_until(lambda: has_room(service), "there is room again")

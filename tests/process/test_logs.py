@@ -88,11 +88,11 @@ def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(l
     socket.mkdir()
     options = ["--log-level", level, "--broker", "memory:", "--listen", f"unix:{socket}"]
     done = run(["-n", "--pidfile=", "sampleapp", *options], {**installed, "SAMPLEAPP_X": "1"}, tmp_path)
-    *warnings, refusal = done.stdout.splitlines()
+    *warnings, rejection = done.stdout.splitlines()
     assert len(warnings) == (level == "warn")
     warning = "[sampleapp.service.tap#warn] The environment variable SAMPLEAPP_X is unknown"
     assert all(warning in each for each in warnings)
-    assert "[stderr#error] sampleapp: Cannot listen on " in refusal
+    assert "[stderr#error] sampleapp: Cannot listen on " in rejection
 
 
 def test_after_sighup_lines_for_requests_go_to_a_new_file_and_none_is_lost(start, tmp_path):
@@ -145,7 +145,7 @@ def test_lines_for_requests_are_on_standard_output(start):
         ),
     ],
 )
-def test_logs_that_cannot_be_written_are_a_refusal_to_start(arguments, sentence, installed, tmp_path):
+def test_logs_that_cannot_be_written_are_a_rejection_to_start(arguments, sentence, installed, tmp_path):
     done = run([*arguments, *FREE_PORT], installed, tmp_path)
     assert done.returncode == 1
     assert sentence in done.stdout

@@ -214,7 +214,7 @@ def test_honest_clients_are_answered_and_the_sum_holds_while_all_is_attacked_at_
     port = urlsplit(service.url).port
     asyncio.run(fill_topics(port))
     honest = asyncio.run(attack(port, ANNOUNCED))
-    # Nobody is refused for what others only announce, or cannot prove.
+    # Nobody is rejected for what others only announce, or cannot prove.
     assert {status for found in honest.statuses.values() for status in found} == {200}, honest
     honest = asyncio.run(attack(port, [name for name in ATTACKS if name != "handshakes"]))
     assert honest.starved == []

@@ -57,7 +57,7 @@ def operations(service):
 
 
 def requests(operation, count):
-    """Requests of one operation: right ones, and such that are refused or fail."""
+    """Requests of one operation: right ones, and such that are rejected or fail."""
     method, target, media_type, body, _ = operation
     key = "?key=k" if method == "DELETE" else ""
     variants = []

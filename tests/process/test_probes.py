@@ -15,7 +15,7 @@ from tests.support.process import (
     get,
     one_held_up,
     publish,
-    refuses,
+    rejects,
     wait_for_readings,
 )
 from tests.support.waiting import wait_until
@@ -77,7 +77,7 @@ def test_before_it_stops_it_serves_on_but_says_that_it_is_not_ready(start):
     with closing(connect(service)) as connection:
         assert publish(connection, "late")[0] == 200
         assert get(port, "/")[0] == 200
-        wait_until(lambda: refuses(service), "the port is closed")
+        wait_until(lambda: rejects(service), "the port is closed")
     assert service.stop() == -15
     assert "Traceback" not in service.output
 
@@ -96,7 +96,7 @@ def test_operators_are_answered_until_the_end_where_nobody_else_is(start, tmp_pa
     with closing(connect(service)) as connection:
         with one_held_up(service, connection, tmp_path):
             service.process.terminate()
-            wait_until(lambda: refuses(service), "the port is closed")
+            wait_until(lambda: rejects(service), "the port is closed")
             # A request is running still.
             assert "The service is stopping." in reasons(admin_port)
             assert get(admin_port, "/live")[0] == 200

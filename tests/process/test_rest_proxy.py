@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tests.support.live_service import LiveService
 
 
-def test_whatever_refuses_a_request_of_theirs_answers_in_their_form(tmp_path):
+def test_whatever_rejects_a_request_of_theirs_answers_in_their_form(tmp_path):
     with LiveService(directory=tmp_path) as service:
         connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=30)
         with closing(connection):

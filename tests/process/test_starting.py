@@ -123,7 +123,7 @@ def unreachable_broker(request):
         yield f"{scheme}://{host}:{bound.getsockname()[1]}?delivery_timeout=86400"
 
 
-def test_a_record_that_comes_at_once_is_refused_when_kafka_was_never_reached(start, unreachable_broker):
+def test_a_record_that_comes_at_once_is_rejected_when_kafka_was_never_reached(start, unreachable_broker):
     service = start(broker=unreachable_broker)
     with closing(connect(service)) as connection:
         # Kafka counts as unreachable after 5 s; without that, this would wait for a day.

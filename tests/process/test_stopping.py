@@ -22,7 +22,7 @@ from tests.support.process import (
     one_held_up,
     publish,
     records,
-    refuses,
+    rejects,
     send_message,
 )
 from tests.support.waiting import wait_until
@@ -63,7 +63,7 @@ def test_sigterm_while_requests_run_loses_none_of_them(start, tmp_path):
             service.process.terminate()
             service.wait_for_output("Received SIGTERM")
             # It takes nobody new,
-            wait_until(lambda: refuses(service), "the port is closed")
+            wait_until(lambda: rejects(service), "the port is closed")
             # but those that it has, it keeps.
             assert not any(answer.done() for answer in answers)
         outcomes = [answer.result(DEADLINE_S) for answer in answers]
@@ -125,7 +125,7 @@ def test_two_signals_at_the_same_moment_are_one_and_leave_no_traceback(start, tm
             service.process.send_signal(signal.SIGINT)
             service.process.terminate()
             service.process.send_signal(signal.SIGCONT)
-            wait_until(lambda: refuses(service), "the port is closed")
+            wait_until(lambda: rejects(service), "the port is closed")
         assert answer_on(connection)[0] == 200
     assert service.process.wait(DEADLINE_S) in (-signal.SIGINT, -signal.SIGTERM)
     service.kill()

@@ -197,7 +197,7 @@ def test_instances_share_a_socket_and_restart_one_after_the_other_without_a_fail
 
 
 @pytest.mark.parametrize(("family", "address"), [("INET", "0.0.0.0"), ("INET6", "::")])
-def test_a_socket_that_others_can_reach_is_refused_as_long_as_nothing_says_who_may_call(
+def test_a_socket_that_others_can_reach_is_rejected_as_long_as_nothing_says_who_may_call(
     start, tmp_path, family, address
 ):
     with ExitStack() as stack:

@@ -69,7 +69,7 @@ def test_a_connection_that_the_service_ends_is_closed_as_soon_as_its_client_has_
 
 
 @pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_whose_body_is_refused_gets_the_whole_answer_and_a_clean_end(start, certificate, version):
+def test_a_client_whose_body_is_rejected_gets_the_whole_answer_and_a_clean_end(start, certificate, version):
     key_file, certificate_file = certificate
     tls = f"https:0:interface=127.0.0.1:privateKey={key_file}:certKey={certificate_file}"
     service = start(options=["--listen", tls])

@@ -156,8 +156,8 @@ class Admin:
         results = self._client.elect_leaders(kind, chosen).result(_TIMEOUT_S)
         # Where the right one leads already, that is said as an error.
         allowed = (None, KafkaError.ELECTION_NOT_NEEDED)
-        refused = {p: error for p, error in results.items() if error and error.code() not in allowed}
-        assert not refused, refused
+        rejected = {p: error for p, error in results.items() if error and error.code() not in allowed}
+        assert not rejected, rejected
 
     def rule(self, topic: str, user: str, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
         """

@@ -50,7 +50,7 @@ def test_what_is_right_is_right():
         pytest.param(RIGHT[:-1], "g is at", id="lost"),
         pytest.param(["a", "b", "x", *RIGHT[3:]], "c is at", id="an ordinary one lost"),
         pytest.param(["b", "a", *RIGHT[2:]], "a is at", id="not where the answer said"),
-        pytest.param([*RIGHT, "refused"], "refused is at", id="there although it was refused"),
+        pytest.param([*RIGHT, "refused"], "refused is at", id="there although it was rejected"),
         pytest.param([*RIGHT, "x"], "x was never sent", id="never sent"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What Kafka refuses, and what the service answers then."""
+"""What Kafka rejects, and what the service answers then."""
 
 from __future__ import annotations
 

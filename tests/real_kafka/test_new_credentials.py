@@ -83,7 +83,7 @@ def test_a_password_changes_in_kafka_and_then_in_the_file(one_node, publishing, 
     ) as (service, publishers):
         one_node.admin.set_password(USER, NEW)
         # Connections that are open go on until their time is over.
-        service.wait_for_output("refused the credentials for SCRAM-SHA-256", deadline_s=DEADLINE_S)
+        service.wait_for_output("rejected the credentials for SCRAM-SHA-256", deadline_s=DEADLINE_S)
         replaced(path, path.read_text().replace(OLD, NEW))
         service.wait_for_output("Reloaded the broker's certificates and credentials")
         publishers.until_all_are_accepted()
@@ -104,7 +104,7 @@ def test_a_client_certificate_expires_and_is_replaced(one_node, publishing, cert
         sasl="SCRAM-SHA-256",
         credentials=write_credentials(tmp_path, user=USER, password=OLD),
     ) as (service, publishers):
-        service.wait_for_output("(refused|rejects) the client certificate", deadline_s=DEADLINE_S)
+        service.wait_for_output("(rejected|rejects) the client certificate", deadline_s=DEADLINE_S)
         # Until then connections that are open go on: Kafka does not end them with the certificate.
         wait_until(
             lambda: any(each.status == 503 for each in publishers.answers),
@@ -135,6 +135,8 @@ def test_tokens_expire_and_are_replaced_in_time_and_then_too_late(publishing, tm
         # What ends in time costs nothing: neither a session nor a token.
         assert {each.status for each in publishers.answers} == {200}
         assert not re.search("No connection|still trying|refused", service.output)
-        service.wait_for_output(r"refused the token for OAUTHBEARER \(invalid_token\)", deadline_s=DEADLINE_S)
+        service.wait_for_output(
+            r"rejected the token for OAUTHBEARER \(invalid_token\)", deadline_s=DEADLINE_S
+        )
         replaced(path, token())
         publishers.until_all_are_accepted()

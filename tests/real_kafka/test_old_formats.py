@@ -33,10 +33,10 @@ def test_a_topic_in_an_old_format_takes_records_without_idempotence_and_the_log_
 
 @needs(OLD_CODECS)
 @pytest_twisted.ensureDeferred
-async def test_zstd_that_the_broker_does_not_know_is_refused_before_it_is_sent(one_node):
+async def test_zstd_that_the_broker_does_not_know_is_rejected_before_it_is_sent(one_node):
     topic = await in_thread(one_node.admin.create, new_topic("zstd"))
     async with running(kafka_url(one_node, compression="zstd")) as broker:
-        [refused] = await outcomes([broker.publish(record(topic, b"x" * 10_000))])
-    assert isinstance(refused, BrokerIncompatible)
-    assert not refused.possibly_published
-    assert "zstd" in str(refused)
+        [rejected] = await outcomes([broker.publish(record(topic, b"x" * 10_000))])
+    assert isinstance(rejected, BrokerIncompatible)
+    assert not rejected.possibly_published
+    assert "zstd" in str(rejected)

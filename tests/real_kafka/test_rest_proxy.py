@@ -121,14 +121,14 @@ def test_a_long_record_and_many_short_ones_are_all_in_the_log(one_node, service,
 
 def test_what_is_wrong_with_one_record_keeps_all_of_them_out(one_node, service, topic):
     good = {"key": "aw==", "value": "Zg=="}
-    refusals = [
+    rejections = [
         (f"/topics/{new_topic('no-such')}", [good], (404, 40401)),
         (f"/topics/{topic}", [good, {**good, "partition": 3}], (404, 40402)),
         (f"/topics/{topic}/partitions/3", [good], (404, 40402)),
         (f"/topics/{topic}", [good, {"value": "not base64"}], (422, 40801)),
         (f"/topics/{topic}", [good, {"valeu": "Zg=="}], (422, 422)),
     ]
-    for target, records, expected in refusals:
+    for target, records, expected in rejections:
         body = json.dumps({"records": records}).encode()
         status, document = ask(service, "POST", target, body, BINARY)
         assert (status, document["error_code"]) == expected, document
@@ -152,5 +152,5 @@ def test_topics_and_their_partitions_are_told_as_kafka_has_them(one_node, servic
     assert ask(service, "GET", f"/topics/{topic}/partitions") == (200, partitions)
     assert ask(service, "GET", f"/topics/{topic}/partitions/2") == (200, partitions[2])
     for target, code in ((f"/topics/{topic}-not", 40401), (f"/topics/{topic}/partitions/3", 40402)):
-        status, refusal = ask(service, "GET", target)
-        assert (status, refusal["error_code"]) == (404, code)
+        status, rejection = ask(service, "GET", target)
+        assert (status, rejection["error_code"]) == (404, code)

@@ -76,14 +76,14 @@ async def assert_told(cluster, said, url, pattern):
         await eventually(lambda: any(expression.search(each) for each in broker.health().reasons))
         assert not broker.health().ready
         reasons = broker.health().reasons
-        [refused] = await outcomes([broker.publish(record(topic))])
-    assert isinstance(refused, PublishError), refused
-    assert not refused.possibly_published
+        [rejected] = await outcomes([broker.publish(record(topic))])
+    assert isinstance(rejected, PublishError), rejected
+    assert not rejected.possibly_published
     # Whoever publishes is told nothing of the inside.
-    assert not re.search(r"127\.0\.0\.1|localhost|\.pem", str(refused)), refused
+    assert not re.search(r"127\.0\.0\.1|localhost|\.pem", str(rejected)), rejected
     assert len(reasons) == 1, reasons
     assert [line for line in said if line and expression.search(line)], said
-    for text in (*reasons, str(refused)):
+    for text in (*reasons, str(rejected)):
         assert PASSWORD not in text
         assert WRONG_PASSWORD not in text
     assert await in_thread(read_all, cluster.bootstrap, topic) == []
@@ -129,7 +129,7 @@ async def test_a_token(one_node, tmp_path, said):
 async def test_a_token_that_has_expired(one_node, tmp_path, said):
     path = written(tmp_path / "token", unsecured_token(until_s=time.time() - 60))
     url = kafka_url(one_node, "TOKEN", sasl="OAUTHBEARER", token_file=path)
-    await assert_told(one_node, said, url, r"refused the token for OAUTHBEARER \(invalid_token\)")
+    await assert_told(one_node, said, url, r"rejected the token for OAUTHBEARER \(invalid_token\)")
     assert not [line for line in said if line and path.read_text() in line]
 
 

@@ -97,7 +97,7 @@ def test_a_timestamp_that_the_topic_does_not_take_takes_no_others_with_it(versio
     with ThreadPoolExecutor(len(requests)) as threads:
         answers = list(threads.map(lambda request: ask(service, *request), requests))
     assert [status for status, _ in answers] == [422 if n % 10 == 3 else 200 for n in range(60)]
-    refused = {body["type"] for status, body in answers if status == 422}
-    assert refused == {"urn:sampleapp:problem:record-refused"}
+    rejected = {body["type"] for status, body in answers if status == 422}
+    assert rejected == {"urn:sampleapp:problem:record-refused"}
     stored = {each.offset: each.value.decode() for each in read_all(one_node.bootstrap, topic)}
     assert stored == {body["offset"]: f"{n}" for n, (status, body) in enumerate(answers) if status == 200}

@@ -42,7 +42,7 @@ def timed_post():
     return timed_post
 
 
-def test_after_a_while_records_are_refused_soon_and_the_first_after_it_is_taken(
+def test_after_a_while_records_are_rejected_soon_and_the_first_after_it_is_taken(
     one_node, start_service, timed_post
 ):
     topic = one_node.admin.create(new_topic("down"))

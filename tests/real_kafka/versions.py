@@ -92,7 +92,7 @@ UNCLEAN_ELECTIONS = Feature(
     not_in=("3.0", "3.9"),
 )
 OLD_FORMATS = Feature(name="message.format.version with an effect", before="3.0")
-OLD_CODECS = Feature(name="refusal of zstd", before="2.1")
+OLD_CODECS = Feature(name="rejection of zstd", before="2.1")
 SKIPS_VALUES = Feature(
     # Older ones, with the memory that they have here, end with OutOfMemoryError.
     name="way to check large records without holding them (KAFKA-8106)",

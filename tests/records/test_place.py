@@ -100,7 +100,7 @@ def test_when_only_the_feed_tells_that_a_topic_was_made_again_the_rest_stays():
         ("id~3", result({0: 3}, gone=[GoneRecords(0, 3, 5)]), PositionExpired),
     ],
 )
-def test_a_result_that_does_not_continue_the_place_is_refused_and_it_stays(position, found, error):
+def test_a_result_that_does_not_continue_the_place_is_rejected_and_it_stays(position, found, error):
     place = Place(TOPIC, parse_position(position))
     before = starts_of(place)
     if error is None:
@@ -141,19 +141,19 @@ def test_after_records_that_are_gone_the_position_to_resume_at_has_all_partition
         del read[1]
     elif place.skipped:
         del read[2]
-    with pytest.raises(PositionExpired) as refused:
+    with pytest.raises(PositionExpired) as rejected:
         place.require_all(result(read, gone=[GoneRecords(0, 3, 5)]))
-    assert refused.value.resume == resume
+    assert rejected.value.resume == resume
 
 
-def test_a_position_that_skips_every_partition_is_refused():
+def test_a_position_that_skips_every_partition_is_rejected():
     place = Place(TOPIC, parse_position("id~-.-"))
     place.require_partition(result({2: 0}, partitions=3))
     with pytest.raises(InvalidParameters, match="none of the 2 partitions"):
         place.require_partition(result({}, partitions=2))
 
 
-def test_a_position_that_is_too_long_is_refused():
+def test_a_position_that_is_too_long_is_rejected():
     place = Place(TOPIC, EARLIEST)
     place.advance(result(dict.fromkeys(range(2500), 0), partitions=2500))
     with pytest.raises(InvalidParameters, match="longer than 4096"):

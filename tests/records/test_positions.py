@@ -84,13 +84,13 @@ def test_a_position_names_each_partition_by_its_place(text, position):
         "x~99999999999999999999",
     ],
 )
-def test_any_other_text_is_refused(text):
+def test_any_other_text_is_rejected(text):
     with pytest.raises(InvalidPosition, match=r"is not a position|is over"):
         parse_position(text)
 
 
 @given(st.text() | st.text("~.-0123456789aZ_", max_size=30))
-def test_any_text_is_a_position_or_refused(text):
+def test_any_text_is_a_position_or_rejected(text):
     try:
         position = parse_position(text)
     except InvalidPosition as error:

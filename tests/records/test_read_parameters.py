@@ -94,14 +94,14 @@ def test_a_start_is_a_word_a_time_or_a_position(text, start):
         "\udcff",
     ],
 )
-def test_any_other_start_is_refused_and_the_answer_names_what_is_right(text):
+def test_any_other_start_is_rejected_and_the_answer_names_what_is_right(text):
     query = f"from={quote(text, errors='surrogateescape')}".encode()
     assert pointers(read_page_parameters, query) == ["/from"]
     assert pointers(read_stream_parameters, query) == ["/from"]
 
 
 @pytest.mark.parametrize("number", ["0", "42", "1795363727", "000000000042", "99999999999"])
-def test_a_short_number_is_refused_with_the_words_for_an_offset_and_for_a_time(number):
+def test_a_short_number_is_rejected_with_the_words_for_an_offset_and_for_a_time(number):
     detail = details(read_page_parameters, f"from={number}".encode())
     assert f'"offset:{int(number)}" for an offset' in detail
     assert "milliseconds since the epoch in at least 12 digits" in detail
@@ -126,7 +126,7 @@ def test_partitions_are_numbers_and_ranges(text, partitions):
     "text",
     ["", ",", "1,", "a", "-1", "1-", "7-4", " 1", "1.0", "2147483648", "0-4096", "0-2147483647", "1-2-3"],
 )
-def test_other_partitions_are_refused(text):
+def test_other_partitions_are_rejected(text):
     assert pointers(read_page_parameters, f"partition={quote(text)}".encode()) == ["/partition"]
 
 
@@ -165,7 +165,7 @@ def test_everything_that_is_wrong_is_named_at_once():
     )
 
 
-def test_a_parameter_of_the_other_representation_is_refused_with_the_way_to_get_it():
+def test_a_parameter_of_the_other_representation_is_rejected_with_the_way_to_get_it():
     assert "Accept: text/event-stream" in details(read_page_parameters, b"last_event_id=x~1")
     assert "It is for pages" in details(read_stream_parameters, b"limit=1")
     assert pointers(read_stream_parameters, b"limit=1&wait=1") == ["/limit", "/wait"]
@@ -206,7 +206,7 @@ def test_a_partition_that_is_asked_for_must_be_read_by_the_position():
     st.binary(max_size=60) | st.text("fromkeyhxlitwap_&=%~.-+,0123456789", max_size=60).map(str.encode),
     st.sampled_from([read_page_parameters, read_stream_parameters]),
 )
-def test_any_query_is_read_or_refused_with_sentences(query, read):
+def test_any_query_is_read_or_rejected_with_sentences(query, read):
     try:
         read(query)
     except InvalidParameters as error:

@@ -218,10 +218,10 @@ def test_the_password_for_the_broker_is_read_again_and_what_is_no_password_chang
         assert service.reload().result
         credentials.write_text("s3cr3t-Xyzzy\n")
         assert not service.reload().result
-    read, refused = lines
+    read, rejected = lines
     assert read == "Reloaded the broker's certificates and credentials."
-    assert f"the previous version stays in use: The file {credentials}, given with credentials=," in refused
-    assert "s3cr3t" not in refused
+    assert f"the previous version stays in use: The file {credentials}, given with credentials=," in rejected
+    assert "s3cr3t" not in rejected
 
 
 def test_a_broker_without_files_has_nothing_to_read_again():

@@ -18,7 +18,7 @@ from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from tests.support.callers import FULL, by, caller
-from tests.support.executable_memory import refused_start
+from tests.support.executable_memory import rejected_start
 from tests.support.in_memory import Connection, request_bytes
 from tests.support.issuer import ISSUER, jwk, jwks
 from tests.support.logs import logged_lines
@@ -33,7 +33,7 @@ def started(*listen, **config):
 @pytest.mark.parametrize(
     "description", ["tcp:8080", r"tcp6:8080:interface=\:\:", "tcp:80:interface=10.0.0.1"]
 )
-def test_an_endpoint_that_is_open_to_the_network_is_refused_without_callers(description):
+def test_an_endpoint_that_is_open_to_the_network_is_rejected_without_callers(description):
     with pytest.raises(StartUpError) as caught:
         started("tcp:8080:interface=127.0.0.1", description)
     assert str(caught.value) == (
@@ -309,7 +309,7 @@ def test_where_keys_cannot_be_fetched_over_tls_the_service_does_not_start(tmp_pa
         '[issuers.login]\nissuer = "https://login.example/"\naudience = "a"\n'
         'jwks = "https://login.example/jwks.json"\npublish_claim = "topics"\n'
     )
-    said = refused_start("--callers", str(file), "--listen", "tcp:0:interface=127.0.0.1", directory=tmp_path)
+    said = rejected_start("--callers", str(file), "--listen", "tcp:0:interface=127.0.0.1", directory=tmp_path)
     assert said == (
         "sampleapp: --callers: the keys of issuers.login: TLS cannot be used in a process that may not make "
         "memory executable: under systemd, set MemoryDenyWriteExecute=no.\n"

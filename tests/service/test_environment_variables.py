@@ -128,13 +128,13 @@ def test_a_flag_is_on_or_off_in_the_usual_words(option):
         ),
     ],
 )
-def test_a_mistake_in_a_variable_is_refused_by_the_name_of_the_variable(variable, value, sentence):
+def test_a_mistake_in_a_variable_is_rejected_by_the_name_of_the_variable(variable, value, sentence):
     with pytest.raises(UsageError) as caught:
         parsed(environ={variable: value})
     assert str(caught.value) == sentence
 
 
-def test_an_option_that_a_refusal_speaks_of_is_said_to_come_from_a_variable():
+def test_an_option_that_a_rejection_speaks_of_is_said_to_come_from_a_variable():
     options = parsed(environ={"SAMPLEAPP_LISTEN": "tcp:80", "SAMPLEAPP_MAX_BODY": "1"})
     assert options.with_origins("Cannot listen. Give another --listen.") == (
         "Cannot listen. Give another --listen. (--listen comes from SAMPLEAPP_LISTEN.)"

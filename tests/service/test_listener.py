@@ -22,7 +22,7 @@ from twisted.internet.testing import MemoryReactorClock
 from sampleapp.errors import StartUpError
 from sampleapp.service.listener import Listener
 from tests.support.certificates import Authority
-from tests.support.executable_memory import refused_start
+from tests.support.executable_memory import rejected_start
 from tests.support.in_memory import InMemoryService
 from tests.support.live_service import LiveService
 
@@ -175,7 +175,7 @@ def test_a_burst_of_connections_waits_for_a_busy_service_and_none_is_turned_away
                 selector.unregister(key.fileobj)
 
 
-def refusal(description):
+def rejection(description):
     with pytest.raises(StartUpError) as caught:
         Listener.from_description(description, reactor=MemoryReactorClock())
     return str(caught.value).removeprefix(f"--listen {description}: ")
@@ -257,18 +257,18 @@ def wrong(tmp_path, pem):
 def test_a_file_for_tls_that_is_not_what_it_has_to_be_is_told_apart(wrong, scheme, arguments, sentence):
     Authority(wrong, "other-ca").server("other")
     arguments = arguments.replace("DIR", str(wrong))
-    assert refusal(f"{scheme}:0:{arguments}") == sentence.replace("DIR", str(wrong))
+    assert rejection(f"{scheme}:0:{arguments}") == sentence.replace("DIR", str(wrong))
 
 
 def test_a_damaged_file_for_tls_is_no_question_of_the_endpoint(wrong):
-    said = refusal(f"ssl:0:privateKey={wrong / 'damaged.pem'}:certKey={wrong / 'server.pem'}")
+    said = rejection(f"ssl:0:privateKey={wrong / 'damaged.pem'}:certKey={wrong / 'server.pem'}")
     assert said == f"the private key in {wrong / 'damaged.pem'} cannot be read: it is damaged."
 
 
 @pytest.mark.parametrize("description", ["nonsense:1", "tcp:eighty", "tcp:80:colour=red", "ssl:0:a:b:c"])
 def test_what_twisted_does_not_understand_is_answered_with_an_example(pem, description):
     description = description.replace(":a:b:c", f":{pem.key}:{pem.certificate}:colour=red")
-    assert refusal(description).startswith("not an endpoint that Twisted understands (")
+    assert rejection(description).startswith("not an endpoint that Twisted understands (")
 
 
 @pytest.mark.parametrize("option", ["--listen", "--admin"])
@@ -295,7 +295,7 @@ def test_where_tls_cannot_work_the_service_does_not_start(tmp_path, pem, scheme)
         .replace("CERTIFICATE", str(pem.certificate))
         .replace("DIRECTORY", str(tmp_path))
     )
-    said = refused_start("--listen", description, directory=tmp_path)
+    said = rejected_start("--listen", description, directory=tmp_path)
     assert said == (
         f"sampleapp: --listen {description}: TLS cannot be used in a process that may not make memory "
         "executable: under systemd, set MemoryDenyWriteExecute=no.\n"

@@ -40,7 +40,7 @@ from sampleapp.web import Limits
         ),
     ],
 )
-def test_an_unknown_argument_is_refused_with_the_one_that_was_meant(arguments, sentence):
+def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant(arguments, sentence):
     with pytest.raises(UsageError) as caught:
         Options().parseOptions(arguments)
     assert str(caught.value) == sentence
@@ -67,7 +67,7 @@ def test_an_unknown_argument_is_refused_with_the_one_that_was_meant(arguments, s
         ("--drain-timeout", "a number of seconds that is not negative", "10 or 2.5", True),
     ],
 )
-def test_a_limit_that_is_no_such_number_is_refused_with_what_would_be_right(
+def test_a_limit_that_is_no_such_number_is_rejected_with_what_would_be_right(
     option, kind, example, zero_is_allowed
 ):
     for nonsense in (
@@ -115,7 +115,7 @@ def test_topics_and_patterns_for_idempotency_keys_are_given_one_by_one():
 @pytest.mark.parametrize(
     "pattern", ["", "a b", "a/*", "..", "[a]", "x" * 250, "\N{LATIN SMALL LETTER E WITH ACUTE}"]
 )
-def test_a_pattern_that_no_topic_can_match_is_refused(pattern):
+def test_a_pattern_that_no_topic_can_match_is_rejected(pattern):
     with pytest.raises(UsageError) as caught:
         Options({}).parseOptions([f"--idempotent-topic={pattern}"])
     assert str(caught.value) == (
@@ -154,7 +154,7 @@ def test_headers_for_records_are_given_one_by_one():
         ),
     ],
 )
-def test_headers_that_records_cannot_have_are_refused(arguments, said):
+def test_headers_that_records_cannot_have_are_rejected(arguments, said):
     with pytest.raises(UsageError) as caught:
         Options({}).parseOptions(arguments)
     assert str(caught.value) == said

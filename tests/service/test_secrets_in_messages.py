@@ -110,7 +110,7 @@ def said_about(arguments, environ):
     option_and_form=st.sampled_from([(option, form) for option, forms in OPTIONS.items() for form in forms]),
 )
 @settings(max_examples=400)
-def test_no_refusal_of_an_option_repeats_a_secret_in_it(secret, option_and_form):
+def test_no_rejection_of_an_option_repeats_a_secret_in_it(secret, option_and_form):
     option, form = option_and_form
     value = form.replace("SECRET", secret)
     rest = [] if option == "broker" else ["--broker=memory:"]
@@ -120,7 +120,7 @@ def test_no_refusal_of_an_option_repeats_a_secret_in_it(secret, option_and_form)
 
 
 @given(secret=SECRETS, option=st.sampled_from(["allow-origin", "allow-host", "listen"]))
-def test_no_refusal_of_a_variable_repeats_a_secret_in_it(secret, option):
+def test_no_rejection_of_a_variable_repeats_a_secret_in_it(secret, option):
     variable = f"SAMPLEAPP_{option.upper().replace('-', '_')}"
     said = said_about(["--broker=memory:"], {variable: f"https://u:{secret}@x,https://y"})
     assert variable in said
@@ -195,7 +195,7 @@ def test_no_mistake_in_a_token_repeats_it(tmp_path_factory, secret, value, membe
     secret=SECRETS,
     form=st.sampled_from(["https://u:SECRET@x", "SECRET", "http://x/?SECRET", "http://x:SECRET"]),
 )
-def test_no_refusal_of_a_url_of_the_service_repeats_a_secret(secret, form):
+def test_no_rejection_of_a_url_of_the_service_repeats_a_secret(secret, form):
     with pytest.raises(ValueError, match="URL") as caught:
         parse_base_url(form.replace("SECRET", secret))
     assert secret not in str(caught.value)

@@ -185,7 +185,7 @@ def test_after_its_socket_was_away_systemd_is_told_again_and_that_is_logged_once
         notifier.send("READY=1")
         assert before.receive() == ["READY=1"]
     with logged_lines() as lines:
-        # For a path: refused, as nothing listens there; then the file is gone, too.
+        # For a path: rejected, as nothing listens there; then the file is gone, too.
         notifier.send("STATUS=1")
         Path(before.address).unlink(missing_ok=True)
         for _ in range(20):

@@ -142,7 +142,7 @@ def _builder(subject, issuer, key, signer, *, start, end):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + start)
         .not_valid_after(now + end)
-        # RFC 5280, sections 4.2.1.1 and 4.2.1.2; Python 3.13 refuses a certificate that has neither.
+        # RFC 5280, sections 4.2.1.1 and 4.2.1.2; Python 3.13 rejects a certificate that has neither.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False

@@ -20,7 +20,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def refused_start(*options, directory):
+def rejected_start(*options, directory):
     """Start the service with these options, and return what it says when it does not start."""
     twistd = str(Path(sys.executable).with_name("twistd"))
     done = subprocess.run(

@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def refusing_port() -> Iterator[int]:
+def rejecting_port() -> Iterator[int]:
     """A port that refuses connections: it is bound, so nobody else takes it, but does not listen."""
     with socket.socket() as bound:
         bound.bind((HOST, 0))

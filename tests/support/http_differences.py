@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.support.http_parsers import (
-    Refused,
+    Rejected,
     Seen,
     Waiting,
     seen_by_h11,
@@ -34,15 +34,15 @@ class Kind(NamedTuple):
     """What this service makes of it."""
     theirs: tuple[type, ...]
     applies: Callable[[bytes, str], bool]
-    """Whether it is that: by the bytes from that request on, and the status of our refusal, or ``""``."""
+    """Whether it is that: by the bytes from that request on, and the status of our rejection, or ``""``."""
 
 
 class Difference(NamedTuple):
     """Where the answers to the same bytes part."""
 
     other: str
-    ours: Seen | Refused | Waiting
-    theirs: Seen | Refused | Waiting
+    ours: Seen | Rejected | Waiting
+    theirs: Seen | Rejected | Waiting
     kind: Kind | None
     """``None`` if it is in no list."""
 
@@ -80,7 +80,7 @@ def _start(data: bytes, number: int) -> int:
 
 
 def _kind(other, ours, theirs, rest: bytes) -> Kind | None:
-    status = ours.reason if isinstance(ours, Refused) else ""
+    status = ours.reason if isinstance(ours, Rejected) else ""
     for kind in KINDS:
         fits = other in kind.of and isinstance(ours, kind.ours) and isinstance(theirs, kind.theirs)
         if fits and kind.applies(rest, status):
@@ -178,13 +178,13 @@ def _is_another_expectation(rest: bytes, status: str) -> bool:
     return status == "417" and [value.lower() for value in _values(rest, b"expect")] != [b"100-continue"]
 
 
-def _is_refused_when_whole(rest: bytes, status: str) -> bool:
+def _is_rejected_when_whole(rest: bytes, status: str) -> bool:
     # What h11 and Twisted find out at the end of the head, or of a line, is told here as soon as it is known.
     rest = rest.lstrip(b"\r\n")
     if re.search(rb"\n\r?\n", rest):
         return False
-    return any(isinstance(event, Refused) for event in seen_by_h11(rest + b"\r\n\r\n")) or any(
-        kind.applies(rest, status) for kind in KINDS if kind.ours == (Refused,) and kind.name != "told early"
+    return any(isinstance(event, Rejected) for event in seen_by_h11(rest + b"\r\n\r\n")) or any(
+        kind.applies(rest, status) for kind in KINDS if kind.ours == (Rejected,) and kind.name != "told early"
     )
 
 
@@ -206,56 +206,56 @@ KINDS = (
     Kind(
         "bare LF",
         "RFC 9112, section 2.2, allows either; where two parsers differ, they see different requests",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _has(rb"(?<!\r)\n"),
     ),
     Kind(
         "bare CR",
         "RFC 9112, section 2.2: it is invalid, or becomes a space; Twisted before 26.10 leaves it in values",
-        *(_TWISTED, (Refused,), (Seen, Waiting)),
+        *(_TWISTED, (Rejected,), (Seen, Waiting)),
         _has(rb"\r(?!\n)"),
     ),
     Kind(
         "folded line",
-        "RFC 9112, section 5.2: a server refuses it, or replaces it by spaces",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        "RFC 9112, section 5.2: a server rejects it, or replaces it by spaces",
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _has(rb"\n[ \t]"),
     ),
     Kind(
         "host",
         "RFC 9112, section 3.2: no Host, two of them, or an invalid one is 400; Twisted does not look, "
         "and h11 only counts. IPv6 addresses are left to the tests of hosts",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _host_is_none,
     ),
     Kind(
         "version",
         "RFC 9110, section 2.5: only versions 1.0 and 1.1 are what this service speaks",
-        *(_H11, (Refused,), (Seen, Waiting)),
+        *(_H11, (Rejected,), (Seen, Waiting)),
         lambda rest, status: re.search(rb" HTTP/1\.[01]$", _line(rest)) is None,
     ),
     Kind(
         "form of the target",
         "RFC 9112, section 3.2: a path, a URL of http or https, or an asterisk",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _target_has_another_form,
     ),
     Kind(
         "host of the target",
         "RFC 9110, section 4.2: a URL of http or https has the name or address of a host",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _host_of_target_is_none,
     ),
     Kind(
         "octets of the target",
         "RFC 9112, section 3.2: a target holds no control characters, and only ASCII",
-        *(_TWISTED, (Refused,), (Seen, Waiting)),
+        *(_TWISTED, (Rejected,), (Seen, Waiting)),
         lambda rest, status: re.search(rb"[^\x20-\x7e]", _line(rest)) is not None,
     ),
     Kind(
         "two framings",
         "RFC 9112, section 6.1: Transfer-Encoding with Content-Length, or in HTTP/1.0, may be an attack",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         lambda rest, status: (
             _is_chunked(rest) and bool(_values(rest, b"content-length") or _line(rest).endswith(b"HTTP/1.0"))
         ),
@@ -263,31 +263,31 @@ KINDS = (
     Kind(
         "coding",
         "RFC 9112, section 7: there is no identity; Twisted reads it as none",
-        *(_TWISTED, (Refused,), (Seen, Waiting)),
+        *(_TWISTED, (Rejected,), (Seen, Waiting)),
         lambda rest, status: b"identity" in b",".join(_values(rest, b"transfer-encoding")).lower(),
     ),
     Kind(
         "lengths",
-        "RFC 9112, section 6.3: several equal values of Content-Length may be refused",
-        *(_H11, (Refused,), (Seen, Waiting)),
+        "RFC 9112, section 6.3: several equal values of Content-Length may be rejected",
+        *(_H11, (Rejected,), (Seen, Waiting)),
         lambda rest, status: len(re.split(rb",", b",".join(_values(rest, b"content-length")))) > 1,
     ),
     Kind(
         "too large",
         "RFC 9110, section 15.5.14: the others have no limit, and wait for the body",
-        *(_BOTH, (Refused,), (Waiting, Refused, Seen)),
+        *(_BOTH, (Rejected,), (Waiting, Rejected, Seen)),
         _is_too_large,
     ),
     Kind(
         "too long",
         "RFC 6585, section 5: the limits of the others are higher",
-        *(_BOTH, (Refused,), (Waiting, Refused, Seen)),
+        *(_BOTH, (Rejected,), (Waiting, Rejected, Seen)),
         _is_too_long,
     ),
     Kind(
         "no length",
         "RFC 9110, section 15.5.12: a body that is not framed would be lost, and its request succeed",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         lambda rest, status: (
             status == "411" and rest.lstrip(b"\r\n").startswith(b"POST ") and _is_unframed(rest)
         ),
@@ -295,76 +295,76 @@ KINDS = (
     Kind(
         "bytes after the last request",
         "RFC 9112, section 9.6: what follows it is not read; they may be a part of its body",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _would_lose_its_body,
     ),
     Kind(
         "expectation",
         "RFC 9110, section 10.1.1: a server may answer 417 to what it does not know",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _is_another_expectation,
     ),
     Kind(
         "chunk extension",
         "RFC 9112, section 7.1.1: h11 and Twisted take what the grammar does not",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _chunks_have(rb"^[0-9a-fA-F]+[ \t]*(;|[ \t]+\r?$)"),
     ),
     Kind(
         "trailer",
         "RFC 9112, section 7.1.2: Twisted does not look at trailers, and h11 takes LF alone as their end",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         _trailer_is_none,
     ),
     Kind(
         "white space before a chunk extension",
         "RFC 9112, section 7.1.1: it is to be read, and h11 does not",
-        *(_H11, (Seen, Waiting), (Refused,)),
+        *(_H11, (Seen, Waiting), (Rejected,)),
         _chunks_have(rb"^[0-9a-fA-F]+[ \t]+;"),
     ),
     Kind(
         "leading zeros of a chunk's size",
         "RFC 9112, section 7.1: there may be any number of digits; h11 takes 20",
-        *(_H11, (Seen, Waiting), (Refused,)),
+        *(_H11, (Seen, Waiting), (Rejected,)),
         _chunks_have(rb"^0{20}"),
     ),
     Kind(
         "white space or quotation marks in a chunk extension",
         "RFC 9112, section 7.1.1: they are to be read, and Twisted does not",
-        *(_TWISTED, (Seen, Waiting), (Refused,)),
+        *(_TWISTED, (Seen, Waiting), (Rejected,)),
         _chunks_have(rb'^[0-9a-fA-F]+[ \t]*;[^\r\n]*(?:[ \t"]|[ \t]*;)|^[0-9a-fA-F]+[ \t]+;'),
     ),
     Kind(
         "empty line before the request",
         "RFC 9112, section 2.2: at least one is to be passed over; h11 does not, and Twisted only one",
-        *(_BOTH, (Seen, Waiting), (Refused,)),
+        *(_BOTH, (Seen, Waiting), (Rejected,)),
         lambda rest, status: rest.startswith(b"\r\n"),
     ),
     Kind(
         "control character in a field",
         "RFC 9110, section 5.5: such a value is not valid; the others keep what Python does not take for "
         "white space, or the end of a line",
-        *(_BOTH, (Refused,), (Seen, Waiting)),
+        *(_BOTH, (Rejected,), (Seen, Waiting)),
         lambda rest, status: any(_CONTROL.search(value) for _, value in _FIELD.findall(rest)),
     ),
     Kind(
         "close among other options",
         "RFC 9110, section 7.6.1: Connection is a list; Twisted sees close only when it is alone",
-        *(_TWISTED, (Waiting,), (Seen, Refused)),
+        *(_TWISTED, (Waiting,), (Seen, Rejected)),
         lambda rest, status: True,
     ),
     Kind(
         "first octet",
         "RFC 9112, section 3: h11 looks at it, and this service at the line when that is whole, or "
         "has a control character",
-        *(_H11, (Waiting,), (Refused,)),
+        *(_H11, (Waiting,), (Rejected,)),
         lambda rest, status: b"\n" not in rest and rest[:1] <= b"\x20",
     ),
     Kind(
         "told early",
-        "RFC 9112, section 2.2: what cannot become a request is refused at once; nobody waits in vain",
-        *(_BOTH, (Refused,), (Waiting,)),
-        _is_refused_when_whole,
+        "RFC 9112, section 2.2: what cannot become a request is rejected at once; nobody waits in vain",
+        *(_BOTH, (Rejected,), (Waiting,)),
+        _is_rejected_when_whole,
     ),
 )
 """Every kind of difference that may be."""

@@ -30,7 +30,7 @@ class Seen(NamedTuple):
     body: bytes
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """What a server did not take for a request; it reads nothing after that."""
 
     reason: str
@@ -48,7 +48,7 @@ class Waiting(NamedTuple):
     """The server waits for more, or the connection has been closed as the client had asked."""
 
 
-def seen_by_service(data: bytes) -> list[Seen | Refused | Waiting]:
+def seen_by_service(data: bytes) -> list[Seen | Rejected | Waiting]:
     """What this service's own connections make of it; a refusal's reason is its status."""
     seen = []
 
@@ -61,14 +61,14 @@ def seen_by_service(data: bytes) -> list[Seen | Refused | Waiting]:
 
     clock = Clock()
     link = Link(
-        HTTPServer(lambda request: handle, refuse=problem_response, response_to=fail, reactor=clock), clock
+        HTTPServer(lambda request: handle, reject=problem_response, response_to=fail, reactor=clock), clock
     )
     link.send(data)
     received = link.read_all()
     link.reset()
     last = re.findall(rb"^HTTP/1\.1 ([2-5]\d\d) ", received, re.MULTILINE)[-1:]
     if last and last != [b"200"]:
-        return [*seen, Refused(last[0].decode())]
+        return [*seen, Rejected(last[0].decode())]
     return [*seen, Waiting()]
 
 
@@ -91,7 +91,7 @@ def starts_by_h11(data: bytes) -> list[int]:
         return starts
 
 
-def seen_by_h11(data: bytes) -> list[Seen | Refused | Waiting]:
+def seen_by_h11(data: bytes) -> list[Seen | Rejected | Waiting]:
     """What h11 makes of it, as a server that answers each request when it is whole."""
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(data)
@@ -115,7 +115,7 @@ def seen_by_h11(data: bytes) -> list[Seen | Refused | Waiting]:
             else:
                 return [*events, Waiting()]
     except h11.RemoteProtocolError as error:
-        return [*events, Refused(str(error))]
+        return [*events, Rejected(str(error))]
 
 
 class _TwistedRequest(TwistedRequest):
@@ -131,22 +131,22 @@ class _TwistedRequest(TwistedRequest):
         self.finish()
 
 
-def seen_by_twisted(data: bytes) -> list[Seen | Refused | Waiting]:
+def seen_by_twisted(data: bytes) -> list[Seen | Rejected | Waiting]:
     """What Twisted's server makes of it."""
     channel = HTTPChannel()
     channel.requestFactory = _TwistedRequest
     channel.seen = []
     transport = StringTransport()
     channel.makeConnection(transport)
-    # A line without end is not refused before more has come.
+    # A line without end is not rejected before more has come.
     for start in range(0, len(data), 60_000):
         if not transport.disconnecting:
             try:
                 channel.dataReceived(data[start : start + 60_000])
             except ValueError as error:
                 # Of int(), which does not read thousands of digits.
-                return [*channel.seen, Refused(str(error))]
+                return [*channel.seen, Rejected(str(error))]
     last = re.findall(rb"^HTTP/1\.1 ([2-5]\d\d) ", transport.value(), re.MULTILINE)[-1:]
     if last and last != [b"404"]:
-        return [*channel.seen, Refused(last[0].decode())]
+        return [*channel.seen, Rejected(last[0].decode())]
     return [*channel.seen, Waiting()]

@@ -43,8 +43,8 @@ def text(value):
 def produce_answer(version):
     appended = packed("ihqq", 3, 87, -1, -1)
     start = packed("q", 5) if version >= 5 else b""
-    refused = packed("ii", 1, 2) + text("bad") + text("worse") if version >= 8 else b""
-    body = packed("i", 1) + text("t") + packed("i", 1) + appended + start + refused + packed("i", 250)
+    rejected = packed("ii", 1, 2) + text("bad") + text("worse") if version >= 8 else b""
+    body = packed("i", 1) + text("t") + packed("i", 1) + appended + start + rejected + packed("i", 250)
     expected = Produced("t", 3, 87, -1, -1, 5 if version >= 5 else -1)
     if version >= 8:
         expected = Produced("t", 3, 87, -1, -1, 5, ((2, "bad"),), "worse")

@@ -132,7 +132,7 @@ class Broker(Protocol):
             error, answer = self.scram.next(token)
         if not error and not answer:
             self.factory.authenticated.append(token)
-        message = string(self.factory.refusal) if error else struct.pack(">h", -1)
+        message = string(self.factory.rejection) if error else struct.pack(">h", -1)
         lifetime = struct.pack(">q", self.factory.lifetime_ms) if version else b""
         return struct.pack(">h", error) + message + struct.pack(">i", len(answer)) + answer + lifetime
 
@@ -200,7 +200,7 @@ class FakeBroker(ServerFactory):
         users=None,
         tokens=(),
         challenge=b'{"status":"invalid_token"}',
-        refusal="Authentication failed: Invalid username or password",
+        rejection="Authentication failed: Invalid username or password",
         iterations=4096,
         nonce="server",
         final=None,
@@ -229,7 +229,7 @@ class FakeBroker(ServerFactory):
         self.tokens = tokens
         self.challenge = challenge
         self.authenticated = []
-        self.refusal = refusal
+        self.rejection = rejection
         self.iterations = iterations
         self.nonce = nonce
         self.salt = os.urandom(16)

@@ -122,7 +122,7 @@ class Attacker:
         self.statuses: Counter[str] = Counter()
 
     async def hold(self, data: bytes, *, then: bytes = b"", every_s: float = 1.0, port: int = 0) -> None:
-        """Keep the connections open without reading, and open those again that are refused."""
+        """Keep the connections open without reading, and open those again that are rejected."""
         await asyncio.gather(
             *(self._hold(data, then, every_s, port or self.port, 0.01 * n) for n in range(self.count))
         )

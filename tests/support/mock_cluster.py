@@ -68,7 +68,7 @@ class MockCluster:
     A running cluster, whose brokers have the node ids 1, 2, …, and which takes what Kafka 4 takes.
 
     A topic that is made by asking for it has four partitions, on three brokers if there are so many.
-    Every method raises `AssertionError` if the mock refuses, or does not answer in time.
+    Every method raises `AssertionError` if the mock rejects, or does not answer in time.
     """
 
     def __init__(self, *, brokers: int = 3) -> None:
@@ -145,7 +145,7 @@ class MockCluster:
         self._command("restore_api_version", api_key)
 
     def push_errors(self, api_key: int, *codes: int) -> None:
-        """Refuse the next requests with these errors, one each, whichever brokers they come to."""
+        """Reject the next requests with these errors, one each, whichever brokers they come to."""
         self._command("push_errors", api_key, tuple(map(int, codes)))
 
     def clear_errors(self, api_key: int) -> None:

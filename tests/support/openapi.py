@@ -49,7 +49,7 @@ class Described:
         }
 
     def operations_with_error_objects(self):
-        """Every method and path at which clients of REST Proxy are refused in a form of their own."""
+        """Every method and path at which clients of REST Proxy are rejected in a form of their own."""
         return {
             (method, path)
             for method, path in self.operations()

@@ -35,9 +35,9 @@ STORED = Plan(None, is_stored=True)
 
 def all_plans() -> list[Plan]:
     """Every plan that a broker which keeps its promises can have for a record."""
-    refused = [Plan(each, is_stored=False) for each in ERRORS]
+    rejected = [Plan(each, is_stored=False) for each in ERRORS]
     unknown = [Plan(each, is_stored=True) for each in ERRORS if each.possibly_published]
-    return [STORED, *refused, *unknown]
+    return [STORED, *rejected, *unknown]
 
 
 # Half of them stored: with any error as likely as success, hardly a batch would have many that are.
@@ -61,7 +61,7 @@ class PlannedBroker(MemoryBroker):
     ):
         """
         :param outcomes: one for each record, whether it is published alone or with others.
-        :param together: what many records at once are refused with, all of them, and none is published.
+        :param together: what many records at once are rejected with, all of them, and none is published.
         :param topics: those that cannot be published to, and why, for `check_topics`. A record for one of
             them is stored all the same if it is published, so that a test sees that it was.
         """
@@ -78,7 +78,7 @@ class PlannedBroker(MemoryBroker):
         """How many records each call of `publish_many` had."""
         self._outcomes = list(outcomes)
         self._together = together
-        self._topics_refused = topics or {}
+        self._topics_rejected = topics or {}
 
     def publish(self, record):
         outcome = self._publish(record)
@@ -87,15 +87,15 @@ class PlannedBroker(MemoryBroker):
     def publish_many(self, records):
         self.batches.append(len(records))
         if self._together is not None:
-            return fail(self._together("All of them were refused."))
+            return fail(self._together("All of them were rejected."))
         return succeed([self._publish(each) for each in records])
 
     def check_topics(self, topics, *, create=True, identified=False):
         self.checked.append(sorted(topics))
         self.may_create.append(create)
         self.identified.append(identified)
-        refused = self._topics_refused
-        return succeed({each: refused[each]("As planned.") for each in topics if each in refused})
+        rejected = self._topics_rejected
+        return succeed({each: rejected[each]("As planned.") for each in topics if each in rejected})
 
     def _publish(self, record):
         number = len(self.published)

@@ -181,7 +181,7 @@ def has_read_all_of(service, connections):
     return len(ours) == connections and all(row[4].endswith(":00000000") for row in ours)
 
 
-def refuses(service):
+def rejects(service):
     try:
         with socket.create_connection((urlsplit(service.url).hostname, urlsplit(service.url).port)):
             return False

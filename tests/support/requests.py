@@ -201,7 +201,7 @@ def _right_parts(chance, *, body: int | None = None, may_close: bool = True) -> 
     _add_body(chance, parts, way=body)
     _add_odd_fields(chance, parts)
     if may_close and parts.body and chance.randint(0, 3) == 3:
-        # Who refuses it by its head alone may close the connection: the client need not send the body.
+        # Who rejects it by its head alone may close the connection: the client need not send the body.
         parts.add(any_case(chance, b"Expect"), any_case(chance, b"100-continue"))
     if chance.randint(0, 3) == 3:
         count = len(_CONNECTIONS) if may_close else 4

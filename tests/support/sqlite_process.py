@@ -73,7 +73,7 @@ async def limited(reactor, _, path, size):
     await eventually(lambda: broker.health().ready)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    stored, refused, unknown, retriable = {}, [], [], True
+    stored, rejected, unknown, retriable = {}, [], [], True
     for batch in range(200):
         names = [f"{batch}-{n}" for n in range(5)]
         found = await settled(broker, [_identified(name) for name in names])
@@ -81,9 +81,9 @@ async def limited(reactor, _, path, size):
             if isinstance(end, RecordMetadata):
                 stored[name] = end.offset
             else:
-                (unknown if end.possibly_published else refused).append(name)
+                (unknown if end.possibly_published else rejected).append(name)
                 retriable = retriable and end.retriable
-        if refused or unknown:
+        if rejected or unknown:
             break
     health = broker.health()
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -91,13 +91,13 @@ async def limited(reactor, _, path, size):
     after = await within(broker.publish(_identified("after")))
     stored["after"] = after.offset
     again = {}
-    for name in [*stored, *refused, *unknown][::-1]:
+    for name in [*stored, *rejected, *unknown][::-1]:
         found = await within(broker.publish(_identified(name)))
         again[name] = found.offset
     await within(broker.stop(deadline_s=20))
     return {
         "stored": stored,
-        "refused": refused,
+        "refused": rejected,
         "unknown": unknown,
         "again": again,
         "retriable": retriable,

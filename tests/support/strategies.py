@@ -26,7 +26,7 @@ topics = st.text(
 
 keys = st.none() | texts
 
-# A number of 12 to 14 digits is a time in milliseconds; any other is refused, as one of another unit.
+# A number of 12 to 14 digits is a time in milliseconds; any other is rejected, as one of another unit.
 numbers_of_time = st.integers(10**11, 10**14 - 1)
 
 json_values = st.recursive(

@@ -96,7 +96,7 @@ class Client:
         self.partitions = partitions
         self.reader = EventReader()
         self.sink = None
-        self.refusal = None
+        self.rejection = None
         self.records = []
         self.told = []
         """The events that are no records: their name and data."""
@@ -109,10 +109,10 @@ class Client:
             fields["last_event_id"] = self.reader.last_event_id
         found = self.service.open(self.query, **fields)
         if getattr(found, "source", None) is None:
-            self.refusal = found
+            self.rejection = found
             return
         assert found.status is HTTPStatus.OK
-        self.refusal = None
+        self.rejection = None
         self.sink = Sink(found.source)
         self.sink.unsent = unsent
         self._read = 0
@@ -220,7 +220,7 @@ class Client:
     def require_everything(self):
         """Check that there is nothing in the topic that it has not got and was not told of."""
         topic = self.service.topic
-        assert self.is_connected, (self.refusal, self.sink)
+        assert self.is_connected, (self.rejection, self.sink)
         assert self.generation == topic.topic_id
         for partition, log in enumerate(topic.logs):
             begin = max(self.position.get(partition, 0), topic.begins[partition])

@@ -67,7 +67,7 @@ class StreamingServer:
         self.new_source = Source
         self.site = HTTPServer(
             self._dispatch,
-            refuse=problem_response,
+            reject=problem_response,
             response_to=response_to_failure,
             reactor=self.clock,
             limits=Limits(**limits),

@@ -41,7 +41,7 @@ class NotifySocket:
         self.close()
 
     def close(self) -> None:
-        """Be gone: whoever sends to it is refused."""
+        """Be gone: whoever sends to it is rejected."""
         self._socket.close()
 
     def receive(self, deadline_s: float = DEADLINE_S) -> list[str]:

@@ -46,14 +46,14 @@ class Server:
         self.seen, self.peers = [], []
         self.site = HTTPServer(
             lambda _: Response(HTTPStatus.OK, body=b"hello"),
-            refuse=problem_response,
+            reject=problem_response,
             response_to=response_to_failure,
             reactor=self.reactor,
             on_response=self._responded,
             **options,
         )
         listener.listen(
-            self.site, on_certificate_refused=partial(self.site.count_refusal, "client-certificate")
+            self.site, on_certificate_rejected=partial(self.site.count_rejection, "client-certificate")
         )
         if self.reactor.tcpServers:
             self._factory = self.reactor.tcpServers[-1][1]

@@ -15,34 +15,34 @@ from sampleapp.tls import HTTPSEndpoint
 from tests.support.certificates import Authority, key_pem
 from tests.support.logs import logged_lines
 from tests.support.tls_in_memory import Client, Server, client_context
-from tests.tls.test_https_arguments import refusal
+from tests.tls.test_https_arguments import rejection
 
 
 @pytest.fixture
-def refusal_of(authority, files, tmp_path):
+def rejection_of(authority, files, tmp_path):
     """Why an endpoint with some other files is none; the directory is left out of it."""
 
-    def refusal_of(*arguments, key=files.key, certificate=files.certificate):
+    def rejection_of(*arguments, key=files.key, certificate=files.certificate):
         description = ":".join(["https:1", f"privateKey={key}", f"certKey={certificate}", *arguments])
-        return refusal(description).replace(f"{tmp_path}/", "")
+        return rejection(description).replace(f"{tmp_path}/", "")
 
-    return refusal_of
+    return rejection_of
 
 
-def test_a_key_that_is_damaged_is_told(refusal_of, files, tmp_path):
+def test_a_key_that_is_damaged_is_told(rejection_of, files, tmp_path):
     damaged = tmp_path / "damaged.key"
     damaged.write_bytes(files.key.read_bytes().replace(b"M", b"N"))
-    assert refusal_of(key=damaged) == "the private key in damaged.key cannot be read: it is damaged."
+    assert rejection_of(key=damaged) == "the private key in damaged.key cannot be read: it is damaged."
 
 
-def test_a_file_that_every_user_may_write_to_is_refused(refusal_of, authority, files, tmp_path):
+def test_a_file_that_every_user_may_write_to_is_rejected(rejection_of, authority, files, tmp_path):
     chain = tmp_path / "chain.pem"
     chain.write_bytes(authority.certificate.read_bytes())
     arguments = [f"clientCA={authority.certificate}", f"extraCertChain={chain}"]
     for path in (files.key, files.certificate, authority.certificate, chain):
         mode = path.stat().st_mode
         path.chmod(0o646)
-        assert refusal_of(*arguments) == (
+        assert rejection_of(*arguments) == (
             f"cannot use {path.name}: every user of this machine may write to it; remove that permission "
             "(chmod o-w)."
         )
@@ -50,19 +50,19 @@ def test_a_file_that_every_user_may_write_to_is_refused(refusal_of, authority, f
 
 
 @pytest.mark.parametrize("kind", ["ssl", "https"])
-def test_a_file_in_a_directory_that_every_user_may_write_to_is_refused(files, kind):
+def test_a_file_in_a_directory_that_every_user_may_write_to_is_rejected(files, kind):
     description = f"{kind}:1:privateKey={files.key}:certKey={files.certificate}"
     files.key.parent.chmod(0o777)
-    assert "every user of this machine may replace it, since" in refusal(description)
+    assert "every user of this machine may replace it, since" in rejection(description)
 
 
-def test_a_file_of_twisteds_own_endpoint_that_every_user_may_write_to_is_refused(authority, files):
+def test_a_file_of_twisteds_own_endpoint_that_every_user_may_write_to_is_rejected(authority, files):
     description = f"ssl:1:privateKey={files.key}:certKey={files.certificate}"
     Listener.from_description(description, reactor=MemoryReactorClock())
     for path in (files.key, files.certificate):
         mode = path.stat().st_mode
         path.chmod(0o602)
-        assert f"cannot use {path}: every user of this machine may write to it" in refusal(description)
+        assert f"cannot use {path}: every user of this machine may write to it" in rejection(description)
         path.chmod(mode)
 
 
@@ -92,25 +92,25 @@ def test_a_key_that_every_user_may_write_to_later_changes_nothing(files):
     assert listener.getContext() is not before
 
 
-def test_files_that_are_half_written_are_told(refusal_of, authority, files, tmp_path):
+def test_files_that_are_half_written_are_told(rejection_of, authority, files, tmp_path):
     key, certificate, chain = (tmp_path / name for name in ("half.key", "half.pem", "chain.pem"))
     key.write_bytes(files.key.read_bytes()[:100])
     certificate.write_bytes(files.certificate.read_bytes()[:400])
     chain.write_bytes(files.certificate.read_bytes() + authority.certificate.read_bytes()[:400])
-    assert refusal_of(key=key) == "the private key in half.key has no end: the file was cut off."
+    assert rejection_of(key=key) == "the private key in half.key has no end: the file was cut off."
     cut_off = "a certificate in {} cannot be read: the file was cut off."
-    assert refusal_of(certificate=chain) == cut_off.format("chain.pem")
-    assert refusal_of(f"clientCA={chain}") == cut_off.format("chain.pem")
+    assert rejection_of(certificate=chain) == cut_off.format("chain.pem")
+    assert rejection_of(f"clientCA={chain}") == cut_off.format("chain.pem")
     # Half of a single one is none.
-    assert "half.pem cannot be read: " in refusal_of(certificate=certificate)
+    assert "half.pem cannot be read: " in rejection_of(certificate=certificate)
 
 
 def test_a_key_that_belongs_to_another_certificate_of_the_file_is_told(
-    refusal_of, authority, files, tmp_path
+    rejection_of, authority, files, tmp_path
 ):
     turned = tmp_path / "turned.pem"
     turned.write_bytes(authority.certificate.read_bytes() + files.certificate.read_bytes())
-    assert refusal_of(certificate=turned) == (
+    assert rejection_of(certificate=turned) == (
         "the private key in server.key does not belong to the first certificate in turned.pem, but to "
         "another one there. Put the server's own certificate first."
     )
@@ -119,44 +119,44 @@ def test_a_key_that_belongs_to_another_certificate_of_the_file_is_told(
 @pytest.mark.parametrize(
     "make", [x25519.X25519PrivateKey.generate, lambda: dsa.generate_private_key(key_size=2048)]
 )
-def test_a_key_of_a_kind_that_tls_does_not_use_is_told(refusal_of, tmp_path, make):
+def test_a_key_of_a_kind_that_tls_does_not_use_is_told(rejection_of, tmp_path, make):
     (tmp_path / "strange.key").write_bytes(key_pem(make()))
-    assert refusal_of(key=tmp_path / "strange.key") == (
+    assert rejection_of(key=tmp_path / "strange.key") == (
         "the private key in strange.key has a type that TLS does not use: give an RSA or EC key."
     )
 
 
-def test_a_key_that_is_too_weak_is_told(refusal_of, authority, tmp_path):
+def test_a_key_that_is_too_weak_is_told(rejection_of, authority, tmp_path):
     weak = authority.server("weak", key=rsa.generate_private_key(public_exponent=65537, key_size=1024))
-    assert refusal_of(key=weak.key, certificate=weak.certificate) == (
+    assert rejection_of(key=weak.key, certificate=weak.certificate) == (
         "OpenSSL rejected the private key and the certificates: they may be too weak for its security "
         "level (ee key too small)."
     )
 
 
 @pytest.mark.parametrize("argument", ["clientCA", "extraCertChain"])
-def test_a_file_of_authorities_without_one_is_told(refusal_of, files, argument):
-    assert refusal_of(f"{argument}={files.key}") == (
+def test_a_file_of_authorities_without_one_is_told(rejection_of, files, argument):
+    assert rejection_of(f"{argument}={files.key}") == (
         f"there is no certificate in server.key. Give {argument}= a PEM file with a line "
         "-----BEGIN CERTIFICATE-----."
     )
 
 
-def test_a_certificate_of_a_client_in_the_place_of_its_authority_is_told(refusal_of, authority):
+def test_a_certificate_of_a_client_in_the_place_of_its_authority_is_told(rejection_of, authority):
     client = authority.client("thermometer")
-    assert refusal_of(f"clientCA={client.certificate}") == (
+    assert rejection_of(f"clientCA={client.certificate}") == (
         "the certificate of CN=thermometer in thermometer.pem is not that of an authority. Give clientCA= a "
         "PEM file with the authorities that sign the certificates of clients."
     )
 
 
-def test_what_is_no_file_is_told(refusal_of, tmp_path):
+def test_what_is_no_file_is_told(rejection_of, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(1024 * 1024 + 1))
-    assert refusal_of(key=tmp_path / "pipe") == "cannot read pipe: it is not a regular file."
-    assert refusal_of(key=tmp_path / "none") == "cannot read none: No such file or directory."
-    assert refusal_of(key="a\0b") == "cannot read a\0b: embedded null byte."
-    assert refusal_of(key=tmp_path / "large") == ("cannot read large: it is larger than 1048576 bytes.")
+    assert rejection_of(key=tmp_path / "pipe") == "cannot read pipe: it is not a regular file."
+    assert rejection_of(key=tmp_path / "none") == "cannot read none: No such file or directory."
+    assert rejection_of(key="a\0b") == "cannot read a\0b: embedded null byte."
+    assert rejection_of(key=tmp_path / "large") == ("cannot read large: it is larger than 1048576 bytes.")
 
 
 def test_a_key_and_its_certificate_may_share_a_file(authority, files, tmp_path):

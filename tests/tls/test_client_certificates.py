@@ -35,7 +35,7 @@ def test_a_client_without_a_certificate_is_served_as_nobody(serve, authority, ve
     assert server.seen == [None]
 
 
-def refused(server, context):
+def rejected(server, context):
     """Why a client cannot ask anything, as it sees that itself."""
     with pytest.raises(ssl.SSLError) as caught:
         # With TLS 1.3 the client is done before the server has looked.
@@ -49,14 +49,14 @@ UNKNOWN_CA = {"TLSV1_ALERT_UNKNOWN_CA", "SSL/TLS_ALERT_UNKNOWN_CA"}
 
 @each_version
 @pytest.mark.parametrize("requirement", [(), ("clientCertificate=required",)])
-def test_a_certificate_of_another_authority_is_refused_with_an_alert(
+def test_a_certificate_of_another_authority_is_rejected_with_an_alert(
     serve, authority, foreign, version, requirement
 ):
     server = serve(*requirement)
     context = client_context(authority, certificate=foreign.client(), versions=(version, version))
     with capturedLogs() as events:
-        assert refused(server, context) in UNKNOWN_CA
-    assert +server.site.refusals == {"client-certificate": 1}
+        assert rejected(server, context) in UNKNOWN_CA
+    assert +server.site.rejections == {"client-certificate": 1}
     (line,) = [event for event in events if "reason" in event]
     assert line["peer"] == "192.0.2.7"
     assert line["reason"] == "no authority in the file of clientCA= has signed it"
@@ -64,15 +64,15 @@ def test_a_certificate_of_another_authority_is_refused_with_an_alert(
 
 
 @each_version
-def test_a_certificate_that_names_a_trusted_authority_but_was_signed_by_another_is_refused(
+def test_a_certificate_that_names_a_trusted_authority_but_was_signed_by_another_is_rejected(
     serve, authority, tmp_path, version
 ):
     (tmp_path / "twin").mkdir()
     twin = Authority(tmp_path / "twin", authority.name)
     server = serve()
     context = client_context(authority, certificate=twin.client(), versions=(version, version))
-    assert refused(server, context)
-    assert +server.site.refusals == {"client-certificate": 1}
+    assert rejected(server, context)
+    assert +server.site.rejections == {"client-certificate": 1}
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_certificate_that_names_a_trusted_authority_but_was_signed_by_another_
         ({"start": dt.timedelta(minutes=1)}, "it is not valid yet"),
     ],
 )
-def test_a_certificate_outside_its_time_is_refused(serve, authority, validity, reason):
+def test_a_certificate_outside_its_time_is_rejected(serve, authority, validity, reason):
     server = serve()
     with capturedLogs() as events:
-        assert refused(server, client_context(authority, certificate=authority.client(**validity)))
+        assert rejected(server, client_context(authority, certificate=authority.client(**validity)))
     assert [event["reason"] for event in events if "reason" in event] == [reason]
 
 
-def test_a_refused_client_has_time_to_read_why(serve, authority, foreign):
+def test_a_rejected_client_has_time_to_read_why(serve, authority, foreign):
     server = serve()
     client = Client(server, client_context(authority, certificate=foreign.client(), versions=(V13, V13)))
     # It is done, and does not know yet what the server will think of its certificate.
@@ -107,7 +107,7 @@ def test_a_refused_client_has_time_to_read_why(serve, authority, foreign):
 def test_the_certificate_of_a_server_is_none_of_a_client(serve, authority):
     server = serve()
     with capturedLogs() as events:
-        refused(server, client_context(authority, certificate=authority.server("another")))
+        rejected(server, client_context(authority, certificate=authority.server("another")))
     assert [event["reason"] for event in events if "reason" in event] == [
         "it is not issued for clients (extended key usage)"
     ]
@@ -117,8 +117,8 @@ def test_the_certificate_of_a_server_is_none_of_a_client(serve, authority):
 def test_a_certificate_may_be_required(serve, authority, version):
     server = serve("clientCertificate=required")
     with capturedLogs() as events:
-        refused(server, client_context(authority, versions=(version, version)))
-    assert +server.site.refusals == {"client-certificate": 1}
+        rejected(server, client_context(authority, versions=(version, version)))
+    assert +server.site.rejections == {"client-certificate": 1}
     assert [event["reason"] for event in events if "reason" in event] == [
         "no certificate was sent, and this endpoint requires one"
     ]
@@ -126,34 +126,34 @@ def test_a_certificate_may_be_required(serve, authority, version):
         server, client_context(authority, certificate=authority.client(), versions=(version, version))
     )
     assert b"200 OK" in client.ask()
-    assert +server.site.refusals == {"client-certificate": 1}
+    assert +server.site.rejections == {"client-certificate": 1}
 
 
 def test_no_cipher_in_common_is_no_question_of_certificates(serve, authority):
     server = serve("clientCertificate=required")
     context = client_context(authority, certificate=authority.client(), versions=(V12, V12))
     context.set_ciphers("AES256-SHA")
-    refused(server, context)
-    assert not +server.site.refusals
+    rejected(server, context)
+    assert not +server.site.rejections
 
 
-def test_clients_that_are_refused_again_and_again_do_not_fill_the_log(serve, authority, foreign):
+def test_clients_that_are_rejected_again_and_again_do_not_fill_the_log(serve, authority, foreign):
     server = serve()
     context = client_context(authority, certificate=foreign.client())
     with capturedLogs() as events:
         for _ in range(5):
-            refused(server, context)
+            rejected(server, context)
         assert [event["count"] for event in events if "reason" in event] == [1]
         server.reactor.advance(60)
-        refused(server, context)
+        rejected(server, context)
     assert [event["count"] for event in events if "reason" in event] == [1, 5]
-    assert server.site.refusals["client-certificate"] == 6
+    assert server.site.rejections["client-certificate"] == 6
 
 
 def test_what_a_stranger_calls_itself_makes_no_lines_in_the_log(serve, authority, foreign):
     server = serve()
     with capturedLogs() as events:
-        refused(server, client_context(authority, certificate=foreign.client("a\nThe broker works again")))
+        rejected(server, client_context(authority, certificate=foreign.client("a\nThe broker works again")))
     (line,) = [event for event in events if "reason" in event]
     assert "\n" not in formatEvent(line)
     assert "works again" in line["name"]
@@ -168,10 +168,10 @@ def test_an_intermediate_authority_is_trusted_without_its_root(authority, files,
     Client(server, client_context(authority, certificate=certificate)).ask()
     assert server.seen == [loaded(certificate)]
     # Its issuer is not.
-    refused_server = Server(
+    rejected_server = Server(
         f"https:8443:privateKey={files.key}:certKey={files.certificate}:clientCA={between.certificate}"
     )
-    refused(refused_server, client_context(authority, certificate=authority.client("other")))
+    rejected(rejected_server, client_context(authority, certificate=authority.client("other")))
 
 
 def test_clients_are_told_which_authorities_are_meant(serve, authority):

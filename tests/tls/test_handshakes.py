@@ -61,7 +61,7 @@ def test_a_handshake_has_the_time_of_a_header_however_much_of_it_has_come(plain,
         pass_time(server, 1)
         left = settle([connection] if server.site.connections else [])
     assert left == []
-    assert server.site.refusals["header-timeout"] == 1
+    assert server.site.rejections["header-timeout"] == 1
     assert server.site.connections == 0
 
 
@@ -82,16 +82,16 @@ def test_a_connection_whose_handshake_is_complete_has_the_time_of_an_idle_one(pl
     pass_time(server, 3 * HEADER_TIMEOUT_S)
     assert client.ask().startswith(b"HTTP/1.1 200 OK")
     client.close()
-    assert not server.site.refusals["header-timeout"]
+    assert not server.site.rejections["header-timeout"]
 
 
 def test_of_too_many_handshakes_the_one_that_has_taken_longest_is_cut(plain, authority):
     server = plain(limits=Limits(max_connections=100))
     begun = [begin(server) for _ in range(LEAST)]
-    assert server.site.refusals["tls-handshakes"] == 0
+    assert server.site.rejections["tls-handshakes"] == 0
     more = [begin(server) for _ in range(5)]
     assert [each[1].aborted for each in begun + more] == [True] * 5 + [False] * LEAST
-    assert server.site.refusals["tls-handshakes"] == 5
+    assert server.site.rejections["tls-handshakes"] == 5
     left = settle(begun + more)
     # Who comes now is served, and connections that are open stay so.
     client = Client(server, client_context(authority))

@@ -75,7 +75,7 @@ def test_arguments_are_taken_in_any_order_and_with_any_file_name(data, pair):
     assert endpoint.arguments == HTTPSArguments(**expected)
 
 
-def refusal(description):
+def rejection(description):
     with pytest.raises(StartUpError) as caught:
         Listener.from_description(description, reactor=MemoryReactorClock())
     return str(caught.value).removeprefix(f"--listen {description}: ")
@@ -138,4 +138,4 @@ EXAMPLE = "Give one such as https:8443:privateKey=key.pem:certKey=certificate.pe
     ],
 )
 def test_a_mistake_is_answered_with_what_would_be_right(description, sentence):
-    assert refusal(description) == sentence
+    assert rejection(description) == sentence

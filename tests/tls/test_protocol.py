@@ -67,12 +67,12 @@ def test_ciphers_without_forward_secrecy_or_authentication_are_not_used(plain, a
 
 @pytest.mark.parametrize("scheme", ["https", "ssl"])
 @pytest.mark.parametrize("version", [V12, V13])
-def test_a_refused_client_gets_the_end_of_tls_and_may_send_the_rest_of_its_body(
+def test_a_rejected_client_gets_the_end_of_tls_and_may_send_the_rest_of_its_body(
     plain, authority, scheme, version
 ):
     client = Client(plain(scheme=scheme), client_context(authority, versions=(version, version)))
-    refused = b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 99999999\r\n\r\n"
-    assert client.ask(refused).startswith(b"HTTP/1.1 400 ")
+    rejected = b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 99999999\r\n\r\n"
+    assert client.ask(rejected).startswith(b"HTTP/1.1 400 ")
     for _ in range(3):
         # The end of TLS (close_notify), and not of TCP: a reset would follow the bytes that still come.
         assert client.ask(b"x" * 10_000) == b""

@@ -68,7 +68,7 @@ def test_a_caller_may_do_what_is_granted_and_nothing_else():
     assert len(service.broker.records) == 2
 
 
-def test_a_topic_that_is_not_granted_is_refused_without_a_question_to_the_broker(both):
+def test_a_topic_that_is_not_granted_is_rejected_without_a_question_to_the_broker(both):
     for topic, status in (("sensors.hall", 200), ("T", 403), ("nowhere", 403), ("sensors", 403), ("", 422)):
         body = json.dumps({"topic": topic, "content": "c"}).encode()
         answer = both.send(request_bytes("POST", "/messages", [*JSON, by("publisher")], body), "POST")
@@ -125,7 +125,7 @@ def test_no_bytes_in_authorization_fail_and_none_pass(both, values):
     other = Connection(both.servers[1])
     other.send(data)
     (answer,) = other.responses(["GET"])
-    # Its own parser refuses some of them.
+    # Its own parser rejects some of them.
     assert answer.status in {400, 401}
 
 
@@ -161,7 +161,7 @@ def test_nobody_waits_for_the_body_of_who_has_no_credentials(head, target):
     assert connection.is_closed_for_reading
 
 
-def test_a_connection_stays_open_after_a_refusal_when_the_whole_request_has_come():
+def test_a_connection_stays_open_after_a_rejection_when_the_whole_request_has_come():
     service = InMemoryService(broker=PromptBroker(), callers=CALLERS)
     connection = service.connect()
     connection.send(request_bytes("POST", "/messages", JSON, MESSAGE))
@@ -228,7 +228,7 @@ LIMITED = caller("t", 'publish = ["t"]', "requests_per_second = 2", "requests_bu
 
 
 @pytest.mark.parametrize("is_klein", [False, True])
-def test_more_requests_than_the_rate_are_refused_until_there_is_room(is_klein):
+def test_more_requests_than_the_rate_are_rejected_until_there_is_room(is_klein):
     service = InMemoryService(broker=PromptBroker(), callers=LIMITED + FULL)
     site = Site(service.gateway.app.resource(), reactor=service.clock) if is_klein else service.site
 
@@ -262,7 +262,7 @@ def test_a_request_over_the_rate_is_told_that_nothing_was_done_whether_it_reads_
     )
 
 
-def test_a_refused_request_is_not_waited_for_and_publishes_nothing():
+def test_a_rejected_request_is_not_waited_for_and_publishes_nothing():
     service = InMemoryService(
         broker=PromptBroker(), callers=caller("t", 'publish = ["*"]', "bytes_per_second = 50")
     )
@@ -351,7 +351,7 @@ def test_bytes_are_charged_as_they_come_whatever_becomes_of_the_request():
                 assert connection.responses(["POST"])[0].status == 408
             connection.lose()
             assert 199 - 40 <= missing(service) <= 199
-    # Refused for something else.
+    # Rejected for something else.
     service = limited()
     connection = begin(service, length, (b"Sec-Fetch-Site", b"cross-site"))
     assert missing(service) == 5000
@@ -377,7 +377,7 @@ def test_bytes_are_charged_as_they_come_whatever_becomes_of_the_request():
     assert 100_000 < missing(service) < 200_000
 
 
-def test_a_body_in_chunks_is_refused_in_the_middle_when_the_rate_is_used_up():
+def test_a_body_in_chunks_is_rejected_in_the_middle_when_the_rate_is_used_up():
     service = InMemoryService(
         broker=PromptBroker(),
         callers=caller("t", 'publish = ["*"]', "bytes_per_second = 1000", "bytes_burst = 3000"),
@@ -395,8 +395,8 @@ def test_a_body_in_chunks_is_refused_in_the_middle_when_the_rate_is_used_up():
     # The time for a whole burst and for the debt.
     assert answer.headers[b"retry-after"] == b"4"
     assert answer.headers[b"connection"] == b"close"
-    assert service.authenticator.refusals["bytes_per_second"] == 1
-    # Bytes after the refusal are not charged, so that Retry-After is right.
+    assert service.authenticator.rejections["bytes_per_second"] == 1
+    # Bytes after the rejection are not charged, so that Retry-After is right.
     connection.send(bytes(5000))
     connection.lose()
     service.clock.advance(4)

@@ -142,7 +142,7 @@ class Reloads(RuleBasedStateMachine):
         assert [response.status for response in responses] == self.statuses[name]
 
     @invariant()
-    def nothing_is_published_that_was_refused(self):
+    def nothing_is_published_that_was_rejected(self):
         assert len(self.service.broker.records) == self.published
 
 

@@ -129,7 +129,7 @@ def test_two_origins_are_none():
         (request_bytes("POST", "/messages", [*JSON, ORIGIN, (b"Content-Length", b"99999999")]), 413),
     ],
 )
-def test_a_page_can_read_why_it_was_refused(data, status):
+def test_a_page_can_read_why_it_was_rejected(data, status):
     connection = raw(service(), data)
     (response,) = connection.responses(["POST"])
     assert response.status == status
@@ -206,7 +206,7 @@ def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
         ("https://[:::]", "IPv6 address"),
     ],
 )
-def test_what_no_browser_would_send_is_refused_with_what_would_be_right(text, hint):
+def test_what_no_browser_would_send_is_rejected_with_what_would_be_right(text, hint):
     with pytest.raises(NotAnOrigin) as caught:
         check_origin(text)
     assert hint in str(caught.value)

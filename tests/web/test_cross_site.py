@@ -125,7 +125,7 @@ def test_what_is_there_twice_is_foreign_if_one_of_them_is():
         assert post(service(), b"a", *JSON, *headers).status == 403
 
 
-def test_a_refusal_says_what_was_wrong_and_what_would_be_right():
+def test_a_rejection_says_what_was_wrong_and_what_would_be_right():
     detail = json.loads(post(service(), b"a", *JSON, FOREIGN).body)["detail"]
     assert "Origin: https://evil.example" in detail
     assert "--allow-origin" in detail

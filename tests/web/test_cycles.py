@@ -53,32 +53,32 @@ def objects_left(act, times=TIMES):
 
 
 class ForgetfulBroker(ManualBroker):
-    """A broker that stores, or refuses, each record at once, and keeps none."""
+    """A broker that stores, or rejects, each record at once, and keeps none."""
 
     clock = None
-    """Set to refuse records some milliseconds later."""
+    """Set to reject records some milliseconds later."""
 
     def __init__(self, error=None):
         super().__init__()
         self.error = error
 
     def publish(self, record):
-        return self.refuse() or succeed(RecordMetadata(topic=record.topic, partition=0, offset=0))
+        return self.reject() or succeed(RecordMetadata(topic=record.topic, partition=0, offset=0))
 
     def publish_many(self, records):
-        return self.refuse() or succeed(
+        return self.reject() or succeed(
             [RecordMetadata(topic=each.topic, partition=0, offset=0) for each in records]
         )
 
-    def refuse(self):
+    def reject(self):
         if self.error is None:
             return None
-        refused = Deferred()
+        rejected = Deferred()
         if self.clock is None:
-            refused.errback(self.error("It failed."))
+            rejected.errback(self.error("It failed."))
         else:
-            self.clock.callLater(0.003, refused.errback, self.error("It failed."))
-        return refused
+            self.clock.callLater(0.003, rejected.errback, self.error("It failed."))
+        return rejected
 
 
 def exchange(service, *request, status, transport=None):
@@ -141,7 +141,7 @@ def test_a_request_leaves_nothing(status, request_):
     ],
 )
 @pytest.mark.parametrize("is_later", [False, True])
-def test_a_request_that_the_broker_refuses_leaves_nothing(
+def test_a_request_that_the_broker_rejects_leaves_nothing(
     status, error, request_, is_later, no_failure_is_lost
 ):
     service = InMemoryService(broker=ForgetfulBroker(error))
@@ -233,7 +233,7 @@ def test_a_page_leaves_nothing(pages, status, query):
     assert objects_left(partial(exchange, pages, "GET", PATH + query, status=status)) == {}
 
 
-def test_a_page_that_is_read_slowly_or_refused_leaves_nothing(pages):
+def test_a_page_that_is_read_slowly_or_rejected_leaves_nothing(pages):
     slow = partial(exchange, pages, "GET", PATH, status=200, transport=NarrowTransport)
     assert objects_left(slow) == {}
     pages.site.body_memory.add("", pages.site.body_memory.limit)
@@ -327,8 +327,8 @@ def test_a_stream_that_cannot_read_leaves_nothing(pages, frozen):
 
 @pytest.mark.parametrize("error", [BrokerUnavailable, UnknownTopic])
 @pytest.mark.parametrize("headers", [[], [(b"Sec-Fetch-Mode", b"cors")]])
-def test_a_stream_that_is_refused_leaves_nothing(pages, error, headers):
-    def refuse():
+def test_a_stream_that_is_rejected_leaves_nothing(pages, error, headers):
+    def reject():
         reads = pages.topic.read
         pages.topic.read = lambda _: fail(error("It failed."))
         connection = pages.connect()
@@ -338,7 +338,7 @@ def test_a_stream_that_is_refused_leaves_nothing(pages, error, headers):
         connection.lose()
         pages.topic.read = reads
 
-    assert objects_left(refuse) == {}
+    assert objects_left(reject) == {}
 
 
 def open_stream(service, query="", *, target=PATH, transport=None):

@@ -70,7 +70,7 @@ def test_a_post_without_a_length_publishes_nothing_and_is_told_to_send_one(servi
 
 
 @pytest.mark.parametrize("headers", [JSON, NDJSON])
-def test_the_refusal_names_both_ways_and_that_of_an_empty_body(service, headers):
+def test_the_rejection_names_both_ways_and_that_of_an_empty_body(service, headers):
     (response,) = raw(service, unframed("POST", "/messages", headers)).responses(["POST"])
     assert_problem(response, 411)
     problem = json.loads(response.body)
@@ -79,7 +79,7 @@ def test_the_refusal_names_both_ways_and_that_of_an_empty_body(service, headers)
         assert words in problem["detail"]
 
 
-def test_clients_of_rest_proxy_are_refused_in_their_form(service):
+def test_clients_of_rest_proxy_are_rejected_in_their_form(service):
     (response,) = raw(service, unframed("POST", "/topics/t", CONTENT_TYPES[-1])).responses(["POST"])
     assert response.status == 411
     assert json.loads(response.body)["error_code"] == 411
@@ -116,7 +116,7 @@ def test_it_does_not_tell_which_hooks_there_are(service, hook):
     [("DELETE", "/topics/t?key=k"), ("GET", "/"), ("GET", "/topics/t/records"), ("OPTIONS", "/messages")],
 )
 @pytest.mark.parametrize(("version", "close"), [("1.0", ()), ("1.1", [(b"Connection", b"close")])])
-def test_bytes_behind_the_last_request_of_a_connection_are_refused_with_it(
+def test_bytes_behind_the_last_request_of_a_connection_are_rejected_with_it(
     service, method, target, version, close
 ):
     request = unframed(method, target, close, version=version)
@@ -189,7 +189,7 @@ def test_a_length_that_is_too_small_does_not_make_a_record_of_a_part_of_the_body
     assert service.broker.records == []
 
 
-def test_bytes_behind_the_last_chunk_of_the_last_request_of_a_connection_are_refused_with_it(service):
+def test_bytes_behind_the_last_chunk_of_the_last_request_of_a_connection_are_rejected_with_it(service):
     head = (
         b"POST /topics/t HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"

@@ -83,12 +83,12 @@ def known(service):
 def test_a_token_stands_for_the_caller_that_it_names(known):
     assert known.get(known.token()).status == 200
     assert known.post(known.token()).status == 200
-    for refused in (
+    for rejected in (
         known.token(sub="nobody"),
         known.token(aud="other"),
         known.token(number=1, header={"kid": "ES256-0"}),
     ):
-        answer = known.post(refused)
+        answer = known.post(rejected)
         assert_problem(answer, 401)
         assert b'error="invalid_token"' in answer.headers[b"www-authenticate"]
     assert len(known.broker.records) == 1
@@ -129,7 +129,7 @@ def test_while_the_issuer_is_down_only_those_wait_whose_key_is_not_known(known):
     assert known.get(known.token(number=1)).status == 503
 
 
-def test_a_key_that_the_issuer_does_not_have_is_refused_until_it_is_asked_again(known):
+def test_a_key_that_the_issuer_does_not_have_is_rejected_until_it_is_asked_again(known):
     token = known.token(number=1, valid_s=10_000)
     assert known.get(token).status == 503
     known.answer(jwk())

@@ -90,14 +90,14 @@ class TestOfEveryRequestThatPublishes:
             (b"If-None-Match", b"*", 412, b"on a condition"),
         ],
     )
-    def test_what_would_change_its_meaning_is_refused(self, request_, name, value, status, word):
+    def test_what_would_change_its_meaning_is_rejected(self, request_, name, value, status, word):
         method, target, fields, body = request_
         for answer, published in BothFaces().request(method, target, [*fields, (name, value)], body):
             assert (answer.status, published) == (status, 0)
             assert word in answer.body
 
     @pytest.mark.parametrize("parameter", ["_method=DELETE", "value=21.5", "Key=k", "timestamp=1", "x"])
-    def test_a_parameter_that_it_does_not_know_is_refused(self, request_, parameter):
+    def test_a_parameter_that_it_does_not_know_is_rejected(self, request_, parameter):
         method, target, fields, body = request_
         target += "&" if "?" in target else "?"
         for answer, published in BothFaces().request(method, target + parameter, fields, body):
@@ -123,7 +123,7 @@ def test_a_get_that_would_publish_is_told_how_to_publish(query):
             assert b"GET publishes nothing; to publish, send a POST" in answer.body
 
 
-def test_any_parameter_is_refused_where_it_could_mean_something():
+def test_any_parameter_is_rejected_where_it_could_mean_something():
     for method, path in operations({"GET", "HEAD"}):
         target = TARGETS.get(path, path).partition("?")[0]
         status = WholeService().request(method, f"{target}?_=1").status

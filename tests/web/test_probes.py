@@ -91,7 +91,7 @@ def test_who_may_not_see_the_reasons_gets_the_status_only():
     )
     site = HTTPServer(
         RouteTable(AdminApp(probes, service.documentation).app).dispatch,
-        refuse=problem_response,
+        reject=problem_response,
         response_to=response_to_failure,
         reactor=service.clock,
     )

@@ -1,4 +1,4 @@
-"""Methods and paths: which are served, and how the others are refused."""
+"""Methods and paths: which are served, and how the others are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.web.http import JSON, MESSAGE, assert_problem
         ("PUT", "/messages", b"POST, OPTIONS"),
     ],
 )
-def test_a_wrong_method_is_refused_with_those_that_are_right(service, method, path, allow):
+def test_a_wrong_method_is_rejected_with_those_that_are_right(service, method, path, allow):
     response = service.request(method, path)
     assert response.status == 405
     assert response.headers[b"allow"] == allow
@@ -100,7 +100,7 @@ def test_the_date_is_that_of_the_answer(service):
     assert service.request("GET").headers[b"date"] == b"Tue, 14 Nov 2023 22:14:21 GMT"
 
 
-def test_a_refused_head_request_is_no_fault_of_the_service(service):
+def test_a_rejected_head_request_is_no_fault_of_the_service(service):
     for path in ("/%ff", "//", "/nothing", "/messages"):
         with capturedLogs() as events:
             assert service.request("HEAD", path).status in (400, 404, 405)

@@ -317,7 +317,7 @@ def test_any_request_is_answered_alike(both, request):
 
 
 @pytest.mark.parametrize("value", [b"\x01", b"text/\x1bplain", b"a\x7f"])
-def test_a_control_character_in_a_field_is_refused_there_too(value):
+def test_a_control_character_in_a_field_is_rejected_there_too(value):
     service = InMemoryService(broker=PromptBroker())
     connection = Connection(Site(service.gateway.app.resource(), reactor=service.clock))
     connection.send(request_bytes("POST", "/topics/t", [(b"Content-Type", value)], b"x"))

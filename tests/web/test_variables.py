@@ -75,7 +75,7 @@ class BothWays:
         table = RouteTable(self.shelves[0].app)
         self.servers = [
             HTTPServer(
-                table.dispatch, refuse=problem_response, response_to=response_to_failure, reactor=clock
+                table.dispatch, reject=problem_response, response_to=response_to_failure, reactor=clock
             ),
             Site(self.shelves[1].app.resource(), reactor=clock),
         ]
@@ -163,7 +163,7 @@ def test_a_bad_escape_is_a_bad_request(both, method, target):
         ("/files/a/b", b"GET, HEAD, OPTIONS"),
     ],
 )
-def test_a_wrong_method_is_refused_with_those_that_are_right(both, target, allow):
+def test_a_wrong_method_is_rejected_with_those_that_are_right(both, target, allow):
     for method in ("PUT", "post", "get", "Delete", "BREW", "-"):
         answer = both.request(method, target)
         assert_problem(answer, 405)
@@ -185,7 +185,7 @@ def test_a_handler_with_variables_may_answer_later(both):
     assert json.loads(same_answer(connections, "POST").body) == "late"
 
 
-def test_a_route_may_refuse_by_its_variables_before_the_body_is_taken(both):
+def test_a_route_may_reject_by_its_variables_before_the_body_is_taken(both):
     assert_problem(both.request("POST", "/shelves/secret", body=b"body"), 403)
     assert_problem(both.request("POST", "/shelves/s%65cret", body=b"body"), 403)
     connection = Connection(both.servers[0])
@@ -271,7 +271,7 @@ class More:
 def test_a_table_may_have_the_routes_of_several_applications(method, target, status):
     table = RouteTable(Shelves().app, More().app)
     connection = Connection(
-        HTTPServer(table.dispatch, refuse=problem_response, response_to=response_to_failure, reactor=Clock())
+        HTTPServer(table.dispatch, reject=problem_response, response_to=response_to_failure, reactor=Clock())
     )
     connection.send(request_bytes(method, target))
     (answer,) = connection.responses([method])

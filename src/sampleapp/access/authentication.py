@@ -89,8 +89,8 @@ class Authenticator:
         self._limiters: dict[str, RateLimiter] = {}
         self._claimed_limiters: dict[str, RateLimiter] = {}
         """Of callers that are not in the file. Issuers can create any number of them."""
-        self.refusals: Counter[str] = Counter(requests_per_second=0, bytes_per_second=0)
-        """Requests that were refused since the start, by the name of the rate that they exceeded."""
+        self.rejections: Counter[str] = Counter(requests_per_second=0, bytes_per_second=0)
+        """Requests that were rejected since the start, by the name of the rate that they exceeded."""
         self.generation = 0
         """Changes when rights or credentials may have changed, so that earlier identities must be checked."""
         self._tokens: _IdentityCache[bytes] = _IdentityCache()
@@ -208,7 +208,7 @@ class Authenticator:
                 requests=caller.requests,
                 bytes_=caller.bytes,
                 now_s=self._seconds(),
-                refusals=self.refusals,
+                rejections=self.rejections,
             )
         if limiters is self._claimed_limiters and len(limiters) >= _MOST_CACHED:
             # The limiter of the caller that has sent no new token for the longest time.

@@ -25,7 +25,7 @@ def is_legal_name(name: str) -> bool:
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """One caller. Rights that are not granted are refused."""
+    """One caller. Rights that are not granted are rejected."""
 
     name: str
     publish: TopicPatterns = TopicPatterns()

@@ -160,7 +160,7 @@ def callers_in(document: TOMLDocument) -> Callers:
         # An editor may have emptied the file, and is about to fill it again.
         raise Mistake(
             (),
-            "names no caller, so every request would be refused; begin one with a line such as "
+            "names no caller, so every request would be rejected; begin one with a line such as "
             "[callers.thermometer]",
         )
     issuers = IssuersReader()

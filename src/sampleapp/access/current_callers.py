@@ -88,7 +88,7 @@ class CurrentCallers:
             content.hook_keys,
             seconds=reactor.seconds,
             now=now,
-            rate_refusals=self.authenticator.refusals,
+            rate_rejections=self.authenticator.rejections,
         )
         """Verifies the requests of the hooks that are in the file now."""
         self._warn_of_readable_secrets(content)
@@ -166,9 +166,9 @@ class CurrentCallers:
         return [verifier] if content.callers.issuers else []
 
     @property
-    def refusals(self) -> Mapping[str, int]:
-        """Requests that were refused since the start, by the name of the rate that they exceeded."""
-        return self.authenticator.refusals
+    def rejections(self) -> Mapping[str, int]:
+        """Requests that were rejected since the start, by the name of the rate that they exceeded."""
+        return self.authenticator.rejections
 
     def paths(self) -> Iterable[str]:
         """Return the paths of the callers file, and of the files with keys and secrets that it names."""

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class AccessError(SampleAppError):
-    """A request is refused because of its caller or its credentials."""
+    """A request is rejected because of its caller or its credentials."""
 
     retry_after_s: float | None = None
     """Seconds after which a retry can succeed; ``None`` if waiting does not help."""

@@ -17,7 +17,7 @@ from sampleapp.access.errors import InvalidSignature, RateExceeded
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.access.hooks import Hook
 from sampleapp.access.rates import BodyCharge, RateLimiter
-from sampleapp.access.signatures import REFUSALS, Claim, HookKey, SignatureRefused, SignedFields
+from sampleapp.access.signatures import REJECTIONS, Claim, HookKey, SignatureRejected, SignedFields
 
 __all__ = ["RESULTS", "UNKNOWN", "HookVerifier", "SignedRequest"]
 
@@ -25,7 +25,7 @@ UNKNOWN: Final = "unknown"
 """The result of requests to hooks that are not in the file."""
 _ACCEPTED: Final = "accepted"
 _OVER_RATE: Final = "rate"
-RESULTS: Final = (_ACCEPTED, _OVER_RATE, *REFUSALS)
+RESULTS: Final = (_ACCEPTED, _OVER_RATE, *REJECTIONS)
 """The results of requests to hooks that are in the file."""
 
 _OF_NO_SENDER: Final[tuple[HookKey, ...]] = (
@@ -39,7 +39,7 @@ class SignedRequest(Struct, frozen=True):
     """A request whose signature is not verified yet, since its body is not there."""
 
     hook: Hook | None
-    """``None`` if it is refused in any case, but only when its body is there."""
+    """``None`` if it is rejected in any case, but only when its body is there."""
     claim: Claim
     keys: HookKeys
     signature_fields: frozenset[bytes]
@@ -64,17 +64,17 @@ class HookVerifier:
         *,
         seconds: Callable[[], float],
         now: Callable[[], float] = time.time,
-        rate_refusals: Counter[str] | None = None,
+        rate_rejections: Counter[str] | None = None,
     ) -> None:
         """
         :param keys: by the names of the hooks.
         :param seconds: the clock for rates: seconds of a clock that is never set.
         :param now: the clock for the times of requests: seconds since the epoch.
-        :param rate_refusals: counts refused requests by the name of the rate.
+        :param rate_refusals: counts rejected requests by the name of the rate.
         """
         self._seconds = seconds
         self._now = now
-        self._rate_refusals = rate_refusals
+        self._rate_rejections = rate_rejections
         self._limiters: dict[str, RateLimiter] = {}
         self.results: dict[tuple[str, str], int] = {("", UNKNOWN): 0}
         """The number of requests since the start, by the name of the hook and one of `RESULTS`."""
@@ -111,12 +111,12 @@ class HookVerifier:
         else:
             try:
                 claims.append(hook.scheme.claim(fields, now_s=now_s, tolerance_s=hook.tolerance_s))
-            except SignatureRefused as refusal:
-                self._count(hook, refusal.reason)
+            except SignatureRejected as rejection:
+                self._count(hook, rejection.reason)
                 hook = None
         if hook is None or self._most_keys[1]:
             for scheme, tolerance_s in self._forms:
-                with suppress(SignatureRefused):
+                with suppress(SignatureRejected):
                     claims.append(scheme.claim(fields, now_s=now_s, tolerance_s=tolerance_s))
         if not claims:
             raise InvalidSignature
@@ -139,10 +139,10 @@ class HookVerifier:
         hook = request.hook
         try:
             request.claim.verify(body, request.keys)
-        except SignatureRefused as refusal:
+        except SignatureRejected as rejection:
             if hook is not None:
-                self._count(hook, refusal.reason)
-            with suppress(SignatureRefused):
+                self._count(hook, rejection.reason)
+            with suppress(SignatureRejected):
                 request.claim.verify(body, self._further_keys(request.keys))
             # One response for all reasons, which does not reveal how close a forged request was.
             raise InvalidSignature from None
@@ -160,7 +160,7 @@ class HookVerifier:
         return hook, charge
 
     def _further_keys(self, keys: HookKeys) -> HookKeys:
-        """Return keys that no sender has: with them, the refusals of all names take the same work."""
+        """Return keys that no sender has: with them, the rejections of all names take the same work."""
         counts = zip(_OF_NO_SENDER, self._most_keys, _counts(keys), strict=True)
         return HookKeys(key for key, most, count in counts for _ in range(most - count))
 
@@ -177,7 +177,7 @@ class HookVerifier:
                 requests=hook.caller.requests,
                 bytes_=hook.caller.bytes,
                 now_s=self._seconds(),
-                refusals=self._rate_refusals,
+                rejections=self._rate_rejections,
             )
         return limiter
 

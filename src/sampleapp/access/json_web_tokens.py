@@ -34,7 +34,7 @@ MOST_PATTERNS: Final = 100
 # Without padding (RFC 7515, section 2), and without an empty part, such as the signature of "none".
 _TOKEN: Final = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
-"""The allowed types of tokens (RFC 9068, section 4). A logout token, for example, is refused."""
+"""The allowed types of tokens (RFC 9068, section 4). A logout token, for example, is rejected."""
 _LONGEST_SUBJECT: Final = 200
 _AS_IT_IS: Final = "@|:/+="
 """Characters that are not escaped in a caller's name, besides those that `urllib.parse.quote` keeps."""

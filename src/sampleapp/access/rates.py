@@ -20,23 +20,23 @@ class RateLimiter:
         requests: Rate | None,
         bytes_: Rate | None,
         now_s: float,
-        refusals: Counter[str] | None = None,
+        rejections: Counter[str] | None = None,
     ) -> None:
         """
         :param requests: the rate of requests.
         :param bytes_: the rate of the bytes of their bodies.
         :param now_s: the time, in seconds.
-        :param refusals: counts refused requests by the rate that they exceeded, as the callers file names it.
-            Several limiters may share it.
+        :param rejections: counts rejected requests by the rate that they exceeded, as the callers file names
+            it. Several limiters may share it.
         """
-        self._refusals: Counter[str] = Counter() if refusals is None else refusals
+        self._rejections: Counter[str] = Counter() if rejections is None else rejections
         self.rates = (requests, bytes_)
         self._requests = None if requests is None else Bucket(requests, now_s=now_s)
         self._bytes = None if bytes_ is None else Bucket(bytes_, now_s=now_s)
 
     def admit(self, length: int | None, *, now_s: float) -> None:
         """
-        Charge a request to the rates, or refuse it without charging it.
+        Charge a request to the rates, or reject it without charging it.
 
         :param length: of its body, in bytes; ``None`` if it is not known yet, and is charged with `charge`.
         :raise RateExceeded: one of the rates does not allow it now.
@@ -65,7 +65,7 @@ class RateLimiter:
         ]
         wait_s, what = max(waits, default=(0.0, ""))
         if wait_s > 0:
-            self._refusals[f"{what}_per_second"] += 1
+            self._rejections[f"{what}_per_second"] += 1
             raise RateExceeded(what, retry_after_s=wait_s)
 
     def charge(self, length: int, *, now_s: float) -> None:
@@ -81,7 +81,7 @@ class RateLimiter:
             rest is unknown.
         """
         if self._bytes is not None and self._bytes.wait_s(0, now_s=now_s) > 0:
-            self._refusals["bytes_per_second"] += 1
+            self._rejections["bytes_per_second"] += 1
             raise RateExceeded("bytes", retry_after_s=self._bytes.wait_s(self._bytes.rate.burst, now_s=now_s))
 
 

@@ -22,23 +22,23 @@ __all__ = [
     "ENCODINGS",
     "FIXED_SCHEMES",
     "HMAC",
-    "REFUSALS",
+    "REJECTIONS",
     "SCHEMES",
     "Claim",
     "GitHub",
     "HMACScheme",
     "HookKey",
     "Scheme",
-    "SignatureRefused",
+    "SignatureRejected",
     "SignedFields",
     "Slack",
     "StandardWebhooks",
     "Stripe",
 ]
 
-REFUSALS: Final = ("missing", "malformed", "old", "early", "wrong")
+REJECTIONS: Final = ("missing", "malformed", "old", "early", "wrong")
 """
-The reasons why a signature is refused.
+The reasons why a signature is rejected.
 
 There is none; it, or its time, does not have the form of the scheme; the request is too old, or from the
 future; none of the secrets fits.
@@ -70,7 +70,7 @@ HookKey: TypeAlias = "bytes | Ed25519PublicKey"
 """A secret for HMAC, or a public key."""
 
 
-class SignatureRefused(Exception):
+class SignatureRejected(Exception):
     """The signature of a request is not valid."""
 
     def __init__(self, reason: str) -> None:
@@ -102,7 +102,7 @@ class Claim(Struct, frozen=True):
 
         :param body: as it was sent.
         :param keys: one of them must be that of the sender.
-        :raise SignatureRefused: no signature is right.
+        :raise SignatureRejected: no signature is right.
         """
         is_right = False
         signed = self.prefix + body if self.ed25519 else b""
@@ -116,7 +116,7 @@ class Claim(Struct, frozen=True):
             else:
                 is_right |= any(_is_signed(key, each, signed) for each in self.ed25519)
         if not is_right:
-            raise SignatureRefused("wrong")
+            raise SignatureRejected("wrong")
 
 
 def _is_signed(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
@@ -144,7 +144,7 @@ class Scheme(Protocol):
 
         :param now_s: the time, in seconds since the epoch.
         :param tolerance_s: the greatest difference to the time of the request, in seconds.
-        :raise SignatureRefused: there is none, or the time of the request is out of bounds.
+        :raise SignatureRejected: there is none, or the time of the request is out of bounds.
         """
 
     def key_of(self, secret: bytes) -> HookKey:
@@ -207,7 +207,7 @@ class Stripe(_RawSecret):
         pairs = [each.partition(b"=") for each in _listed(_only(fields, "stripe-signature"), b",")]
         times = [value for name, _, value in pairs if name == b"t"]
         if len(times) != 1:
-            raise SignatureRefused("malformed")
+            raise SignatureRejected("malformed")
         _check_time(times[0], now_s, tolerance_s)
         # "v0" is for test events, and other versions may follow.
         signatures = [value for name, _, value in pairs if name == b"v1"]
@@ -225,7 +225,7 @@ class Slack(_RawSecret):
         version, _, signature = _only(fields, "x-slack-signature").partition(b"=")
         time = _only(fields, "x-slack-request-timestamp")
         if version != b"v0":
-            raise SignatureRefused("malformed")
+            raise SignatureRejected("malformed")
         _check_time(time, now_s, tolerance_s)
         return Claim(b"v0:%b:" % time, _decoded([signature], _HEX))
 
@@ -245,10 +245,10 @@ class StandardWebhooks:
         present = [brand for brand in _BRANDS if any(fields.all(name.encode("ascii")) for name in brand)]
         if len(present) > 1:
             # Otherwise, a request could have an unsigned id besides the signed one.
-            raise SignatureRefused("malformed")
+            raise SignatureRejected("malformed")
         id_, time, values = (_only(fields, name) for name in (present or _BRANDS)[0])
         if not _ID.fullmatch(id_):
-            raise SignatureRefused("malformed")
+            raise SignatureRejected("malformed")
         _check_time(time, now_s, tolerance_s)
         pairs = [each.partition(b",") for each in _listed(values, b" ")]
         macs, ed25519 = (
@@ -260,7 +260,7 @@ class StandardWebhooks:
             _well_formed(ed25519, _ED25519, most=_MOST_ED25519),
         )
         if not (claim.signatures or claim.ed25519):
-            raise SignatureRefused("malformed")
+            raise SignatureRejected("malformed")
         return claim
 
     def key_of(self, secret: bytes) -> HookKey:
@@ -297,33 +297,33 @@ SCHEMES: Final = (*FIXED_SCHEMES, HMAC)
 def _only(fields: SignedFields, name: str) -> bytes:
     values = fields.all(name.encode("ascii"))
     if not values:
-        raise SignatureRefused("missing")
+        raise SignatureRejected("missing")
     if len(values) > 1:
-        raise SignatureRefused("malformed")
+        raise SignatureRejected("malformed")
     return values[0]
 
 
 def _listed(value: bytes, separator: bytes) -> list[bytes]:
     if value.count(separator) >= _MOST_LISTED:
-        raise SignatureRefused("malformed")
+        raise SignatureRejected("malformed")
     return value.split(separator)
 
 
 def _check_time(text: bytes, now_s: float, tolerance_s: float) -> None:
     if not _SECONDS.fullmatch(text):
-        raise SignatureRefused("malformed")
+        raise SignatureRejected("malformed")
     age_s = now_s - int(text)
     if age_s > tolerance_s:
-        raise SignatureRefused("old")
+        raise SignatureRejected("old")
     if age_s < -tolerance_s:
-        raise SignatureRefused("early")
+        raise SignatureRejected("early")
 
 
 def _decoded(signatures: Sequence[bytes], form: re.Pattern[bytes]) -> tuple[bytes, ...]:
     """Decode signatures of which one must be right."""
     decoded = _well_formed(signatures, form)
     if not decoded:
-        raise SignatureRefused("malformed")
+        raise SignatureRejected("malformed")
     return decoded
 
 
@@ -332,7 +332,7 @@ def _well_formed(
 ) -> tuple[bytes, ...]:
     """Decode the signatures that have a form; a sender may also send others."""
     if len(signatures) > most:
-        raise SignatureRefused("malformed")
+        raise SignatureRejected("malformed")
     decode = binascii.unhexlify if form is _HEX else binascii.a2b_base64
     return tuple([decode(each) for each in signatures if form.fullmatch(each)])
 

@@ -224,8 +224,8 @@ class MemoryBroker:
         if record.identity is not None:
             try:
                 again = self._remembered.find(record)
-            except IdempotencyKeyReused as refusal:
-                return refusal
+            except IdempotencyKeyReused as rejection:
+                return rejection
             if again is not None:
                 return again
         records = self._topics.get(record.topic)

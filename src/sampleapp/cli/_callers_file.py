@@ -101,7 +101,7 @@ def require_valid(text: str, path: Path, *, what: str) -> None:
     Check the new text of a callers file.
 
     :param what: what was added to it: ``token`` or ``hook``.
-    :raise CommandFailed: the service would refuse the file.
+    :raise CommandFailed: the service would reject the file.
     """
     from sampleapp.access import CallersFileError, parse_callers
 
@@ -135,7 +135,7 @@ def replace_file(path: Path, change: Callable[[str], str], *, before: Callable[[
 
     :param change: returns the new text for the old one, or raises an exception.
     :param before: is called just before the replacement; if it raises, the file stays unchanged.
-    :raise CommandFailed: every user of this machine may change it, so the service would refuse it.
+    :raise CommandFailed: every user of this machine may change it, so the service would reject it.
     :raise OSError: the file cannot be read or replaced.
     :raise UnicodeDecodeError: the file is not UTF-8.
     """

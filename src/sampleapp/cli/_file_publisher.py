@@ -38,7 +38,7 @@ __all__ = ["publish_lines"]
 MAX_BATCH_LINES = 1000
 MAX_BATCH_BYTES = 1024 * 1024
 
-_REFUSED_FOR_A_LINE = frozenset(
+_REJECTED_FOR_A_LINE = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -73,7 +73,7 @@ async def publish_lines(
     """
     Publish each line as a message, in batches.
 
-    Lines that were certainly not published are sent again if that may succeed: when the service refuses them
+    Lines that were certainly not published are sent again if that may succeed: when the service rejects them
     because the caller has exceeded its rate (429) or because it cannot publish now (503), and when the
     service cannot be reached any more. Until then nothing else is sent. Lines whose outcome is not known are
     not sent again, unless they have an idempotency key. Cancelling it cancels the requests in flight, and
@@ -262,7 +262,7 @@ class _Publisher:
 
     def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedResponse) -> list[_Parcel] | None:
         """
-        Return parcels to send instead of a batch that was refused because of some of its lines.
+        Return parcels to send instead of a batch that was rejected because of some of its lines.
 
         :return: ``None`` if the error is about the whole batch.
         """
@@ -270,13 +270,13 @@ class _Publisher:
         count = len(parcel.lines)
         wrong = _faults_by_line(error, count=count) if isinstance(error, ProblemError) else {}
         if wrong:
-            self._note_refusal(error)
+            self._note_rejection(error)
             for index, reason in wrong.items():
                 self._report.fail(parcel.lines[index].number, reason)
             rest = [index for index in range(count) if index not in wrong]
             return [parcel.select(rest)] if rest else []
-        if status in _REFUSED_FOR_A_LINE and count > 1 and not _concerns_all_lines(error):
-            self._note_refusal(error)
+        if status in _REJECTED_FOR_A_LINE and count > 1 and not _concerns_all_lines(error):
+            self._note_rejection(error)
             return parcel.pieces(-(-count // 2))
         return None
 
@@ -331,7 +331,7 @@ class _Publisher:
         return structs.replace(parcel, in_doubt=in_doubt)
 
     def _fail_for_good(self, parcel: _Parcel, index: int, error: ClientError) -> None:
-        self._note_refusal(error)
+        self._note_rejection(error)
         self._fail(parcel, index, error)
 
     def _fail(self, parcel: _Parcel, index: int, error: ClientError) -> None:
@@ -339,18 +339,18 @@ class _Publisher:
         doubt = " May have been published." if error.possibly_published or parcel.in_doubt else ""
         self._report.fail(parcel.lines[index].number, f"{reason}{doubt}")
 
-    def _note_refusal(self, error: ClientError) -> None:
+    def _note_rejection(self, error: ClientError) -> None:
         """Stop the lines that follow if a permanent error concerns them, too."""
         if isinstance(error, ServiceUnreachable):
             self._report.unreachable = True
             return
         self._pace.record_success()
         # The other lines have the same caller and the same topic.
-        self._report.refused = self._report.refused or _concerns_all_lines(error)
+        self._report.rejected = self._report.rejected or _concerns_all_lines(error)
 
 
 def _concerns_all_lines(error: ClientError) -> bool:
-    """Return true if the service refuses the caller, or idempotency keys for the topic."""
+    """Return true if the service rejects the caller, or idempotency keys for the topic."""
     if isinstance(error, ProblemError) and error.problem.type.rpartition(":")[2] in _NO_KEYS:
         return True
     return isinstance(error, Unauthorized | Forbidden)

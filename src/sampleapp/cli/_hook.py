@@ -177,7 +177,7 @@ def _write_secret(secret_path: Path, secret: str, *, like: Path) -> None:
 
 
 def _check(lines: str) -> None:
-    """:raise CommandFailed: the service would refuse these lines."""
+    """:raise CommandFailed: the service would reject these lines."""
     from sampleapp.access import CallersFileError, parse_callers
 
     try:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 
 __all__ = ["MAX_LINE_BYTES", "Line", "LineSource", "LineSplitter"]
 
-# Far above the service's limit (--max-body, 1 MiB by default), so that the service refuses a long line.
+# Far above the service's limit (--max-body, 1 MiB by default), so that the service rejects a long line.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 

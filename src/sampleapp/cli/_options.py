@@ -8,7 +8,7 @@ __all__ = ["broker_option", "checked_text", "parsed_url", "url_option"]
 
 
 def checked_text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an argument that is not UTF-8; Python decodes such bytes to lone surrogates."""
+    """Reject an argument that is not UTF-8; Python decodes such bytes to lone surrogates."""
     try:
         (value or "").encode("utf-8")
     except UnicodeEncodeError as error:

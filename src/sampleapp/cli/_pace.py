@@ -10,7 +10,7 @@ from sampleapp.client import ClientError, ProblemError, ServiceUnreachable, TooM
 
 __all__ = ["Pace"]
 
-# The pause after a refusal without Retry-After, and the maximum pause that Retry-After may ask for.
+# The pause after a rejection without Retry-After, and the maximum pause that Retry-After may ask for.
 DEFAULT_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 # Without a published line for this time, the cause is not a rate or a restart: for example, a line may exceed
@@ -22,21 +22,21 @@ class Pace:
     """
     The time of the next attempt, and the decision to give up.
 
-    A rate limit applies to the caller, and a restart to the whole service. So a refusal of one request delays
-    all of them.
+    A rate limit applies to the caller, and a restart to the whole service. So a rejection of one request
+    delays all of them.
     """
 
     def __init__(self, clock: IReactorTime, report: Report) -> None:
         self._clock = clock
         self._report = report
-        self._refused_since_s: float | None = None
+        self._rejected_since_s: float | None = None
         self._until_s = 0.0
         self._reached = False
 
     def record_success(self) -> None:
-        """Record that the service has accepted lines, or refused them for good."""
+        """Record that the service has accepted lines, or rejected them for good."""
         self._reached = True
-        self._refused_since_s = None
+        self._rejected_since_s = None
         self._report.waiting_because = None
 
     def schedule_retry(self, error: ClientError) -> bool:
@@ -48,15 +48,15 @@ class Pace:
         """
         report = self._report
         now_s = self._clock.seconds()
-        if self._refused_since_s is None:
-            self._refused_since_s = now_s
+        if self._rejected_since_s is None:
+            self._rejected_since_s = now_s
         unreachable = isinstance(error, ServiceUnreachable)
         self._reached = self._reached or not unreachable
         # A service that was never reached is not restarting: probably its URL is wrong.
-        hopeless = now_s - self._refused_since_s > PATIENCE_S or not self._reached
-        if hopeless or report.unreachable or report.refused:
+        hopeless = now_s - self._rejected_since_s > PATIENCE_S or not self._reached
+        if hopeless or report.unreachable or report.rejected:
             report.unreachable = report.unreachable or unreachable
-            report.refused = report.refused or not unreachable
+            report.rejected = report.rejected or not unreachable
             return False
         retry_after_s = error.retry_after_s if isinstance(error, ProblemError) else None
         pause_s = DEFAULT_PAUSE_S if retry_after_s is None else min(retry_after_s, LONGEST_PAUSE_S)

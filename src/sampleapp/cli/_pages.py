@@ -63,7 +63,7 @@ async def print_pages(selection: Selection, *, client: PageClient, clock: IReact
 
     :return: the number of records.
     :raise click.exceptions.Exit: stdout has no reader any more.
-    :raise click.ClickException: stdout cannot be written, the topic does not exist, or the service refuses
+    :raise click.ClickException: stdout cannot be written, the topic does not exist, or the service rejects
         the request or cannot be reached at the start; the message says what to do.
     """
     printer = Printer(follow=selection.follow, limit=selection.limit)
@@ -136,7 +136,7 @@ class _Pages:
         start = self._selection.start
         is_counted = start != EARLIEST and not isinstance(start, FromTime)
         if isinstance(start, FromTime):
-            # A shorter number is refused.
+            # A shorter number is rejected.
             is_long = start.timestamp_ms >= EARLIEST_NUMBER
             self._start = str(start.timestamp_ms) if is_long else date_time(start.timestamp_ms).isoformat()
         if self._selection.follow and not is_counted:

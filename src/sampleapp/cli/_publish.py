@@ -218,7 +218,7 @@ def publish(
     With --lines, stderr has the numbers of the lines that could not be published, and the reasons. While the
     service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines
     without a response, which may have been published, are reported and not sent again, unless --idempotent is
-    given. If the service cannot be reached at all, or refuses the caller, the rest of the file is not sent.
+    given. If the service cannot be reached at all, or rejects the caller, the rest of the file is not sent.
     """
     if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one
         raise click.UsageError(

@@ -22,8 +22,8 @@ class Report:
         """Bytes of the file in lines whose outcome is known."""
         self.unreachable = False
         """True if the service could not be reached, so that no more lines are sent."""
-        self.refused = False
-        """True if the service refuses the caller, so that no more lines are sent."""
+        self.rejected = False
+        """True if the service rejects the caller, so that no more lines are sent."""
         self.held_back_s = 0.0
         """Time for which nothing was sent because of the caller's rate, in seconds."""
         self.waited_s = 0.0
@@ -45,7 +45,7 @@ class Report:
     @property
     def stopped(self) -> bool:
         """True if no more lines are sent, although there may be some."""
-        return bool(self.unreachable or self.refused or self.unreadable or self.interrupted)
+        return bool(self.unreachable or self.rejected or self.unreadable or self.interrupted)
 
     def fail(self, number: int, reason: str) -> None:
         """
@@ -64,8 +64,8 @@ class Report:
         after = f"after line {self.published + self.failed}"
         if self.unreachable:
             yield f"Stopped {after}: the lines that follow were not sent. Is the service running? {START_IT}"
-        elif self.refused:
-            yield f"Stopped {after}: the lines that follow were not sent; they would be refused as well."
+        elif self.rejected:
+            yield f"Stopped {after}: the lines that follow were not sent; they would be rejected as well."
         elif self.unreadable is not None:
             yield f"Stopped {after}: reading failed ({self.unreadable})."
         elif self.interrupted:

@@ -434,7 +434,7 @@ class Client:
 
     def _opened(self, answer: OpenResponse | Response) -> OpenResponse:
         if isinstance(answer, Response):
-            raise self._responses.refusal(answer)
+            raise self._responses.rejection(answer)
         return answer
 
     async def _poll(
@@ -446,7 +446,7 @@ class Client:
         if answer.status == NOT_MODIFIED and after is not None:
             return after
         if answer.status != OK:
-            raise self._responses.refusal(answer)
+            raise self._responses.rejection(answer)
         etags = answer.headers.getRawHeaders(b"etag")
         return Snapshot(read(answer), etags[0] if etags else None)
 

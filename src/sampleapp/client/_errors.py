@@ -96,7 +96,7 @@ class UnexpectedResponse(ClientError):
         super().__init__(message)
         self.status = status
         self.retriable = status in RETRIABLE
-        # 3xx and 4xx refuse a request, even from another server. A 5xx from a proxy can hide any outcome, and
+        # 3xx and 4xx reject a request, even from another server. A 5xx from a proxy can hide any outcome, and
         # so can a success that does not name the record.
         self.possibly_published = status is None or not MULTIPLE_CHOICES <= status < INTERNAL_SERVER_ERROR
 
@@ -133,7 +133,7 @@ class ProblemError(ClientError):
         self.problem = problem
         self.retry_after_s = retry_after_s
         self.retriable = problem.status in RETRIABLE
-        # 4xx refuse a request; with other 5xx the service does not know.
+        # 4xx reject a request; with other 5xx the service does not know.
         self.possibly_published = (
             problem.status >= INTERNAL_SERVER_ERROR and problem.status not in NOTHING_PUBLISHED
         )

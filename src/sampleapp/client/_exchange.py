@@ -273,7 +273,7 @@ def _words(cause: BaseException | None) -> str:
 
 
 def _sentence(error: ConnectError | DNSLookupError) -> str:
-    """Return why a connection failed, in the words of the operating system if it has refused."""
+    """Return why a connection failed, in the words of the operating system if it has rejected."""
     number = getattr(error, "osError", None)
     return f"{os.strerror(number) if isinstance(number, int) else str(error).rstrip('.')}."
 

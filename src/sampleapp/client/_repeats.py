@@ -54,7 +54,7 @@ class Repeats:
         """
         Make a request, and make it again while it fails and may succeed later.
 
-        Refusals for the caller's rate (429) are not repeated.
+        Rejections for the caller's rate (429) are not repeated.
 
         :raise ClientError: the error of the last attempt. It is ``possibly_published`` if any attempt was.
         """

@@ -59,19 +59,19 @@ class ResponseReader:
         self._token = token
 
     def metadata(self, response: Response, *, topic: str) -> RecordMetadata:
-        """Return the place of the one record; raises the error of `refusal` for another response."""
+        """Return the place of the one record; raises the error of `rejection` for another response."""
         if response.status != OK:
-            raise self.refusal(response)
+            raise self.rejection(response)
         return _metadata(response, [decode(response, Place)], topics=[topic])[0]
 
     def metadata_of_many(self, response: Response, *, topics: list[str]) -> list[RecordMetadata]:
         """
-        Return the places of records; raises the error of `refusal` for another response.
+        Return the places of records; raises the error of `rejection` for another response.
 
         :param topics: that of each record.
         """
         if response.status != OK:
-            raise self.refusal(response, topics=topics)
+            raise self.rejection(response, topics=topics)
         try:
             places = _places.decode_lines(response.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -79,12 +79,12 @@ class ResponseReader:
         return _metadata(response, places, topics=topics)
 
     def page(self, response: Response) -> Page:
-        """Return the records of a page; raises the error of `refusal` for another response."""
+        """Return the records of a page; raises the error of `rejection` for another response."""
         if response.status not in {OK, NO_CONTENT}:
-            raise self.refusal(response)
+            raise self.rejection(response)
         positions = response.headers.getRawHeaders(b"position") or []
         if not positions or (response.status == OK and response.media_type != RECORDS_MEDIA_TYPE):
-            raise self.refusal(response)
+            raise self.rejection(response)
         try:
             records = decode_records(response.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -96,7 +96,7 @@ class ResponseReader:
             up_to_date=up_to_date[-1].strip().lower() == b"true",
         )
 
-    def refusal(
+    def rejection(
         self, response: Response, *, topics: list[str] | None = None
     ) -> ProblemError | UnexpectedResponse:
         """
@@ -153,7 +153,7 @@ class ResponseReader:
         return kind(problem, retry_after_s=retry_after_s)
 
     def _without_token(self, text: bytes) -> bytes:
-        """Remove the token from a text for an error: some servers, not this one, echo refused tokens."""
+        """Remove the token from a text for an error: some servers, not this one, echo rejected tokens."""
         # A shorter token is not a secret, and may be part of any word.
         if self._token is None or len(self._token) < SHORTEST_SECRET:
             return text
@@ -225,7 +225,7 @@ def _metadata(response: Response, places: list[Place], *, topics: list[str]) -> 
     """
     Return the places of the records.
 
-    :raise UnexpectedAnswer: the response is that to another request.
+    :raise UnexpectedResponse: the response is that to another request.
     """
     why = _mismatch(places, topics)
     if why is not None:

@@ -1,5 +1,5 @@
 """
-Answers of the service as the client decodes them, apart from the service's own types.
+Responses of the service as the client decodes them, apart from the service's own types.
 
 The client may be newer than the service, or older: a member that the service's types get later is not in the
 responses of every service.

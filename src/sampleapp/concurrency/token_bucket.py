@@ -2,7 +2,7 @@
 Rate limits as token buckets.
 
 A bucket holds a burst, and is filled at the average rate. Each request takes its amount out of the bucket, or
-is refused until there is enough. An amount larger than the burst needs a full bucket and leaves it in debt.
+is rejected until there is enough. An amount larger than the burst needs a full bucket and leaves it in debt.
 So the average holds.
 """
 

@@ -167,7 +167,7 @@ class AccessLog:
                 self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE
             )
         except OSError as error:
-            raise StartUpError(_refusal(self._path, error)) from error
+            raise StartUpError(_rejection(self._path, error)) from error
         # Writes may block, since a thread makes them.
         os.set_blocking(file, True)
         return file
@@ -189,10 +189,10 @@ def require_writable(path: str) -> None:
         else:
             tempfile.TemporaryFile(dir=file.parent).close()
     except OSError as error:
-        raise StartUpError(_refusal(path, error)) from error
+        raise StartUpError(_rejection(path, error)) from error
 
 
-def _refusal(path: str, error: OSError) -> str:
+def _rejection(path: str, error: OSError) -> str:
     return (
         f"--access-log: cannot open {path}: {error.strerror}. Give a file in an existing directory that the "
         "service's user may write to, or - for standard output."

@@ -17,7 +17,7 @@ from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageErr
 from sampleapp.messages.cloud_events import read_event_key
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.json_text import require_json
-from sampleapp.messages.lines import MOST_FAULTS, RefusedLine
+from sampleapp.messages.lines import MOST_FAULTS, RejectedLine
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.model import Record
 
@@ -48,7 +48,7 @@ class EventList:
     """
     The events of a body, with the interface of `sampleapp.messages.lines.MessageLines`.
 
-    The errors in `refused` have the numbers of events.
+    The errors in `rejected` have the numbers of events.
     """
 
     are_lines: ClassVar = False
@@ -93,7 +93,7 @@ class EventList:
         self.faults = 0
         self.headers = 0
         self.records: list[Record] = []
-        self.refused: list[RefusedLine] = []
+        self.rejected: list[RejectedLine] = []
 
     @property
     def has_identities(self) -> bool:
@@ -134,7 +134,7 @@ class EventList:
         except MessageError as error:
             # As a value, without the frames of its traceback.
             error.__traceback__ = error.__cause__ = error.__context__ = None
-            self.refused.append(RefusedLine(number, error))
+            self.rejected.append(RejectedLine(number, error))
             self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
             self._is_malformed = self.faults >= MOST_FAULTS and isinstance(error, MalformedMessage)
         else:

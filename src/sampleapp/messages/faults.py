@@ -272,7 +272,7 @@ def _value_faults(name: str, value: Any) -> Iterator[Fault]:
 
 
 def _timestamp_faults(value: Any) -> Iterator[Fault]:
-    # A number with a fraction is refused, too, but its unit is the first thing to say.
+    # A number with a fraction is rejected, too, but its unit is the first thing to say.
     written = int(value) if isinstance(value, float) and isfinite(value) else value
     try:
         if isinstance(written, int | str) and not isinstance(written, bool):

@@ -29,7 +29,7 @@ _RULE: Final = (
 _BARE: Final = re.compile(rb"[!#-~][!-~]*")
 # RFC 9651, section 3.3.3; and parameters (section 3.1.2), of which only the form is looked at.
 _STRING: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"((?: *;.*)?)', re.DOTALL)
-# No two kinds of value begin with the same character. Otherwise the time to refuse a value could double with
+# No two kinds of value begin with the same character. Otherwise the time to reject a value could double with
 # each parameter.
 _PARAMETERS: Final = re.compile(
     rb"""(?:\ *;\ *[a-z*][a-z0-9_.*-]*(?:=(?:

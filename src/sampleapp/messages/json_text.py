@@ -39,7 +39,7 @@ def require_json(text: bytes, *, source: str = "body") -> None:
         try:
             _skip(text)
         except msgspec.DecodeError:
-            # A lone surrogate is JSON, but this decoder refuses it. Replace surrogates by other characters.
+            # A lone surrogate is JSON, but this decoder rejects it. Replace surrogates by other characters.
             _skip(text.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(text) <= LARGE:
@@ -60,7 +60,7 @@ def decode_json(text: bytes, *, source: str = "body") -> Any:
         return json.loads(
             text.decode("utf-8"),
             object_pairs_hook=JSONObject,
-            parse_constant=partial(_refuse_constant, source),
+            parse_constant=partial(_reject_constant, source),
             parse_int=_parse_int,
         )
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,9 +89,9 @@ def _malformed(text: bytes, source: str, error: Exception) -> MalformedMessage:
 
 
 def _parse_int(digits: str) -> int | float:
-    # Only a timestamp may be a number. int() refuses more than 4,300 digits, and takes long for many.
+    # Only a timestamp may be a number. int() rejects more than 4,300 digits, and takes long for many.
     return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
-def _refuse_constant(source: str, name: str) -> None:
+def _reject_constant(source: str, name: str) -> None:
     raise MalformedMessage(f"The {source} is not JSON: {name} is not a JSON value.")

@@ -30,7 +30,7 @@ from sampleapp.messages.records import RecordHeaders, record_of
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
 
-__all__ = ["MOST_FAULTS", "MOST_TOPICS", "MessageLines", "RefusedLine"]
+__all__ = ["MOST_FAULTS", "MOST_TOPICS", "MessageLines", "RejectedLine"]
 
 MOST_FAULTS: Final = 100
 """The most faults that are named, of all lines together."""
@@ -44,10 +44,10 @@ _IDENTITIES_AT_ONCE: Final = 8 * 1024
 """Like `_READ_AT_ONCE`, if records have identities: for a short line, an identity takes the most time."""
 _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
-_REFUSALS_AT_ONCE: Final = 20
-"""The most lines that are refused in one step: these take longest."""
-_REFUSED_BYTES: Final = 16 * 1024
-"""The length of a step, in bytes, after which a line that is refused ends it."""
+_REJECTIONS_AT_ONCE: Final = 20
+"""The most lines that are rejected in one step: these take longest."""
+_REJECTED_BYTES: Final = 16 * 1024
+"""The length of a step, in bytes, after which a line that is rejected ends it."""
 
 _TOO_MANY_TOPICS: Final = Fault(
     "/topic",
@@ -74,7 +74,7 @@ _skip_values: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _T = TypeVar("_T")
 
 
-class RefusedLine(Struct, frozen=True):
+class RejectedLine(Struct, frozen=True):
     """A message that cannot be published."""
 
     number: int
@@ -112,7 +112,7 @@ class MessageLines:
         max_line: int,
         now_ms: int,
         trace: RecordHeaders = (),
-        refuse_topic: Callable[[str], SampleAppError | None] | None = None,
+        reject_topic: Callable[[str], SampleAppError | None] | None = None,
         scope: IdempotencyScope | None = None,
         read_at_once: int = _READ_AT_ONCE,
     ) -> None:
@@ -129,7 +129,7 @@ class MessageLines:
         self._max_line = max_line
         self._now_ms = now_ms
         self._trace = trace
-        self._refuse_topic = refuse_topic
+        self._reject_topic = reject_topic
         self._scope = scope
         self._read_at_once = read_at_once if scope is None else min(read_at_once, _IDENTITIES_AT_ONCE)
         self._position = 0
@@ -147,7 +147,7 @@ class MessageLines:
         """The number of headers of the records, without those that all of them share."""
         self.records: list[Record] = []
         """The records of the valid messages, in order."""
-        self.refused: list[RefusedLine] = []
+        self.rejected: list[RejectedLine] = []
         """
         The messages that cannot be published, in order.
 
@@ -234,16 +234,16 @@ class MessageLines:
         """Check whether messages may be published to a topic, and remember it."""
         if topic in self._topics:
             return True
-        if not is_legal_topic(topic) or self._refusal_of_new(topic) is not None:
+        if not is_legal_topic(topic) or self._rejection_of_new(topic) is not None:
             return False
         self._topics[topic] = topic
         return True
 
-    def _refusal_of_new(self, topic: str) -> SampleAppError | None:
+    def _rejection_of_new(self, topic: str) -> SampleAppError | None:
         """Return the error for a topic that no message before has named."""
         if len(self._topics) >= MOST_TOPICS:
             return InvalidMessage([_TOO_MANY_TOPICS])
-        return None if self._refuse_topic is None else self._refuse_topic(topic)
+        return None if self._reject_topic is None else self._reject_topic(topic)
 
     def _add_plain(self, data: bytes, messages: list[Message]) -> bool:
         """Add messages of a topic, a content and a key only, unless a member may be repeated."""
@@ -299,7 +299,7 @@ class MessageLines:
     def _read_one_by_one(self) -> None:
         body, until = self._body, self._one_by_one_until
         position = self._position
-        refused = len(self.refused)
+        rejected = len(self.rejected)
         for _ in range(_LINES_AT_ONCE):
             if (
                 body[position] in (_CR, _LF)
@@ -314,8 +314,8 @@ class MessageLines:
             if self.is_full and self._worst == _MALFORMED:
                 # No further fault would be named or change the status.
                 position = len(body)
-            most = 1 if position - self._position > _REFUSED_BYTES else _REFUSALS_AT_ONCE
-            if position >= until or len(self.refused) >= refused + most:
+            most = 1 if position - self._position > _REJECTED_BYTES else _REJECTIONS_AT_ONCE
+            if position >= until or len(self.rejected) >= rejected + most:
                 break
         self._position = position
 
@@ -327,7 +327,7 @@ class MessageLines:
         except SampleAppError as error:
             # The error is kept as a value. Its traceback would keep the frames, and the body, in memory.
             error.__traceback__ = error.__cause__ = error.__context__ = None
-            self._refuse(RefusedLine(number, error, line=self.empty_lines + number + 1))
+            self._reject(RejectedLine(number, error, line=self.empty_lines + number + 1))
         else:
             if record is not None:
                 self.records.append(record)
@@ -358,19 +358,19 @@ class MessageLines:
         message = parse_message(line, source=_SOURCE)
         topic = message.topic
         if topic not in self._topics:
-            refusal = self._refusal_of_new(topic)
-            if refusal is not None:
-                raise refusal
+            rejection = self._rejection_of_new(topic)
+            if rejection is not None:
+                raise rejection
             self._topics[topic] = topic
         return self._record(message, number)
 
-    def _refuse(self, refused: RefusedLine) -> None:
-        error = refused.error
+    def _reject(self, rejected: RejectedLine) -> None:
+        error = rejected.error
         severity = _INVALID if isinstance(error, InvalidMessage) else _MALFORMED
         if not isinstance(error, MessageError):
             severity = _NOT_ALLOWED
         if not self.is_full or severity > self._worst:
-            self.refused.append(refused)
+            self.rejected.append(rejected)
             self.faults += len(error.faults) if isinstance(error, InvalidMessage) else 1
             self._worst = max(self._worst, severity)
 

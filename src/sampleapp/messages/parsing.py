@@ -2,7 +2,7 @@
 Parsing and validation of one message.
 
 Nearly all bodies are valid, so a strict decoder that stops at the first fault reads them. Only a body that it
-refuses is read again, in `sampleapp.messages.faults`, to name its faults.
+rejects is read again, in `sampleapp.messages.faults`, to name its faults.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def unknown_parameters(names: Iterable[bytes], right: str) -> Iterator[Fault]:
 
 def require_no_parameters(query: bytes, right: str) -> None:
     """
-    Refuse a query that has parameters.
+    Reject a query that has parameters.
 
     :param right: as for `unknown_parameters`.
     :raise InvalidParameters: names them.
@@ -100,7 +100,7 @@ def require_no_parameters(query: bytes, right: str) -> None:
 
 def require_no_message(query: bytes, right: str) -> None:
     """
-    Refuse a query that has a part of a message; ignore other parameters, such as those that defeat caches.
+    Reject a query that has a part of a message; ignore other parameters, such as those that defeat caches.
 
     :param right: as for `unknown_parameters`.
     :raise InvalidParameters: names all parameters.

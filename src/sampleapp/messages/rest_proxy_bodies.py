@@ -2,7 +2,7 @@
 Parsing of produce requests, as clients of Confluent REST Proxy's API v2 send them.
 
 A compiled decoder reads the whole body in one step, and creates no objects for keys and values. Only a body
-that it refuses is read again, to name the faults. Records are created in slices, between which the reactor
+that it rejects is read again, to name the faults. Records are created in slices, between which the reactor
 serves other connections.
 """
 

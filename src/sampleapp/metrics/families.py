@@ -86,7 +86,7 @@ class Families(Collector):
     """Counts the reads of topics, if there can be any."""
     idempotent_records: IdempotentRecords | None = None
     """Counts the records of requests with ``Idempotency-Key``, if there can be any."""
-    rate_refusals: Mapping[str, int] | None = None
+    rate_rejections: Mapping[str, int] | None = None
     """The number of requests over a rate of their caller, by the name of the rate."""
     hook_results: Mapping[tuple[str, str], int] | None = None
     """The number of requests of hooks, by the name of the hook and the result."""
@@ -100,7 +100,7 @@ class Families(Collector):
         yield from _families(_REQUESTS, self.requests)
         yield from _families(_IDEMPOTENT_RECORDS, self.idempotent_records)
         yield from _families(_SERVER, self.server)
-        yield from _families(_REFUSALS, self)
+        yield from _families(_REJECTIONS, self)
         yield from _families(_READINGS, self.follower)
         yield from _families(_STREAMS, self.streams)
         yield from _families(_READS, self.reads)
@@ -169,7 +169,7 @@ _REQUESTS: Final[Mapping[str, _Metric[RequestCounts]]] = {
         "route",
     ),
     "sampleapp_problems": _counter(
-        "Answers that describe a problem, by its kind.", lambda requests: requests.problems, "kind"
+        "Responses that describe a problem, by its kind.", lambda requests: requests.problems, "kind"
     ),
     "sampleapp_published_records": _counter(
         "Records that were published, by topic (other: all topics after the first hundred).",
@@ -186,13 +186,13 @@ _REQUESTS: Final[Mapping[str, _Metric[RequestCounts]]] = {
     ),
     "sampleapp_batch_refused_records": _counter(
         "Records in batch requests that were not published, or may not have been.",
-        lambda requests: requests.refused_in_batches,
+        lambda requests: requests.rejected_in_batches,
     ),
 }
 
 _IDEMPOTENT_RECORDS: Final[Mapping[str, _Metric[IdempotentRecords]]] = {
     "sampleapp_idempotent_records": _counter(
-        "Records of requests with Idempotency-Key, by result: first, replayed, refused or unknown.",
+        "Records of requests with Idempotency-Key, by result: first, replayed, rejected or unknown.",
         lambda records: records.results,
         "result",
     ),
@@ -217,7 +217,8 @@ _SERVER: Final[Mapping[str, _Metric[HTTPServer]]] = {
         "Requests that wait for the broker, or for readings to be encoded.", lambda server: server.waiting
     ),
     "sampleapp_http_requests_waiting_limit": _gauge(
-        "The most requests that may wait; further ones are refused.", lambda server: server.limits.max_waiting
+        "The most requests that may wait; further ones are rejected.",
+        lambda server: server.limits.max_waiting,
     ),
     "sampleapp_body_memory_bytes": _gauge(
         "Memory of the bodies of requests, of their records, and of pages of records.",
@@ -229,13 +230,13 @@ _SERVER: Final[Mapping[str, _Metric[HTTPServer]]] = {
     ),
 }
 
-_REFUSALS: Final[Mapping[str, _Metric[Families]]] = {
+_REJECTIONS: Final[Mapping[str, _Metric[Families]]] = {
     "sampleapp_refusals": _counter(
         "Requests and connections that were refused or ended, by the limit that they exceeded.",
         lambda service: {
-            **service.server.refusals,
-            **(service.rate_refusals or {}),
-            **({} if service.streams is None else service.streams.refusals),
+            **service.server.rejections,
+            **(service.rate_rejections or {}),
+            **({} if service.streams is None else service.streams.rejections),
         },
         "limit",
     ),
@@ -255,7 +256,7 @@ _REFUSALS: Final[Mapping[str, _Metric[Families]]] = {
     ),
     "sampleapp_admin_refusals": _counter(
         "Requests and connections at --admin that were refused or ended, by the limit that they exceeded.",
-        lambda service: {} if service.admin is None else service.admin.refusals,
+        lambda service: {} if service.admin is None else service.admin.rejections,
         "limit",
     ),
     "sampleapp_log_lost_lines": _counter(
@@ -354,7 +355,7 @@ _WAITING: Final[Mapping[str, _Metric[Measures]]] = {
         "Bytes of records waiting for the broker.", lambda measures: measures.waiting.bytes
     ),
     "sampleapp_broker_waiting_limit_bytes": _gauge(
-        "The most bytes of records that may wait for the broker; further records are refused.",
+        "The most bytes of records that may wait for the broker; further records are rejected.",
         lambda measures: measures.waiting.limit_bytes,
     ),
 }

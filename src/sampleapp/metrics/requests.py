@@ -49,7 +49,7 @@ class RequestCounts:
         """By topic: the first hundred, and all others as `OTHER`."""
         self.batches = 0
         """The number of responses to requests that may have several records."""
-        self.refused_in_batches = 0
+        self.rejected_in_batches = 0
         """The number of records in these requests that were not published, or not for certain."""
         self.problems = dict.fromkeys(sorted(KINDS), 0)
         """The number of responses of each kind of problem."""
@@ -80,7 +80,7 @@ class RequestCounts:
 
     def _count_batch(self, batch: Batch) -> None:
         self.batches += 1
-        self.refused_in_batches += batch.refused
+        self.rejected_in_batches += batch.rejected
         for total in batch.published:
             published = self.published.get(total.topic) or self._find_published(total.topic)
             published.records += total.records

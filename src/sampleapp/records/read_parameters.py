@@ -51,7 +51,7 @@ _WHERE: Final = {
     b"wait": 'It is for pages; this is a stream, since "Accept" asks for text/event-stream',
     b"last_event_id": 'It is for streams; this is a page. Send "Accept: text/event-stream", or use "from"',
 }
-"""Why a parameter is refused that the other representation has."""
+"""Why a parameter is rejected that the other representation has."""
 
 T = TypeVar("T")
 

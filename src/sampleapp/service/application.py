@@ -143,14 +143,14 @@ class SampleAppService(Service):
         """
         super().privilegedStartService()
         for listener in self._listeners:
-            on_refused = partial(self._server.count_refusal, "client-certificate")
-            listener.listen(self._server, on_certificate_refused=on_refused)
+            on_rejected = partial(self._server.count_rejection, "client-certificate")
+            listener.listen(self._server, on_certificate_rejected=on_rejected)
             if self._callers is None and not self._config.is_open_to_everybody:
                 # Only now is it known which address a host name stands for.
                 listener.require_local()
         if self._admin is not None:
-            on_refused = partial(self._admin.server.count_refusal, "client-certificate")
-            self._admin.listener.listen(self._admin.server, on_certificate_refused=on_refused)
+            on_rejected = partial(self._admin.server.count_rejection, "client-certificate")
+            self._admin.listener.listen(self._admin.server, on_certificate_rejected=on_rejected)
         self._is_listening = True
 
     def startService(self) -> None:  # noqa: N802 -- Twisted's name

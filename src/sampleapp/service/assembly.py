@@ -50,7 +50,7 @@ from sampleapp.web import (
     RouteTable,
     SampleApp,
     problem_response,
-    refusal_in_form,
+    rejection_in_form,
     response_to_failure,
 )
 from sampleapp.web.openapi.pages import Run
@@ -137,7 +137,7 @@ def build(
             streams=web.gateway.streams,
             reads=web.gateway.reads,
             idempotent_records=web.gateway.idempotent_records,
-            rate_refusals={} if callers is None else callers.refusals,
+            rate_rejections={} if callers is None else callers.rejections,
             hook_results={} if callers is None else callers.hooks.results,
             lost_lines=lost_lines,
         )
@@ -313,9 +313,9 @@ def make_server(dispatch: Dispatch, **settings: Any) -> HTTPServer:
     """
     return HTTPServer(
         dispatch,
-        refuse=problem_response,
+        reject=problem_response,
         response_to=response_to_failure,
-        form_refusal=refusal_in_form,
+        form_rejection=rejection_in_form,
         **settings,
     )
 

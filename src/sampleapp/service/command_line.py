@@ -1,8 +1,8 @@
 """
 The command line of ``twistd sampleapp``, and the environment variables for options that are not on it.
 
-Both give texts for the options in `sampleapp.service.options`, so that an option is parsed and refused in one
-way.
+Both give texts for the options in `sampleapp.service.options`, so that an option is parsed and rejected in
+one way.
 """
 
 from __future__ import annotations

@@ -125,16 +125,16 @@ class Listener:
             self._expiry.check()
 
     def listen(
-        self, factory: IProtocolFactory, *, on_certificate_refused: Callable[[], None] | None = None
+        self, factory: IProtocolFactory, *, on_certificate_rejected: Callable[[], None] | None = None
     ) -> None:
         """
         Open the port.
 
-        :param on_certificate_refused: is called for each client whose certificate is missing or refused.
+        :param on_certificate_refused: is called for each client whose certificate is missing or rejected.
         :raise StartUpError: the port cannot be opened.
         """
-        if isinstance(self._endpoint, HTTPSEndpoint) and on_certificate_refused is not None:
-            self._endpoint.on_refused = on_certificate_refused
+        if isinstance(self._endpoint, HTTPSEndpoint) and on_certificate_rejected is not None:
+            self._endpoint.on_rejected = on_certificate_rejected
         outcome: list[IListeningPort | Failure] = []
         self._endpoint.listen(factory).addBoth(outcome.append)
         if not outcome:

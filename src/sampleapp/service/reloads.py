@@ -197,7 +197,7 @@ class Reloads:
 def _signature(path: str) -> _Signature:
     try:
         status = os.stat(path)  # noqa: PTH116 -- a Path has to be made for its own
-        # A file in a directory that every user may write to is refused.
+        # A file in a directory that every user may write to is rejected.
         directory_mode = os.stat(os.path.dirname(path) or ".").st_mode  # noqa: PTH116, PTH120
     except OSError as error:
         return error.errno

@@ -69,7 +69,7 @@ VALUES = st.none() | st.just(b"") | st.binary(max_size=200)
 # The name of a header can be encoded in UTF-8, so it has no lone surrogates.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=3).map(tuple)
-# Kafka refuses negative timestamps except -1, which means no timestamp.
+# Kafka rejects negative timestamps except -1, which means no timestamp.
 TIMESTAMPS = st.integers(min_value=0, max_value=2**62)
 
 
@@ -255,8 +255,8 @@ class BrokerContract(IdempotencyContract):
             read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
         stored = {place_of(m): b"%d" % n for n, m in enumerate(found) if n % 3 != 1}
         assert read == stored
-        refused = found[1::3]
-        assert [type(each) for each in refused] == [UnknownPartition] * 10
+        rejected = found[1::3]
+        assert [type(each) for each in rejected] == [UnknownPartition] * 10
 
     async def test_a_record_goes_to_the_partition_that_it_names(self) -> None:
         topic = new_topic()
@@ -270,7 +270,7 @@ class BrokerContract(IdempotencyContract):
         assert [each.partition for each in found] == partitions * 2
         assert [read[place_of(each)] for each in found] == [each.value for each in sent] * 2
 
-    async def test_a_partition_that_does_not_exist_is_refused(self) -> None:
+    async def test_a_partition_that_does_not_exist_is_rejected(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic, b"0", key=b"k")))
@@ -294,7 +294,7 @@ class BrokerContract(IdempotencyContract):
         assert all(isinstance(each, RecordMetadata) for each in ends[0] + ends[2])
         assert values == [each.value for each in sent]
 
-    async def test_more_records_than_there_is_room_for_are_refused_together(self) -> None:
+    async def test_more_records_than_there_is_room_for_are_rejected_together(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             if not IMeasured.providedBy(broker):
@@ -530,8 +530,8 @@ class BrokerContract(IdempotencyContract):
             against = await within(broker.check_topics(names))
             ends = await settled(broker, [record(name) for name in names])
             assert known not in against
-            refused = {n: type(e) for n, e in zip(names, ends, strict=True) if isinstance(e, PublishError)}
-            assert {name: type(error) for name, error in against.items()} == refused
+            rejected = {n: type(e) for n, e in zip(names, ends, strict=True) if isinstance(e, PublishError)}
+            assert {name: type(error) for name, error in against.items()} == rejected
 
     async def test_checking_topics_never_fails(self) -> None:
         with self.new_broker() as broker:
@@ -1003,15 +1003,15 @@ class BrokerContract(IdempotencyContract):
             await within(broker.stop(deadline_s=20))
             self.assert_not_ready(broker)
 
-    async def test_after_stop_it_refuses_records(self) -> None:
+    async def test_after_stop_it_rejects_records(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
             stopping = broker.stop(deadline_s=20)
-            refused = broker.publish(record(topic))
+            rejected = broker.publish(record(topic))
             assert await within(stopping) is None
             many = broker.publish_many([record(topic)] * 2)
-            for each in await outcomes([refused, broker.publish(record(topic)), many]):
+            for each in await outcomes([rejected, broker.publish(record(topic)), many]):
                 assert isinstance(each, BrokerStopped)
                 assert not each.possibly_published
 
@@ -1124,8 +1124,8 @@ class BrokerContract(IdempotencyContract):
         with self.new_broker() as broker:
             first, second = broker.stop(deadline_s=5), broker.stop(deadline_s=5)
             assert await outcomes([first, second, broker.stop(deadline_s=0)]) == [None] * 3
-            [refused] = await outcomes([broker.publish(record(new_topic()))])
-            assert isinstance(refused, BrokerStopped)
+            [rejected] = await outcomes([broker.publish(record(new_topic()))])
+            assert isinstance(rejected, BrokerStopped)
         async with self.running() as broker:
             first, second = broker.stop(deadline_s=20), broker.stop(deadline_s=20)
             assert await outcomes([first, second]) == [None] * 2
@@ -1189,12 +1189,12 @@ class BrokerContract(IdempotencyContract):
         assert re.fullmatch("[A-Za-z0-9_-]{1,16}", result.topic_id)
         assert result.positions.keys() == result.ends.keys()
         assert result.positions.keys() <= set(range(result.partitions))
-        refused = {each.partition for each in result.gone} | set(result.beyond)
-        assert refused <= result.positions.keys()
+        rejected = {each.partition for each in result.gone} | set(result.beyond)
+        assert rejected <= result.positions.keys()
         assert result.held <= result.positions.keys()
         grouped = [key for key, _ in itertools.groupby(each.partition for each in result.records)]
         assert len(grouped) == len(set(grouped)), "the records are not grouped by partition"
-        assert refused.isdisjoint(grouped)
+        assert rejected.isdisjoint(grouped)
         for number in grouped:
             offsets = [each.offset for each in result.records if each.partition == number]
             assert offsets == sorted(set(offsets))

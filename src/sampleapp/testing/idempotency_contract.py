@@ -37,7 +37,7 @@ __all__ = ["IdempotencyContract"]
 
 
 def is_new(outcome: Outcome) -> bool:
-    """Return whether a record was published now; fail if it was refused."""
+    """Return whether a record was published now; fail if it was rejected."""
     assert isinstance(outcome, RecordMetadata), repr(outcome)
     return not isinstance(outcome, ReplayedRecord)
 
@@ -139,7 +139,7 @@ class IdempotencyContract(ContractBase):
             values = [each.value for each in await everything(broker, topic)]
         assert sorted(value or b"" for value in values) == sorted(each.value or b"" for each in sent)
 
-    async def test_another_record_with_the_same_id_is_refused_and_not_published(self) -> None:
+    async def test_another_record_with_the_same_id_is_rejected_and_not_published(self) -> None:
         if not self.idempotent:
             return
         topic = self.new_idempotent_topic()
@@ -151,10 +151,10 @@ class IdempotencyContract(ContractBase):
             many = await within(broker.publish_many([first, plain, other, plain, first]))
             found.extend(many)
             values = [each.value for each in await everything(broker, topic)]
-        refused = [found.pop(n) for n in (6, 3, 1)]
-        assert all(isinstance(each, IdempotencyKeyReused) for each in refused), refused
-        assert len(set(map(id, refused))) == 3
-        assert not any(each.possibly_published or each.retriable for each in refused)
+        rejected = [found.pop(n) for n in (6, 3, 1)]
+        assert all(isinstance(each, IdempotencyKeyReused) for each in rejected), rejected
+        assert len(set(map(id, rejected))) == 3
+        assert not any(each.possibly_published or each.retriable for each in rejected)
         assert [is_new(each) for each in found] == [True, False, False, True, True, False]
         assert len({place_of(found[n]) for n in (0, 1, 2, 5)}) == 1
         assert values == [b"first", b"plain", b"plain"]
@@ -191,7 +191,7 @@ class IdempotencyContract(ContractBase):
         assert all(map(is_new, found))
         assert counts == [4, 3]
 
-    async def test_a_refused_record_does_not_use_its_id(self) -> None:
+    async def test_a_rejected_record_does_not_use_its_id(self) -> None:
         if not self.idempotent:
             return
         topic = self.new_idempotent_topic()
@@ -202,16 +202,16 @@ class IdempotencyContract(ContractBase):
 
         async with self.running() as broker:
             await within(broker.publish(record(topic, b"before", key=b"k")))
-            refused = await settled(broker, sent("alone", "refused", NO_PARTITION))
+            rejected = await settled(broker, sent("alone", "refused", NO_PARTITION))
             many = await within(broker.publish_many(sent("many", "refused", NO_PARTITION)))
-            refused.extend(many)
-            assert [type(each) for each in refused] == [UnknownPartition] * 2
+            rejected.extend(many)
+            assert [type(each) for each in rejected] == [UnknownPartition] * 2
             found = await settled(broker, sent("alone", "1"))
             both = sent("both", "refused", NO_PARTITION) + sent("both", "3")
             many = await within(broker.publish_many(sent("many", "2") + both))
             found.extend(many)
-            refused.append(found.pop(2))
-            assert isinstance(refused[-1], UnknownPartition)
+            rejected.append(found.pop(2))
+            assert isinstance(rejected[-1], UnknownPartition)
             values = [each.value for each in await everything(broker, topic)]
         assert all(map(is_new, found))
         assert values == [b"before", b"1", b"2", b"3"]
@@ -272,23 +272,23 @@ class IdempotencyContract(ContractBase):
             again = self.again(broker)
             again.start()
             found = await within(again.publish_many(sent))
-            (refused,) = await settled(again, [other])
+            (rejected,) = await settled(again, [other])
             read = await everything(again, topic)
             await within(again.stop(deadline_s=20))
         assert [is_new(each) for each in found] == [False] * 10 + [True] * 10
         assert [place_of(each) for each in found[:10]] == [place_of(each) for each in first]
         assert [place(each) for each in read] == [place_of(each) for each in found]
-        assert isinstance(refused, IdempotencyKeyReused)
+        assert isinstance(rejected, IdempotencyKeyReused)
 
-    async def test_a_topic_that_takes_no_identities_refuses_them_all(self) -> None:
+    async def test_a_topic_that_takes_no_identities_rejects_them_all(self) -> None:
         topic = self.new_plain_topic()
         if topic is None:
             return
         plain = record(topic, b"plain", key=b"k")
-        refused = record(topic, b"refused", key=b"k", identity=identity(topic))
+        rejected = record(topic, b"refused", key=b"k", identity=identity(topic))
         async with self.running() as broker:
             await within(broker.publish(plain))
-            ends = await outcomes([broker.publish(refused), broker.publish_many([plain, refused, plain])])
+            ends = await outcomes([broker.publish(rejected), broker.publish_many([plain, rejected, plain])])
             await within(broker.publish(plain))
             values = [each.value for each in await everything(broker, topic)]
         assert all(isinstance(each, IdempotencyNotEnabled | IdempotencyNotSupported) for each in ends), ends

@@ -133,7 +133,7 @@ async def pages(
 
     :param start: of each partition; of a mapping, only its partitions are read.
     :return: the pages; the last one is up to date.
-    :raise AssertionError: a page has neither a record nor a new position, or is refused in part.
+    :raise AssertionError: a page has neither a record nor a new position, or is rejected in part.
     """
     is_mapping = isinstance(start, Mapping)
     starts: Mapping[int, ReadStart] = start if isinstance(start, Mapping) else {}

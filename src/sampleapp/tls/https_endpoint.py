@@ -54,9 +54,9 @@ class HTTPSEndpoint:
         self._reactor = reactor
         self._arguments = arguments
         self._protocols: Sequence[bytes] = ()
-        self._refused = 0
+        self._rejected = 0
         self._logged_s = -_LOG_INTERVAL_S
-        self.on_refused: Callable[[], None] = _do_nothing
+        self.on_rejected: Callable[[], None] = _do_nothing
         """Called for each client whose certificate is rejected, or missing but required."""
         require_callbacks()
         self._certificates, self._context = self._read()
@@ -138,15 +138,15 @@ class HTTPSEndpoint:
             minimum=self._arguments.minimum,
             requires_client=self._arguments.requires_client,
             protocols=self._protocols,
-            on_refused=self._client_refused,
+            on_rejected=self._client_rejected,
         )
 
-    def _client_refused(
+    def _client_rejected(
         self, connection: SSL.Connection, reason: str, certificate: crypto.X509 | None
     ) -> None:
         """Count a rejected client; log at most one line a minute."""
-        self.on_refused()
-        self._refused += 1
+        self.on_rejected()
+        self._rejected += 1
         now_s = self._reactor.seconds()
         if now_s - self._logged_s < _LOG_INTERVAL_S:
             return
@@ -154,12 +154,12 @@ class HTTPSEndpoint:
         self._log.warn(
             "Rejected the client certificates of {count} TLS connection(s). The last one, from {peer}: "
             "{reason}.{name}",
-            count=self._refused,
+            count=self._rejected,
             peer=_host(connection),
             reason=reason,
             name="" if certificate is None else f" It names its holder {_name(certificate)}.",
         )
-        self._refused = 0
+        self._rejected = 0
 
 
 def _do_nothing() -> None:

@@ -15,9 +15,9 @@ from sampleapp.errors import StartUpError
 from sampleapp.interfaces import IVerifiesClients
 from sampleapp.tls.certificates import Certificates
 
-__all__ = ["OnRefused", "server_context"]
+__all__ = ["OnRejected", "server_context"]
 
-OnRefused = Callable[[SSL.Connection, str, "crypto.X509 | None"], None]
+OnRejected = Callable[[SSL.Connection, str, "crypto.X509 | None"], None]
 """Called with the failing connection, the reason, and the rejected certificate, if there is one."""
 
 _VERSIONS: Final = {"TLSv1.2": SSL.TLS1_2_VERSION, "TLSv1.3": SSL.TLS1_3_VERSION}
@@ -63,7 +63,7 @@ def server_context(
     minimum: str,
     requires_client: bool,
     protocols: Sequence[bytes],
-    on_refused: OnRefused,
+    on_rejected: OnRejected,
 ) -> SSL.Context:
     """
     Make the context that all connections of a server share.
@@ -94,7 +94,7 @@ def server_context(
             context.add_extra_chain_cert(certificate)
         context.check_privatekey()
         if certificates.client_authorities:
-            _verify_clients(context, certificates, requires_client=requires_client, on_refused=on_refused)
+            _verify_clients(context, certificates, requires_client=requires_client, on_rejected=on_rejected)
     except (SSL.Error, crypto.Error) as error:
         raise StartUpError(
             "OpenSSL rejected the private key and the certificates: they may be too weak for its security "
@@ -116,7 +116,7 @@ def _choice(protocols: tuple[bytes, ...]) -> Callable[[SSL.Connection, list[byte
 
 
 def _verify_clients(
-    context: SSL.Context, certificates: Certificates, *, requires_client: bool, on_refused: OnRefused
+    context: SSL.Context, certificates: Certificates, *, requires_client: bool, on_rejected: OnRejected
 ) -> None:
     store = context.get_cert_store()
     if store is None:
@@ -131,18 +131,18 @@ def _verify_clients(
     def verify(connection: SSL.Connection, certificate: crypto.X509, error: int, _: int, ok: int) -> bool:
         # An exception would be lost in OpenSSL, and the client rejected.
         if not ok:
-            on_refused(connection, _REASONS.get(error, f"OpenSSL's error {error}"), certificate)
+            on_rejected(connection, _REASONS.get(error, f"OpenSSL's error {error}"), certificate)
         return bool(ok)
 
     mode = SSL.VERIFY_PEER
     if requires_client:
         mode |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-        context.set_info_callback(_report_missing(on_refused))
+        context.set_info_callback(_report_missing(on_rejected))
     context.set_verify(mode, verify)
     context.set_app_data(_VerifiesClients())
 
 
-def _report_missing(on_refused: OnRefused) -> Callable[[SSL.Connection, int, int], None]:
+def _report_missing(on_rejected: OnRejected) -> Callable[[SSL.Connection, int, int], None]:
     """
     Report missing certificates, for which OpenSSL has an alert but no error.
 
@@ -157,7 +157,7 @@ def _report_missing(on_refused: OnRefused) -> Callable[[SSL.Connection, int, int
             value & 0xFF == _ALERT_CERTIFICATE_REQUIRED
             or (value & 0xFF == _ALERT_HANDSHAKE_FAILURE and connection in asked)
         ):
-            on_refused(connection, "no certificate was sent, and this endpoint requires one", None)
+            on_rejected(connection, "no certificate was sent, and this endpoint requires one", None)
 
     return on_info
 

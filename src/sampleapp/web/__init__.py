@@ -5,7 +5,7 @@ from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
 from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import problem_response
-from sampleapp.web.failures import refusal_in_form, response_to_failure
+from sampleapp.web.failures import rejection_in_form, response_to_failure
 from sampleapp.web.gate import Gate
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
@@ -56,6 +56,6 @@ __all__ = [
     "TopicTotal",
     "is_on_loopback",
     "problem_response",
-    "refusal_in_form",
+    "rejection_in_form",
     "response_to_failure",
 ]

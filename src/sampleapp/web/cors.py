@@ -21,7 +21,7 @@ from sampleapp.web.server.head import Head
 
 __all__ = ["Cors", "NotAnOrigin", "check_origin"]
 
-# Each character of a name can be matched in one way only, so that a long name is refused in linear time.
+# Each character of a name can be matched in one way only, so that a long name is rejected in linear time.
 _LABEL: Final = r"[a-z0-9_][a-z0-9_-]*"
 _ORIGIN: Final = re.compile(
     rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*(?<!-)\.?|\[[0-9a-f:.]+\])"

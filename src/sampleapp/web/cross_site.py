@@ -1,5 +1,5 @@
 """
-Refuse requests from pages of other sites (cross-site request forgery).
+Reject requests from pages of other sites (cross-site request forgery).
 
 A browser sends some of these without a preflight: a form can send a body as plain text to any host that the
 browser reaches, also in its user's own network. Browsers mark such requests by fetch metadata
@@ -22,7 +22,7 @@ __all__ = ["CrossSiteRule"]
 _HARMLESS: Final = frozenset({*SAFE, b"OPTIONS"})
 """Methods that publish nothing."""
 
-# Any other value is refused, also one that browsers may send in the future.
+# Any other value is rejected, also one that browsers may send in the future.
 _OWN: Final = (b"same-origin", b"none")
 
 _ORIGIN: Final = re.compile(rb"(https?)://([^/:@\[\]]+|\[[0-9a-f:.]+\])(?::([0-9]+))?", re.IGNORECASE)
@@ -80,5 +80,5 @@ def _is_same(origin: bytes, host: bytes) -> bool:
 
 
 def _port(digits: bytes | None, default: int) -> bytes:
-    # Compared as text, since int() refuses thousands of digits.
+    # Compared as text, since int() rejects thousands of digits.
     return (digits or b"").lstrip(b"0") or b"%d" % default

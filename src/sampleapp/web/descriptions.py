@@ -1,7 +1,7 @@
 """
 Descriptions of routes, from which `sampleapp.web.openapi.document` makes the OpenAPI document.
 
-They have no statuses of refusals: `sampleapp.web.errors` has one for each kind of error.
+They have no statuses of rejections: `sampleapp.web.errors` has one for each kind of error.
 """
 
 from __future__ import annotations
@@ -92,15 +92,15 @@ class Description(Struct, frozen=True, kw_only=True):
     bodies: tuple[Content, ...] = ()
     """The possible forms of the request body; none if the body is ignored."""
     needs_body: bool = True
-    """True if a request without a body is refused."""
+    """True if a request without a body is rejected."""
     successes: tuple[Success, ...]
-    refusals: tuple[type[SampleAppError], ...] = ()
+    rejections: tuple[type[SampleAppError], ...] = ()
     """
     The errors of the handler and of its checks of the head.
 
     Without the errors that every request can get, and those of access control.
     """
-    fields_of_refusals: tuple[Field, ...] = ()
+    fields_of_rejections: tuple[Field, ...] = ()
     """The fields that errors of this operation may have, besides those of all errors."""
     error_objects: tuple[type, ...] = ()
     """
@@ -122,7 +122,7 @@ class Features(Struct, frozen=True, kw_only=True):
     has_hsts: bool = False
     """True if answers on TLS endpoints have ``Strict-Transport-Security``."""
     has_host_rule: bool = False
-    """True if requests for unknown hosts are refused."""
+    """True if requests for unknown hosts are rejected."""
 
 
 in_path = partial(Parameter, "path")

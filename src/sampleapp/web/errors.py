@@ -23,9 +23,9 @@ from sampleapp.records import position_errors
 from sampleapp.web.responses import Headers, Response, json_line
 
 __all__ = [
-    "BROKER_REFUSALS",
+    "BROKER_REJECTIONS",
     "FAULT",
-    "IDEMPOTENCY_REFUSALS",
+    "IDEMPOTENCY_REJECTIONS",
     "INTERNAL_ERROR",
     "KINDS",
     "LEAST_URGENT",
@@ -538,21 +538,21 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     position_errors.TopicReplaced: Row(_S.GONE, "topic-replaced", "Topic was replaced"),
     position_errors.PositionUnknown: Row(_S.GONE, "position-unknown", "Position beyond the end"),
     errors.PartlyPublished: Row(_S.GATEWAY_TIMEOUT, "partly-published", "Partly published"),
-    errors.PartlyRefused: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
+    errors.PartlyRejected: Row(_S.UNPROCESSABLE_ENTITY, "partly-published", "Partly published"),
     errors.PublishTimedOut: Row(_S.GATEWAY_TIMEOUT, "publish-timed-out", "Broker did not answer in time"),
 }
 
-_REFUSALS_OF_IDENTITIES: Final = (
+_REJECTIONS_OF_IDENTITIES: Final = (
     errors.IdempotencyKeyReused,
     errors.IdempotencyNotEnabled,
     errors.IdempotencyNotSupported,
     errors.TooManyIdempotencyKeys,
 )
-BROKER_REFUSALS: Final = tuple(
-    kind for kind in ROWS if issubclass(kind, errors.PublishError) and kind not in _REFUSALS_OF_IDENTITIES
+BROKER_REJECTIONS: Final = tuple(
+    kind for kind in ROWS if issubclass(kind, errors.PublishError) and kind not in _REJECTIONS_OF_IDENTITIES
 )
-"""The errors with which a broker refuses a record without an identity."""
-IDEMPOTENCY_REFUSALS: Final = (errors.MalformedIdempotencyKey, *_REFUSALS_OF_IDENTITIES)
+"""The errors with which a broker rejects a record without an identity."""
+IDEMPOTENCY_REJECTIONS: Final = (errors.MalformedIdempotencyKey, *_REJECTIONS_OF_IDENTITIES)
 """The further errors of requests with ``Idempotency-Key``."""
 
 

@@ -13,7 +13,7 @@ from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_errors import in_form_for
 from sampleapp.web.server.head import Head
 
-__all__ = ["refusal_in_form", "response_to_failure"]
+__all__ = ["rejection_in_form", "response_to_failure"]
 
 _log = Logger()
 
@@ -35,8 +35,8 @@ def response_to_failure(failure: Failure, request_id: bytes) -> Response:
     return INTERNAL_ERROR
 
 
-def refusal_in_form(response: Response, head: Head) -> Response:
-    """Return a refusal in the form that its client reads; see `sampleapp.web.rest_proxy_errors`."""
+def rejection_in_form(response: Response, head: Head) -> Response:
+    """Return a rejection in the form that its client reads; see `sampleapp.web.rest_proxy_errors`."""
     fields = head.fields
     return in_form_for(
         response,

@@ -20,10 +20,10 @@ __all__ = [
     "Grant",
     "TopicUse",
     "authorize_topic",
-    "refusal_of_topic",
+    "rejection_of_topic",
 ]
 
-_REFUSALS: Final = {
+_REJECTIONS: Final = {
     Right.READ: "This caller may not read the readings.",
     Right.METRICS: "This caller may not read metrics.",
     Right.PUBLISH: "This caller may not publish.",
@@ -40,7 +40,7 @@ class Gate:
         """
         :param seconds: a monotonic clock, in seconds, which measures rates.
         :param max_body: the limit for bodies, in bytes, of requests without a limit of their own
-            (`Request.max_body`). A longer body is refused anyway, so only the bytes that arrive are charged.
+            (`Request.max_body`). A longer body is rejected anyway, so only the bytes that arrive are charged.
         """
         self._authenticator = authenticator
         self._identify = authenticator.identify
@@ -52,7 +52,7 @@ class Gate:
         Check a request and set its caller.
 
         :param right: the right that the caller needs.
-        :raise AccessError: the request is refused.
+        :raise AccessError: the request is rejected.
         """
         if right is Right.NONE:
             return
@@ -64,7 +64,7 @@ class Gate:
         if limiter is not None:
             self._limit(request, limiter)
         if not caller.has(right):
-            raise NotGranted(_REFUSALS[right])
+            raise NotGranted(_REJECTIONS[right])
         request.caller = caller
 
     def grant(self, request: Request, may: Callable[[Caller], bool]) -> Grant:
@@ -146,7 +146,7 @@ class TopicUse(Struct, frozen=True):
     """A use of a topic that callers may be granted."""
 
     verb: str
-    """For the refusal."""
+    """For the rejection."""
     is_granted: Callable[[Caller, str], bool]
 
 
@@ -171,10 +171,10 @@ def authorize_topic(request: Request, topic: str, use: TopicUse) -> AuthorizedTo
     """
     caller: Caller | None = request.caller
     if caller is not None and not use.is_granted(caller, topic):
-        raise refusal_of_topic(topic, use)
+        raise rejection_of_topic(topic, use)
     return AuthorizedTopic(topic)
 
 
-def refusal_of_topic(topic: str, use: TopicUse) -> NotGranted:
+def rejection_of_topic(topic: str, use: TopicUse) -> NotGranted:
     """Make the error for a topic that a caller may not use."""
     return NotGranted(f"This caller may not {use.verb} the topic {topic}.")

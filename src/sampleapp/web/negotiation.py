@@ -2,7 +2,7 @@
 Content negotiation by ``Accept`` (RFC 9110, sections 12.4.2 and 12.5.1).
 
 The readings have two representations. Version 1 is for every client that does not name version 2, whatever
-else it sends: clients that worked once must always work, so no ``Accept`` is refused with 406.
+else it sends: clients that worked once must always work, so no ``Accept`` is rejected with 406.
 
 werkzeug, a dependency of Klein, has a parser as well. It does not match a media type with a parameter such as
 ``charset=utf-8``, and takes 13.7 ms for a header of 16 kB, which blocks all other requests.

@@ -1,5 +1,5 @@
 """
-Answers: immutable responses of handlers, and their head as bytes.
+Responses: immutable responses of handlers, and their head as bytes.
 
 A response is complete: the code that writes it decides nothing.
 """
@@ -77,11 +77,11 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Each topic once. If there are very many topics, some may be missing."""
     records: int = 0
     """The number of published records, for all topics."""
-    refused: int = 0
+    rejected: int = 0
     """
     The number of records that were not published, or may not have been.
 
-    If the request was refused: the number of records with faults that were found.
+    If the request was rejected: the number of records with faults that were found.
     """
 
 

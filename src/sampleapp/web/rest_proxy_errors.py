@@ -1,8 +1,8 @@
 """
 Errors in the form for clients of REST Proxy: ``{"error_code": 40401, "message": "…"}``.
 
-All code that refuses a request makes a problem document. For a client of REST Proxy, this module converts it,
-whether the request was refused before its body was read, by access control or by a handler. The codes are
+All code that rejects a request makes a problem document. For a client of REST Proxy, this module converts it,
+whether the request was rejected before its body was read, by access control or by a handler. The codes are
 those of REST Proxy (``io.confluent.kafkarest.Errors`` and ``io.confluent.rest.exceptions``' mappers). Where
 REST Proxy has no code, the status is the code, as in REST Proxy.
 """

@@ -104,7 +104,7 @@ class RequestResource(Resource):
         """
         Answer a request.
 
-        :raise SampleAppError: the request is refused; a Deferred can fail with it as well.
+        :raise SampleAppError: the request is rejected; a Deferred can fail with it as well.
         """
         raise NotImplementedError
 

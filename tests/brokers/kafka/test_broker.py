@@ -179,7 +179,7 @@ async def test_topics_are_checked_described_and_made(mock):
 async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published_or_known(shared):
     broker = from_url(url(shared.bootstrap), reactor=reactor)
 
-    async def refusals():
+    async def rejections():
         for answer in (
             broker.publish_many([record("t")]),
             broker.list_topics(),
@@ -190,11 +190,11 @@ async def test_before_it_is_started_and_after_it_is_stopped_nothing_is_published
             yield type(caught.value)
         yield type((await within(broker.check_topics(["t"])))["t"])
 
-    assert [each async for each in refusals()] == [BrokerUnavailable] * 4
+    assert [each async for each in rejections()] == [BrokerUnavailable] * 4
     broker.check()
     broker.start()
     await within(broker.stop(deadline_s=5))
-    assert [each async for each in refusals()] == [
+    assert [each async for each in rejections()] == [
         BrokerStopped,
         BrokerUnavailable,
         BrokerUnavailable,
@@ -423,8 +423,8 @@ async def test_a_broker_that_is_too_old_is_told_from_one_that_is_down_and_used_o
     mock.create_topic("t")
     mock.set_api_version(api_key, *versions)
     async with running(mock.bootstrap) as broker:
-        [refused] = await settled(broker, [record("t", b"too early")])
-        assert type(refused) is BrokerIncompatible
+        [rejected] = await settled(broker, [record("t", b"too early")])
+        assert type(rejected) is BrokerIncompatible
         await eventually(lambda: all(word in " ".join(broker.health().reasons) for word in said))
         mock.restore_api_version(api_key)
         await eventually(lambda: broker.health().ready)

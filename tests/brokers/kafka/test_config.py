@@ -18,7 +18,7 @@ from tests.support.secrets import secret
 SECRET = secret("s3cr3t-Xyzzy", "a password")
 
 
-def refusal(url):
+def rejection(url):
     with pytest.raises(ValueError, match=r"\.$|\?$") as caught:
         parse(url)
     return str(caught.value)
@@ -82,8 +82,8 @@ def test_addresses_are_names_ipv4_or_ipv6_each_with_its_own_port(authority, addr
         *("a;b", "a:1:2", "x" * 254, "a\n", "a\0"),
     ],
 )
-def test_another_address_is_refused_by_its_position_and_not_repeated(authority):
-    message = refusal(f"kafka://fine,{authority}")
+def test_another_address_is_rejected_by_its_position_and_not_repeated(authority):
+    message = rejection(f"kafka://fine,{authority}")
     assert re.match("Address [23] in the URL is not of the form HOST:PORT: ", message)
     assert authority in {"", ",", "."} or authority not in message
 
@@ -91,8 +91,8 @@ def test_another_address_is_refused_by_its_position_and_not_repeated(authority):
 @pytest.mark.parametrize(
     "url", ["kafka:a:9092", "kafka:/a", "kafka+ssl://a", "http://a", "", "a:9092", "://"]
 )
-def test_another_scheme_is_refused_with_the_right_form(url):
-    assert "use kafka://HOST:PORT" in refusal(url)
+def test_another_scheme_is_rejected_with_the_right_form(url):
+    assert "use kafka://HOST:PORT" in rejection(url)
 
 
 def test_the_scheme_may_be_in_capitals_and_says_whether_it_is_tls():
@@ -101,13 +101,13 @@ def test_the_scheme_may_be_in_capitals_and_says_whether_it_is_tls():
 
 
 @pytest.mark.parametrize("url", ["kafka://a/", "kafka://a/b?sasl=PLAIN", "kafka://a:1/,b:2"])
-def test_a_path_is_refused(url):
-    assert "has no path" in refusal(url)
+def test_a_path_is_rejected(url):
+    assert "has no path" in rejection(url)
 
 
 @pytest.mark.parametrize("url", ["kafka://a#b", "kafka://a?ca=#"])
-def test_a_fragment_is_refused(url):
-    assert "has no fragment" in refusal(url)
+def test_a_fragment_is_rejected(url):
+    assert "has no fragment" in rejection(url)
 
 
 # --- options -------------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def test_a_plus_sign_in_a_path_is_a_plus_sign():
         ("ca=a&ca=b", "The option ca is given more than once"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_option_and_what_is_allowed(option, right):
-    assert right in refusal(f"kafka+tls://a?{option}")
+def test_a_wrong_value_is_rejected_with_the_option_and_what_is_allowed(option, right):
+    assert right in rejection(f"kafka+tls://a?{option}")
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_wrong_value_is_refused_with_the_option_and_what_is_allowed(option, ri
         ("token-file=x", "did you mean token_file?"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_nearest_one_or_all(option, hint):
-    assert hint in refusal(f"kafka://a?{option}")
+def test_an_unknown_option_is_rejected_with_the_nearest_one_or_all(option, hint):
+    assert hint in rejection(f"kafka://a?{option}")
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_one_or_all(option, hint):
         ),
     ],
 )
-def test_options_that_need_one_another_are_refused_alone(url, what):
-    assert what in refusal(url)
+def test_options_that_need_one_another_are_rejected_alone(url, what):
+    assert what in rejection(url)
 
 
 # --- secrets -------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_options_that_need_one_another_are_refused_alone(url, what):
         "kafka+tls://a?key={}",
     ],
 )
-def test_nothing_that_may_be_a_secret_is_repeated_by_any_refusal(url):
+def test_nothing_that_may_be_a_secret_is_repeated_by_any_rejection(url):
     with pytest.raises(ValueError, match=r"\.$|\?$") as caught:
         parse(url.format(SECRET))
     error = caught.value
@@ -304,10 +304,10 @@ def test_nothing_that_may_be_a_secret_is_repeated_by_any_refusal(url):
 @given(st.text(min_size=4).filter(lambda secret: not re.search("[a-z]{4}|^[ ,]+$", secret)), st.text())
 @example("1,2,[3", "user")
 @example("FILE", "user")
-def test_a_user_and_a_password_in_the_url_are_refused_and_not_repeated(secret, user):
-    message = refusal(f"kafka://{user}:{secret}@host:9092")
+def test_a_user_and_a_password_in_the_url_are_rejected_and_not_repeated(secret, user):
+    message = rejection(f"kafka://{user}:{secret}@host:9092")
     # The usual message has some texts of four characters, too, whatever the secret is.
-    assert message == refusal("kafka://user:password@host:9092") or secret not in message
+    assert message == rejection("kafka://user:password@host:9092") or secret not in message
 
 
 @given(st.text())

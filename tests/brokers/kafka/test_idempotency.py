@@ -128,7 +128,7 @@ def test_many_count_as_many(broker, clock):
     assert len(taken(broker)) == 8
 
 
-def test_a_request_that_never_has_room_is_refused_for_good(broker):
+def test_a_request_that_never_has_room_is_rejected_for_good(broker):
     [error] = responded(broker.publish_many([identified(number=number) for number in range(11)]))
     assert type(error) is RecordRefused
     assert "up to 10 messages" in str(error)
@@ -136,7 +136,7 @@ def test_a_request_that_never_has_room_is_refused_for_good(broker):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_refused(broker, publish, sign):
+def test_a_record_that_kafka_would_not_remember_for_long_or_for_ever_is_rejected(broker, publish, sign):
     [error] = publish(identified(age_ms=sign * (LIMIT_MS + 1)))
     assert type(error) is RecordRefused
     assert "12 hours" in str(error)

@@ -98,7 +98,7 @@ def test_each_look_that_succeeds_is_told(watched):
     assert watched.condition.health().ready
 
 
-def test_a_cluster_that_refuses_connections_is_unreachable_after_five_seconds_which_is_told_once(watched):
+def test_a_cluster_that_rejects_connections_is_unreachable_after_five_seconds_which_is_told_once(watched):
     watched.fail_with(reason())
     watched.start()
     assert watched.condition.health().reasons == (reason().sentence,)
@@ -257,7 +257,7 @@ def test_before_the_start_connections_are_only_kept_in_mind(watched):
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["answer", "refuse", "freeze", "lost", "connected", "failed"]),
+            st.sampled_from(["answer", "reject", "freeze", "lost", "connected", "failed"]),
             st.floats(0.1, 12),
         ),
         max_size=30,
@@ -275,7 +275,7 @@ def test_unreachable_is_told_once_between_two_times_that_it_was_reached(events):
     for what, seconds in events:
         if what == "answer":
             watched.answer()
-        elif what == "refuse":
+        elif what == "reject":
             watched.fail_with(reason())
         elif what == "freeze":
             watched.client.answer = freeze

@@ -86,8 +86,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self):
         pytest_twisted.blockon(within(self.broker.stop(deadline_s=20)))
-        refused = self.broker.publish(record("a"))
-        assert isinstance(pytest_twisted.blockon(self.ends([refused]))[0], BrokerStopped)
+        rejected = self.broker.publish(record("a"))
+        assert isinstance(pytest_twisted.blockon(self.ends([rejected]))[0], BrokerStopped)
         self.begin()
 
     @rule(topic=st.sampled_from("ab"))

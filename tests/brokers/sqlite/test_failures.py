@@ -138,14 +138,14 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_waiting_for_ever(path, d
                 PublishTimedOut,
                 BrokerUnavailable,
             ]
-            # Later callers are refused at once.
+            # Later callers are rejected at once.
             assert [type(each) for each in await settled(broker, [record("t")])] == [BrokerUnavailable]
             assert not broker.health().ready
         assert len(errors) == 1
         disk.answer()
         await ready_again(broker, clock)
         assert (await within(broker.publish(record("t", b"after")))).offset == 2
-    # The record that timed out is there; the one that was refused is not.
+    # The record that timed out is there; the one that was rejected is not.
     assert [row[3] for row in stored(path)] == [b"before", b"sent", b"after"]
 
 
@@ -255,9 +255,9 @@ async def test_at_the_deadline_of_stop_those_of_many_records_that_had_to_wait_we
         # So many that adding up their sizes has not ended when the broker is stopped.
         late = broker.publish_many([record("t", b"late")] * 20_000)
         assert await within(broker.stop(deadline_s=0.01)) is None
-        ends, refused = await outcomes([many, late])
+        ends, rejected = await outcomes([many, late])
     assert [type(each) for each in ends] == [BrokerUnavailable] * 500 + [BrokerStopped] * 1000
-    assert isinstance(refused, BrokerStopped)
+    assert isinstance(rejected, BrokerStopped)
     assert [row[3] for row in stored(path)] == [b"before"]
 
 
@@ -295,7 +295,7 @@ async def test_at_a_real_limit_on_its_size_nothing_is_acknowledged_that_is_not_s
     assert str(path) in report["reasons"][0]
     assert len(report["stored"]) > 5
     assert {name: found.get(name) for name in report["stored"]} == report["stored"]
-    # Then all were sent again. What was refused has its place only since.
+    # Then all were sent again. What was rejected has its place only since.
     assert all(found[name] > found["after"] for name in report["refused"])
     assert report["again"] == found
     assert len(found) == len(stored(path))

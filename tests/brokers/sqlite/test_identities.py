@@ -354,13 +354,13 @@ async def test_an_id_that_cannot_be_inserted_takes_its_record_with_it(path):
         await within(broker.publish(record("t")))
         with other_connection(path) as connection:
             connection.execute(
-                "CREATE TRIGGER refuse BEFORE INSERT ON identity BEGIN SELECT RAISE(ABORT, 'not now'); END"
+                "CREATE TRIGGER reject BEFORE INSERT ON identity BEGIN SELECT RAISE(ABORT, 'not now'); END"
             )
         found = await settled(broker, [record("t"), identified("a")])
         assert all(isinstance(each, BrokerUnavailable) for each in found)
         assert len(stored(path)) == 1
         with other_connection(path) as connection:
-            connection.execute("DROP TRIGGER refuse")
+            connection.execute("DROP TRIGGER reject")
         await eventually(lambda: broker.health().ready)
         found = await within(broker.publish(identified("a")))
     assert (type(found), found.offset) == (RecordMetadata, 1)
@@ -373,8 +373,8 @@ async def test_a_record_that_is_too_large_does_not_use_its_id(path):
     async with running(path, buffer_bytes=3_000_000_000) as broker:
         await within(broker.publish(record("t")))
         sent = [identified("a"), too_large, identified("large"), identified("a")]
-        first, refused, second, again = await within(broker.publish_many(sent))
-    assert isinstance(refused, RecordTooLarge)
+        first, rejected, second, again = await within(broker.publish_many(sent))
+    assert isinstance(rejected, RecordTooLarge)
     assert [type(each) for each in (first, second, again)] == [RecordMetadata, RecordMetadata, ReplayedRecord]
     assert [each.offset for each in (first, second, again)] == [1, 2, 1]
 

@@ -47,7 +47,7 @@ class IdentitiesMachine(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(identities, "_MOST_RECENT", 3)
         self._patch.setattr(store, "_FORGOTTEN_AT_ONCE", 3)
-        self._patch.setattr(rows, "_insert_rows", self._refusing(rows._insert_rows))  # noqa: SLF001 -- it calls SQLite
+        self._patch.setattr(rows, "_insert_rows", self._rejecting(rows._insert_rows))  # noqa: SLF001 -- it calls SQLite
         self._patch.setattr(store, "open_file", self._open_without_syncs(store.open_file))
         self._connections = OwnConnection(self._patch)
         self._directory = tempfile.TemporaryDirectory()
@@ -77,8 +77,8 @@ class IdentitiesMachine(RuleBasedStateMachine):
         return open_it
 
     @staticmethod
-    def _refusing(insert_rows):
-        """Refuse large values, as SQLite does, after it has inserted other rows."""
+    def _rejecting(insert_rows):
+        """Reject large values, as SQLite does, after it has inserted other rows."""
 
         def insert(connection, some):
             insert_rows(connection, some)

@@ -24,7 +24,7 @@ from tests.support.brokers import record, within
 from tests.support.sqlite import in_process, make_file, new_broker, other_connection, running, stored
 
 
-def refused_at_start(path):
+def rejected_at_start(path):
     with pytest.raises(StartUpError) as caught:
         new_broker(path).check()
     assert str(path) in str(caught.value)
@@ -37,7 +37,7 @@ def test_check_makes_no_file_since_who_checks_may_be_somebody_else_than_who_writ
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_file_that_could_not_be_made_is_refused():
+async def test_a_file_that_could_not_be_made_is_rejected():
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o555)
         message = await in_process(sqlite_process.check, Path(directory, "log"))
@@ -64,63 +64,63 @@ def test_an_empty_file_becomes_a_log(path):
     assert stored(path) == []
 
 
-def test_a_directory_is_refused(tmp_path):
-    assert "is a directory" in refused_at_start(tmp_path)
+def test_a_directory_is_rejected(tmp_path):
+    assert "is a directory" in rejected_at_start(tmp_path)
 
 
-def test_a_missing_directory_is_refused_and_not_created(tmp_path):
-    assert "does not exist" in refused_at_start(tmp_path / "missing" / "log")
+def test_a_missing_directory_is_rejected_and_not_created(tmp_path):
+    assert "does not exist" in rejected_at_start(tmp_path / "missing" / "log")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_below_a_file_is_refused(tmp_path):
+def test_a_path_below_a_file_is_rejected(tmp_path):
     (tmp_path / "file").touch()
-    assert "is not a directory" in refused_at_start(tmp_path / "file" / "log")
+    assert "is not a directory" in rejected_at_start(tmp_path / "file" / "log")
 
 
-def test_a_path_that_is_no_regular_file_is_refused():
-    assert "not a regular file" in refused_at_start(Path("/dev/null"))
+def test_a_path_that_is_no_regular_file_is_rejected():
+    assert "not a regular file" in rejected_at_start(Path("/dev/null"))
 
 
 @pytest.mark.parametrize("garbage", [b"garbage", b"garbage" * 5000], ids=["short", "long"])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path, garbage):
+def test_a_file_that_is_no_database_is_rejected_and_left_alone(path, garbage):
     path.write_bytes(garbage)
-    assert "is not a SQLite database" in refused_at_start(path)
+    assert "is not a SQLite database" in rejected_at_start(path)
     assert path.read_bytes() == garbage
 
 
 @pytest.mark.parametrize("mark", ["CREATE TABLE theirs (a)", "PRAGMA application_id = 7"])
-def test_the_database_of_another_program_is_refused_and_left_alone(path, mark):
+def test_the_database_of_another_program_is_rejected_and_left_alone(path, mark):
     with other_connection(path) as connection:
         connection.execute(mark)
     before = path.read_bytes()
-    assert "another program" in refused_at_start(path)
+    assert "another program" in rejected_at_start(path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("version", [-1, 0, SCHEMA_VERSION + 1, 999])
-def test_a_file_of_another_version_is_refused_and_left_alone(path, version):
+def test_a_file_of_another_version_is_rejected_and_left_alone(path, version):
     make_file(path)
     with other_connection(path) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    assert refused_at_start(path) == (
+    assert rejected_at_start(path) == (
         f"{path} was written by another version of sampleapp (its schema is {version}, this version knows "
         f"only {SCHEMA_VERSION}); use that version, or give the path of another file."
     )
     assert path.read_bytes() == before
 
 
-def test_a_file_whose_tables_are_missing_is_refused(path):
+def test_a_file_whose_tables_are_missing_is_rejected(path):
     make_file(path)
     with other_connection(path) as connection:
         connection.execute("DROP TABLE record")
-    assert "no such table: record" in refused_at_start(path)
+    assert "no such table: record" in rejected_at_start(path)
 
 
 @pytest.mark.parametrize("writable", ["nothing", "directory"])
 @pytest_twisted.ensureDeferred
-async def test_a_file_that_may_not_be_written_to_is_refused(writable):
+async def test_a_file_that_may_not_be_written_to_is_rejected(writable):
     # Not tmp_path, which only its owner may read.
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "log")
@@ -194,7 +194,7 @@ def test_the_tables_are_made_as_a_whole_or_not_at_all(path, statement, monkeypat
     path.touch()
     with monkeypatch.context() as patched:
         patched.setattr(opening.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
-        assert "I/O error" in refused_at_start(path)
+        assert "I/O error" in rejected_at_start(path)
     with other_connection(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (0,)
         assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
@@ -202,8 +202,8 @@ def test_the_tables_are_made_as_a_whole_or_not_at_all(path, statement, monkeypat
     assert stored(path) == []
 
 
-def test_a_file_whose_table_of_identities_is_missing_is_refused(path):
+def test_a_file_whose_table_of_identities_is_missing_is_rejected(path):
     make_file(path)
     with other_connection(path) as connection:
         connection.execute("DROP TABLE identity")
-    assert "no such table: identity" in refused_at_start(path)
+    assert "no such table: identity" in rejected_at_start(path)

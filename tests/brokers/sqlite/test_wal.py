@@ -96,9 +96,9 @@ def test_after_the_wal_was_moved_no_record_is_taken_and_what_was_acknowledged_is
             assert running.publish()["error"] is None
         tamper(path, Path(older))
         for _ in range(3):
-            refused = running.publish()
-            assert refused["error"] == "BrokerUnavailable"
-            (reason,) = refused["reasons"]
+            rejected = running.publish()
+            assert rejected["error"] == "BrokerUnavailable"
+            (reason,) = rejected["reasons"]
             assert reason.startswith(f"{wal(path)} was ")
             assert f"All acknowledged records were copied to {path}. " in reason
             assert "restart the service" in reason
@@ -204,10 +204,10 @@ def test_when_the_wal_is_overwritten_nothing_more_is_answered_and_the_database_i
             running.publish()
         tamper(path, Path(older))
         for _ in range(3):
-            refused = running.publish()
-            assert refused["error"] == "BrokerUnavailable"
-            assert str(wal(path)) in refused["reasons"][0]
-            assert "Restore a backup, or restart the service" in refused["reasons"][0]
+            rejected = running.publish()
+            assert rejected["error"] == "BrokerUnavailable"
+            assert str(wal(path)) in rejected["reasons"][0]
+            assert "Restore a backup, or restart the service" in rejected["reasons"][0]
         getattr(running, end)()
         found = values(path)
     assert found == {n: running.acknowledged[n] for n in found}
@@ -352,7 +352,7 @@ def test_while_records_cannot_be_copied_to_the_database_it_is_tried_again(path, 
     assert len(values(path)) == 11
 
 
-def test_a_file_that_lost_what_was_stored_while_it_was_closed_is_refused(path, store):
+def test_a_file_that_lost_what_was_stored_while_it_was_closed_is_rejected(path, store):
     copy = path.with_name("copy")
     with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(copy)) as into:
         connection.backup(into)

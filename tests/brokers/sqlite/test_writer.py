@@ -171,7 +171,7 @@ async def test_many_small_headers_count_for_what_they_take_in_memory(path):
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_record_that_sqlite_cannot_hold_is_refused_alone(path):
+async def test_a_record_that_sqlite_cannot_hold_is_rejected_alone(path):
     # These pages of zeros are never touched, and so never allocated.
     too_large = bytes(1_000_000_001)
     async with running(path, buffer_bytes=3_000_000_000) as broker:
@@ -185,12 +185,12 @@ async def test_a_record_that_sqlite_cannot_hold_is_refused_alone(path):
         assert broker.health().ready
     assert [row[:2] for row in stored(path)] == [("t", 0), ("t", 1), ("t", 2)]
     with other_connection(path) as connection:
-        # A record that is refused does not bring its topic into being.
+        # A record that is rejected does not bring its topic into being.
         assert connection.execute("SELECT name FROM topic").fetchall() == [("t",)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_has_no_form_in_the_file_is_refused_alone(path):
+async def test_what_has_no_form_in_the_file_is_rejected_alone(path):
     async with running(path) as broker:
         ends = await settled(
             broker,

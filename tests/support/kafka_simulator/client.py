@@ -117,11 +117,11 @@ class SimulatedClient:
 
     def when_connected(self, node_id: int) -> Deferred[None]:
         if node_id in self.cluster.down or self.closed:
-            return deferLater(self.cluster.clock, self.cluster.latency_s, self._refuse_connection)
+            return deferLater(self.cluster.clock, self.cluster.latency_s, self._reject_connection)
         self._connected.add(node_id)
         return succeed(None)
 
-    def _refuse_connection(self):
+    def _reject_connection(self):
         raise RequestFailed(self.cluster.down_reason, sent=False)
 
     def close(self) -> Deferred[None]:
@@ -170,10 +170,10 @@ class SimulatedClient:
             return self._ask(node_id, request, lambda: lost, timeout_s, delay_s=timeout_s)
         if fate in ERRORS:
             code, is_handled = ERRORS[fate]
-            handle = _failed_afterwards(handle, code) if is_handled else partial(_refused, request, code)
+            handle = _failed_afterwards(handle, code) if is_handled else partial(_rejected, request, code)
         if fate is Fate.ANSWER_LOST:
             handle = _then(handle, lambda _: lost)
-        delay_s = 0.9 * timeout_s if fate is Fate.REFUSED_LATE else None
+        delay_s = 0.9 * timeout_s if fate is Fate.REJECTED_LATE else None
         return self._ask(node_id, request, handle, timeout_s, delay_s=delay_s)
 
     def _ask(self, node_id, request, handle, timeout_s, *, delay_s=None):
@@ -353,7 +353,7 @@ def _failed_afterwards(handle, code):
     return _then(handle, change)
 
 
-def _refused(request, code):
+def _rejected(request, code):
     if isinstance(request, InitProducerIdRequest):
         return ProducerIdentity(error=code, producer_id=-1, epoch=-1)
     assert isinstance(request, ProduceRequest | FetchRequest | ListOffsetsRequest)

@@ -23,13 +23,13 @@ class Fate(Enum):
     TOO_FEW_REPLICAS_AFTER_APPEND = "too few replicas are in sync, which shows when it was appended"
     TIMED_OUT = "it is appended, and the followers do not have it in time"
     FAULT = "the broker has a fault, which it says when it has appended it"
-    REFUSED_LATE = "the broker takes its time, and then does not lead the partitions"
+    REJECTED_LATE = "the broker takes its time, and then does not lead the partitions"
     TOO_LARGE = "the batches are larger than the topic takes"
 
 
 ERRORS = {
     Fate.NOT_LEADER: (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
-    Fate.REFUSED_LATE: (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+    Fate.REJECTED_LATE: (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
     Fate.LEADER_RESIGNED: (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
     Fate.TOO_FEW_REPLICAS: (ErrorCode.NOT_ENOUGH_REPLICAS, False),
     Fate.TOO_FEW_REPLICAS_AFTER_APPEND: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),

@@ -70,7 +70,7 @@ class Log:
     One partition, and what a following has to show of it.
 
     It keeps to what Kafka promises of idempotence (KIP-98): the next sequence number of a producer id's
-    newest epoch is appended, one of the last five batches is answered as before, everything else is refused.
+    newest epoch is appended, one of the last five batches is answered as before, everything else is rejected.
     """
 
     def __init__(self, leader=1):
@@ -94,7 +94,7 @@ class Log:
         """What the next answers say of the offset of a time."""
         self.has_old_format = False
         """Whether it is kept in a format that has no room for producer ids."""
-        self.refuses_unknown_ids = False
+        self.rejects_unknown_ids = False
         """As before Kafka 2.5: the first batch of a producer id must have the sequence number 0 (KIP-360)."""
         self._epochs = {}
         """The newest epoch of each producer id."""
@@ -134,7 +134,7 @@ class Log:
         if known is None or epoch > known:
             if sequence != 0 and known is not None:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            if sequence != 0 and self.refuses_unknown_ids:
+            if sequence != 0 and self.rejects_unknown_ids:
                 return ErrorCode.UNKNOWN_PRODUCER_ID, -1
             self._epochs[producer_id] = epoch
             self._remembered[producer_id] = deque(maxlen=_REMEMBERED_BATCHES)

@@ -27,7 +27,7 @@ from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from sampleapp.web import AdminApp, Limits, MetricsApp
 from sampleapp.web.descriptions import Description
-from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
+from sampleapp.web.errors import BROKER_REJECTIONS, IDEMPOTENCY_REJECTIONS
 from sampleapp.web.openapi.document import openapi_document
 from sampleapp.web.routing import App
 from tests.support.certificates import Authority
@@ -275,7 +275,7 @@ def answers_to_publishing(*request):
         return connection.responses([request[0]])[0]
 
     yield publish(None)
-    for kind in BROKER_REFUSALS:
+    for kind in BROKER_REJECTIONS:
         yield publish(kind("It failed."))
     full = WholeService(max_waiting=1)
     raw(full, request_bytes(*request))
@@ -299,7 +299,7 @@ def answers_with_a_key(method, target, headers=(), body=None):
 
     yield ask(b"")
     yield ask(outcome=ReplayedRecord(topic="t", partition=0, offset=0))
-    for kind in IDEMPOTENCY_REFUSALS:
+    for kind in IDEMPOTENCY_REJECTIONS:
         if issubclass(kind, errors.PublishError):
             yield ask(outcome=kind("It failed."))
 
@@ -637,7 +637,7 @@ def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes(
     # With credentials, requests may be for any host.
     everybody = described_by(WholeService(allowed_hosts=None))
     OpenAPIV31SpecValidator(guarded.document).validate()
-    refused = {
+    rejected = {
         guarded.outcome(method, path, answer)
         for method, path in guarded.operations()
         if guarded.document["paths"][path][method.lower()]["security"]
@@ -645,10 +645,10 @@ def test_where_it_is_asked_who_calls_that_is_described_and_nothing_else_changes(
     }
     # For clients of REST Proxy, the form of an error does not contain its type.
     of_rest_proxy = ("POST", ONE_PARTITION, 429)
-    refused.remove((*of_rest_proxy, ""))
-    refused.add((*of_rest_proxy, "urn:sampleapp:problem:body-memory-of-caller-full"))
-    assert refused | everybody.outcomes() == guarded.outcomes()
-    assert refused - everybody.outcomes()
+    rejected.remove((*of_rest_proxy, ""))
+    rejected.add((*of_rest_proxy, "urn:sampleapp:problem:body-memory-of-caller-full"))
+    assert rejected | everybody.outcomes() == guarded.outcomes()
+    assert rejected - everybody.outcomes()
     assert set(guarded.document["components"]["securitySchemes"]) == {"token"}
     assert "securitySchemes" not in everybody.document["components"]
 

@@ -378,7 +378,7 @@ def test_a_person_publishes_a_file_and_the_curl_command_publishes_the_same(tmp_p
 
 @pytest.mark.slow
 @needs_chromium
-def test_a_file_that_is_too_large_for_a_page_is_refused_before_it_is_read(tmp_path):
+def test_a_file_that_is_too_large_for_a_page_is_rejected_before_it_is_read(tmp_path):
     with (tmp_path / "disk").open("wb") as file:
         file.truncate(16 * 1024 * 1024 + 1)
     with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
@@ -393,7 +393,7 @@ def test_a_file_that_is_too_large_for_a_page_is_refused_before_it_is_read(tmp_pa
 
 @pytest.mark.slow
 @needs_chromium
-def test_an_old_answer_does_not_stand_beside_what_the_page_itself_refuses(tmp_path):
+def test_an_old_answer_does_not_stand_beside_what_the_page_itself_rejects(tmp_path):
     with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
         browser.open(f"{service.url}docs")
         browser.wait_for("document.readyState === 'complete'")
@@ -527,7 +527,7 @@ def test_a_person_with_a_token_sees_the_readings(tmp_path):
     options = ["--callers", "callers.toml"]
     with LiveService(directory=tmp_path, options=options) as service, Chromium(directory=tmp_path) as browser:
         browser.open(f"{service.url}docs/readings")
-        browser.wait_for(f"{STATE} == 'refused'")
+        browser.wait_for(f"{STATE} == 'rejected'")
         browser.evaluate(f"document.getElementById('token').value = '{token_of('full')}'")
         browser.evaluate("document.getElementById('access').requestSubmit()")
         browser.wait_for(f"{STATE} == 'live'")

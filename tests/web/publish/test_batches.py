@@ -126,7 +126,7 @@ def test_a_batch_with_anything_wrong_publishes_nothing_and_names_all_of_it(lines
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"\r\n\n"])
-def test_a_body_without_a_message_is_refused(body):
+def test_a_body_without_a_message_is_rejected(body):
     service = InMemoryService(broker=PlannedBroker())
     response = ask(service, body)
     assert_problem(response, 422)
@@ -151,7 +151,7 @@ def test_the_sentence_names_the_line_as_an_editor_counts_it(bad, status, sentenc
     assert detail.startswith(f"Nothing was published. Line {line}: {sentence}"), detail
 
 
-def test_an_unknown_topic_is_refused_with_its_line():
+def test_an_unknown_topic_is_rejected_with_its_line():
     service = InMemoryService(broker=PlannedBroker(topics={"unknown": errors.UnknownTopic}))
     response = ask(service, GOOD + b'{"topic":"unknown","content":"c"}\n')
     assert_problem(response, 404)
@@ -261,7 +261,7 @@ def test_the_answer_is_true_for_each_message_whatever_the_broker_does(planned):
 
 
 @pytest.mark.parametrize("kind", [errors.BufferFull, errors.BrokerStopped, errors.RecordTooLarge])
-def test_what_a_broker_refuses_as_a_whole_has_the_status_of_one(kind):
+def test_what_a_broker_rejects_as_a_whole_has_the_status_of_one(kind):
     response = ask(InMemoryService(broker=PlannedBroker(together=kind)), GOOD * 3)
     assert_problem(response, ROWS[kind].status)
     assert json.loads(response.body)["type"] == ROWS[kind].type
@@ -289,7 +289,7 @@ def test_lines_may_be_announced_in_every_way(content_type):
     assert service.broker.batches == [2]
 
 
-def test_a_refused_content_type_is_told_which_there_are():
+def test_a_rejected_content_type_is_told_which_there_are():
     response = InMemoryService().request("POST", "/messages", [(b"Content-Type", b"text/plain")], GOOD)
     assert response.status == 415
     assert response.headers[b"accept"] == b"application/json, application/x-ndjson, application/jsonl"
@@ -450,7 +450,7 @@ def test_who_stops_the_service_waits_for_a_batch():
 # Metrics.
 
 
-def test_batches_are_counted_with_their_records_and_what_is_refused():
+def test_batches_are_counted_with_their_records_and_what_is_rejected():
     planned = [STORED, STORED, Plan(errors.BufferFull, is_stored=False)]
     service = MeasuredService(broker=PlannedBroker(planned))
     ask(service, lines_of({"topic": "a", "content": "cc", "key": "k"}, {"topic": "b", "content": "c"}) + GOOD)

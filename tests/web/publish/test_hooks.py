@@ -159,7 +159,7 @@ def counted_work():
         yield work
 
 
-def refused(response):
+def rejected(response):
     assert_problem(response, 401)
     assert response.headers[b"www-authenticate"] == b'Signature realm="sampleapp"'
     problem = json.loads(response.body)
@@ -182,9 +182,9 @@ def test_without_a_right_signature_nothing_is_published_and_no_answer_says_why(s
     ]
     if name in {"stripe", "slack", "standard"}:
         wrong += [dict(signed(name, BODY, now=NOW + by_s)) for by_s in (-301, 301, -(10**9))]
-    problems = [refused(post(service, name, headers.items())) for headers in wrong]
+    problems = [rejected(post(service, name, headers.items())) for headers in wrong]
     # Not even that there is such a hook.
-    problems.append(refused(post(service, "unknown", right.items())))
+    problems.append(rejected(post(service, "unknown", right.items())))
     assert all(problem == problems[0] for problem in problems)
     assert service.broker.records == []
     counts = {result: count for (hook, result), count in service.hooks.results.items() if hook == name}
@@ -215,7 +215,7 @@ def test_without_the_header_or_with_an_old_time_the_body_is_not_taken(service, n
         expect = [(b"Content-Length", b"1000000"), (b"Expect", b"100-continue")]
         connection.send(request_bytes("POST", f"/hooks/{name}", [*headers, *expect]))
         (response,) = connection.responses(["POST"])
-        refused(response)
+        rejected(response)
 
 
 def test_the_tolerance_is_that_of_the_hook(service):
@@ -228,7 +228,7 @@ def test_the_tolerance_is_that_of_the_hook(service):
 
 def test_a_hook_needs_no_token_and_a_token_does_not_help():
     service = made()
-    refused(post(service, "github", [by("full")]))
+    rejected(post(service, "github", [by("full")]))
     assert post(service, "github", [*signed("github", BODY), by("full")]).status == 200
     assert post(service, "github", [*signed("github", BODY), (b"Authorization", b"Bearer x")]).status == 200
 
@@ -243,7 +243,7 @@ def test_other_methods_and_paths_need_credentials_as_ever(service):
 
 def test_without_a_callers_file_there_is_no_hook():
     service = InMemoryService(broker=PromptBroker())
-    refused(post(service, "github", signed("github", BODY)))
+    rejected(post(service, "github", signed("github", BODY)))
 
 
 def test_a_signature_is_over_the_bytes_that_came_and_a_compressed_body_is_decoded_after_it(service):
@@ -251,9 +251,9 @@ def test_a_signature_is_over_the_bytes_that_came_and_a_compressed_body_is_decode
     packed = gzip.compress(BODY)
     assert post(service, "github", [*signed("github", packed), coding], packed).status == 200
     assert service.broker.records == [record_of()]
-    refused(post(service, "github", [*signed("github", BODY), coding], packed))
+    rejected(post(service, "github", [*signed("github", BODY), coding], packed))
     # Who does not know the secret cannot make the service decode anything.
-    refused(post(service, "github", [*signed("github", BODY), coding], b"no gzip"))
+    rejected(post(service, "github", [*signed("github", BODY), coding], b"no gzip"))
     assert_problem(post(service, "github", [*signed("github", b"no gzip"), coding], b"no gzip"), 400)
     bomb = gzip.compress(bytes(2 * 1024 * 1024))
     large = gzip.compress(bytes(1024 * 1024))
@@ -286,7 +286,7 @@ def test_an_empty_body_can_be_signed(service):
     assert service.broker.records == [record_of(value=b"")]
 
 
-def test_a_body_over_the_limit_is_refused_whatever_its_signature(service):
+def test_a_body_over_the_limit_is_rejected_whatever_its_signature(service):
     body = bytes(1024 * 1024 + 1)
     assert_problem(post(service, "github", signed("github", body), body), 413)
     assert service.broker.records == []
@@ -297,7 +297,7 @@ def test_slack_gets_its_challenge_and_nothing_is_published(service):
     response = post(service, "slack", signed("slack", body), body)
     assert (response.status, response.body) == (200, "3eZbrw1a\u00e9".encode())
     assert response.headers[b"content-type"] == b"text/plain; charset=utf-8"
-    refused(post(service, "slack", signed("slack", body, key=b"another"), body))
+    rejected(post(service, "slack", signed("slack", body, key=b"another"), body))
     assert service.broker.records == []
 
 
@@ -366,16 +366,16 @@ def test_a_header_can_have_the_key(service):
     assert json.loads(response.body)["errors"][0]["pointer"] == "/X-Meter"
 
 
-def test_the_challenge_of_slack_is_refused_with_a_query_as_its_events_would_be(service):
+def test_the_challenge_of_slack_is_rejected_with_a_query_as_its_events_would_be(service):
     body = b'{"type": "url_verification", "challenge": "x"}'
     assert_problem(post(service, "slack", signed("slack", body), body, query="?team=1"), 422)
 
 
-def test_a_query_means_nothing_and_is_refused(service):
+def test_a_query_means_nothing_and_is_rejected(service):
     response = post(service, "github", signed("github", BODY), query="?key=1&x")
     assert_problem(response, 422)
     assert [each["pointer"] for each in json.loads(response.body)["errors"]] == ["/key", "/x"]
-    refused(post(service, "github", query="?key=1"))
+    rejected(post(service, "github", query="?key=1"))
     assert service.broker.records == []
 
 
@@ -428,15 +428,15 @@ RATES = FILE.replace("[hooks.stripe]", "requests_per_second = 1\nrequests_burst 
 def test_only_verified_requests_use_the_rate_of_a_hook():
     service = made(callers=RATES)
     for _ in range(5):
-        refused(post(service, "github", signed("github", b"other")))
-        refused(post(service, "github"))
+        rejected(post(service, "github", signed("github", b"other")))
+        rejected(post(service, "github"))
     assert [post(service, "github", signed("github", BODY)).status for _ in range(3)] == [200, 200, 429]
     assert service.hooks.results["github", "rate"] == 1
     service.clock.advance(1)
     assert post(service, "github", signed("github", BODY)).status == 200
     # Not before the signature is verified: that would tell who has no secret that there is such a hook.
     for _ in range(2):
-        refused(post(service, "github", signed("github", b"other")))
+        rejected(post(service, "github", signed("github", b"other")))
     response = post(service, "github", signed("github", BODY))
     assert (response.status, response.headers[b"retry-after"]) == (429, b"1")
 
@@ -541,7 +541,7 @@ class TestNames:
         st.integers(0, 2),
         st.integers(0, 3),
     )
-    def test_a_refusal_takes_the_same_work_for_all_names(self, forms, secrets, public_keys, signed_with):
+    def test_a_rejection_takes_the_same_work_for_all_names(self, forms, secrets, public_keys, signed_with):
         keys = {name: [b"s%d" % number for number in range(count)] for name, count in secrets.items()}
         if "standard" in keys:
             keys["standard"] += [PUBLIC_KEY] * public_keys
@@ -558,7 +558,7 @@ class TestNames:
         is_standard = "standard" in forms and "standard" in secrets
         for name in [*secrets, "unknown"]:
             with counted_work() as work:
-                refused(post(service, name, fields))
+                rejected(post(service, name, fields))
             assert work["HMAC"] == (max(secrets.values()) if is_well_formed else 0), name
             assert work["Ed25519"] == (public_keys * signed_with if is_standard else 0), name
 
@@ -571,7 +571,7 @@ class TestNames:
             assert connection.sent == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.send(BODY)
             (response,) = connection.responses(["POST"])
-            refused(response)
+            rejected(response)
 
 
 def test_requests_that_come_at_once_do_not_pass_the_rate_together():
@@ -596,7 +596,7 @@ def test_the_bytes_of_a_body_count_decoded():
     assert post(service, "github", signed("github", BODY)).status == 429
 
 
-def test_a_body_over_the_limit_is_not_refused_for_its_rate():
+def test_a_body_over_the_limit_is_not_rejected_for_its_rate():
     file = FILE.replace("[hooks.stripe]", "bytes_per_second = 100\nbytes_burst = 1000\n[hooks.stripe]")
     service = made(callers=file)
     assert post(service, "github", signed("github", BODY)).status == 200
@@ -612,12 +612,12 @@ def test_another_version_of_the_file_counts_from_the_next_request():
         service.use_callers(FILE)
     finally:
         service.secrets["github"] = kept
-    refused(post(service, "github", right))
+    rejected(post(service, "github", right))
     service.use_callers(FILE.replace('topic = "t"', 'topic = "u"', 1))
     assert post(service, "github", right).status == 200
     assert service.broker.records[0].topic == "u"
     service.use_callers(FULL)
-    refused(post(service, "github", right))
+    rejected(post(service, "github", right))
 
 
 def test_a_hook_is_a_caller_of_its_own_in_the_log(service):
@@ -634,7 +634,7 @@ def test_what_pages_of_other_sites_send_is_not_published(service):
     assert service.broker.records == []
 
 
-def test_a_header_that_is_too_large_is_refused_before_anything_else(service):
+def test_a_header_that_is_too_large_is_rejected_before_anything_else(service):
     response = post(service, "github", [(b"X-Hub-Signature-256", b"sha256=" + b"0" * 20_000)])
     assert response.status == 431
 
@@ -643,7 +643,7 @@ def test_the_check_of_a_certificate_by_slack_is_answered_and_not_published(servi
     body = b"ssl_check=1&token=x"
     response = post(service, "slack", signed("slack", body), body)
     assert (response.status, response.body) == (200, b"")
-    refused(post(service, "slack", signed("slack", body, key=b"another"), body))
+    rejected(post(service, "slack", signed("slack", body, key=b"another"), body))
     assert service.broker.records == []
     event = b'{"text": "a&ssl_check=1&b"}'
     assert post(service, "slack", signed("slack", event), event).status == 200

@@ -14,7 +14,7 @@ from twisted.web.server import Site
 from sampleapp import errors
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
-from sampleapp.web.errors import IDEMPOTENCY_REFUSALS, ROWS
+from sampleapp.web.errors import IDEMPOTENCY_REJECTIONS, ROWS
 from tests.metrics.service import MeasuredService, of
 from tests.support import strategies
 from tests.support.callers import by, caller
@@ -123,7 +123,7 @@ def test_both_forms_are_the_same_key(service):
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("keys", [[b""], [b'"'], [b"k" * 256], [b"a", b"b"], [b"a", b"a"]])
-def test_a_key_that_is_none_or_two_keys_are_refused(service, name, keys):
+def test_a_key_that_is_none_or_two_keys_are_rejected(service, name, keys):
     method, target, headers, body = REQUESTS[name]
     fields = [(b"Idempotency-Key", key) for key in keys]
     problem = problem_of(
@@ -133,7 +133,7 @@ def test_a_key_that_is_none_or_two_keys_are_refused(service, name, keys):
     assert service.values() == []
 
 
-def test_a_wrong_key_is_refused_before_the_body_but_not_before_the_token():
+def test_a_wrong_key_is_rejected_before_the_body_but_not_before_the_token():
     service = Service(broker=ManualBroker(), callers=caller("one", 'publish = ["t"]'))
     for target in ("/messages", "/topics/t"):
         wrong = [*JSON, (b"Idempotency-Key", b""), (b"Content-Length", b"100"), (b"Expect", b"100-continue")]
@@ -167,7 +167,7 @@ different = st.sampled_from(
 
 
 @given(different, different)
-def test_another_request_with_the_same_key_is_refused_and_publishes_nothing(first, second):
+def test_another_request_with_the_same_key_is_rejected_and_publishes_nothing(first, second):
     service = Service()
     one, two = ({"topic": "t", "content": "c", **each} for each in (first, second))
     assert service.post(json.dumps(one).encode()).status == 200
@@ -221,7 +221,7 @@ def test_a_key_belongs_to_its_topic_and_its_caller():
 
 
 @pytest.mark.parametrize("content_type", [JSON, NDJSON])
-def test_a_message_that_brings_the_header_of_the_fingerprint_is_refused_if_there_is_a_key(
+def test_a_message_that_brings_the_header_of_the_fingerprint_is_rejected_if_there_is_a_key(
     service, content_type
 ):
     body = json.dumps({"topic": "t", "content": "c", "headers": {FINGERPRINT_HEADER: "x"}}).encode()
@@ -253,7 +253,7 @@ def test_a_single_message_is_the_first_line(service):
     assert (lines.status, service.values()) == (200, [b"A", b"B"])
 
 
-def test_lines_that_are_others_than_before_are_refused_and_the_rest_is_published(service):
+def test_lines_that_are_others_than_before_are_rejected_and_the_rest_is_published(service):
     service.lines(A, B)
     problem = problem_of(service.lines(A, D, C), 422, "partly-published")
     first, second, third = problem["results"]
@@ -263,13 +263,13 @@ def test_lines_that_are_others_than_before_are_refused_and_the_rest_is_published
     assert service.values() == [b"A", b"B", b"C"]
 
 
-def test_if_all_lines_are_others_than_before_the_whole_request_is_refused(service):
+def test_if_all_lines_are_others_than_before_the_whole_request_is_rejected(service):
     service.lines(A, B)
     problem_of(service.lines(C, D), 422, "idempotency-key-reused")
     assert service.values() == [b"A", b"B"]
 
 
-def test_known_lines_beside_refused_ones_are_published_though_not_now(service):
+def test_known_lines_beside_rejected_ones_are_published_though_not_now(service):
     service.lines(A, B)
     problem = problem_of(service.lines(A, D), 422, "partly-published")
     assert [result.get("offset") for result in problem["results"]] == [0, None]
@@ -299,7 +299,7 @@ def test_many_lines_are_known_again_each_by_its_number(service):
 
 
 @pytest.mark.parametrize("kind", [errors.IllegalTopic, errors.RecordTooLarge, errors.UnknownTopic])
-def test_a_refused_request_does_not_use_its_key(kind):
+def test_a_rejected_request_does_not_use_its_key(kind):
     service = Service(Plan(kind, is_stored=False))
     assert service.post(MESSAGE).status == ROWS[kind].status
     other = service.post(MESSAGE.replace(b'"c"', b'"d"'))
@@ -336,21 +336,21 @@ def test_partly_published_lines_say_that_the_whole_request_may_be_sent_again():
 
 
 @pytest.mark.parametrize("content_type", [JSON, NDJSON])
-def test_refusals_of_the_broker_have_their_statuses(content_type):
+def test_rejections_of_the_broker_have_their_statuses(content_type):
     expected = {
         errors.IdempotencyKeyReused: (422, "idempotency-key-reused"),
         errors.IdempotencyNotEnabled: (422, "idempotency-not-enabled"),
         errors.TooManyIdempotencyKeys: (429, "too-many-idempotency-keys"),
         errors.IdempotencyNotSupported: (501, "idempotency-not-supported"),
     }
-    assert set(expected) == set(IDEMPOTENCY_REFUSALS) - {errors.MalformedIdempotencyKey}
+    assert set(expected) == set(IDEMPOTENCY_REJECTIONS) - {errors.MalformedIdempotencyKey}
     for kind, (status, name) in expected.items():
         service = Service(Plan(kind, is_stored=False))
         problem_of(service.post(MESSAGE, [*content_type, KEY]), status, name)
         assert service.values() == []
 
 
-def test_lines_for_a_topic_that_takes_no_keys_are_refused_before_any_is_published():
+def test_lines_for_a_topic_that_takes_no_keys_are_rejected_before_any_is_published():
     broker = PlannedBroker(topics={"t": errors.IdempotencyNotEnabled})
     service = Service(broker=broker)
     problem = problem_of(service.lines(A, B), 422, "idempotency-not-enabled")

@@ -75,7 +75,7 @@ members = st.fixed_dictionaries(
 
 
 @given(members.map(json.dumps).map(str.encode) | st.binary(max_size=50))
-def test_a_refused_request_publishes_nothing_and_the_body_s_fault_decides_the_status(body):
+def test_a_rejected_request_publishes_nothing_and_the_body_s_fault_decides_the_status(body):
     service = InMemoryService(broker=PromptBroker())
     response = service.post(body)
     try:
@@ -103,8 +103,8 @@ def test_a_refused_request_publishes_nothing_and_the_body_s_fault_decides_the_st
 def test_an_answer_in_json_ends_its_line_but_for_the_readings():
     service = InMemoryService(broker=PromptBroker())
     published = service.post(encoded(topic="t", content="c"))
-    refused = service.post(b"no JSON")
-    for answer in (published, refused, service.request("GET", "/live"), service.request("GET", "/topics")):
+    rejected = service.post(b"no JSON")
+    for answer in (published, rejected, service.request("GET", "/live"), service.request("GET", "/topics")):
         assert answer.body.endswith(b"\n")
         assert answer.headers[b"content-length"] == b"%d" % len(answer.body)
     assert not service.request("GET", "/").body.endswith(b"\n")
@@ -144,7 +144,7 @@ def test_json_may_be_said_in_every_way_and_with_parameters(content_type):
         [(b"Content-Type", b"application/json"), (b"Content-Encoding", b"br")],
     ],
 )
-def test_another_or_no_content_type_or_a_coding_is_refused(service, headers):
+def test_another_or_no_content_type_or_a_coding_is_rejected(service, headers):
     response = service.post(encoded(topic="t", content="c"), headers)
     assert response.status == 415
     assert response.headers[b"content-type"] == b"application/problem+json"
@@ -163,7 +163,7 @@ def test_another_or_no_content_type_or_a_coding_is_refused(service, headers):
         ([b"a" * 5000], f"{'a' * 100}…"),
     ],
 )
-def test_a_refused_content_type_is_shown_in_printable_characters(service, content_types, shown):
+def test_a_rejected_content_type_is_shown_in_printable_characters(service, content_types, shown):
     response = service.post(b"{}", [(b"Content-Type", value) for value in content_types])
     assert json.loads(response.body)["detail"] == (
         "The Content-Type must be application/json for one message, or application/x-ndjson for one message "

@@ -157,7 +157,7 @@ def test_a_tombstone_takes_no_body(service):
     assert len(service.broker.records) == 1
 
 
-def test_several_content_types_are_refused_since_it_cannot_be_told_what_the_body_is(service):
+def test_several_content_types_are_rejected_since_it_cannot_be_told_what_the_body_is(service):
     json_twice = [(b"Content-Type", b"application/json")] * 2
     assert_problem(service.request("POST", "/topics/t", json_twice, b"{}"), 415)
     assert service.broker.records == []
@@ -226,7 +226,7 @@ def test_the_partitionkey_of_an_event_is_the_key_unless_the_query_has_one(servic
         (b"application/cloudevents", STRUCTURED, 415),
     ],
 )
-def test_a_structured_event_that_is_none_is_refused(service, content_type, body, status):
+def test_a_structured_event_that_is_none_is_rejected(service, content_type, body, status):
     response = service.request("POST", "/topics/t", [(b"Content-Type", content_type)], body)
     assert_problem(response, status)
     assert service.broker.records == []

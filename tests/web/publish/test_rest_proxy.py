@@ -79,7 +79,7 @@ def body_of(*records):
     return json.dumps({"records": records}).encode()
 
 
-def refusal(kind):
+def rejection(kind):
     return Plan(kind, is_stored=False)
 
 
@@ -230,7 +230,7 @@ def test_with_a_topic_that_cannot_be_published_to_nothing_is_published(reason, s
         assert service.broker.published == []
 
 
-def test_more_than_the_broker_has_room_for_is_refused_as_a_whole():
+def test_more_than_the_broker_has_room_for_is_rejected_as_a_whole():
     service = service_with(together=errors.BufferFull)
     response = service.request("POST", "/topics/t", JSON, RECORDS)
     assert_error(response, 503, 503)
@@ -267,7 +267,7 @@ def test_what_is_wrong_with_a_body_is_told_in_an_error_object(headers, body, sta
 
 
 @pytest.mark.parametrize("topic", ["a:b", "..", "t" * 250, "%C3%A4"])
-def test_a_topic_that_cannot_be_is_refused(topic):
+def test_a_topic_that_cannot_be_is_rejected(topic):
     for target in (f"/topics/{topic}", f"/topics/{topic}/partitions/0"):
         assert "topic in the path" in assert_error(
             service_with().request("POST", target, JSON, b"{"), 422, 422
@@ -342,7 +342,7 @@ def test_what_is_not_there_of_rest_proxy_is_named(target, word, method):
     ],
 )
 def test_where_no_record_is_published_the_status_is_that_of_the_first_failure(error, status, code):
-    service = service_with(refusal(error), refusal(error))
+    service = service_with(rejection(error), rejection(error))
     response = service.request("POST", "/topics/t", JSON, body_of({"value": 1}, {"value": 2}))
     assert response.status == status
     assert (b"retry-after" in response.headers) == (status == 503)
@@ -355,8 +355,8 @@ def test_where_no_record_is_published_the_status_is_that_of_the_first_failure(er
 
 
 @given(st.lists(plans, min_size=1, max_size=8))
-@example([STORED, refusal(errors.RecordTooLarge)])
-@example([refusal(errors.RecordTooLarge), refusal(errors.PublishTimedOut)])
+@example([STORED, rejection(errors.RecordTooLarge)])
+@example([rejection(errors.RecordTooLarge), rejection(errors.PublishTimedOut)])
 def test_the_status_and_each_entry_are_true_for_any_mixture_of_outcomes(outcomes):
     service = service_with(*outcomes)
     response = service.request(
@@ -383,16 +383,16 @@ def test_the_status_and_each_entry_are_true_for_any_mixture_of_outcomes(outcomes
 
 
 def test_what_was_published_and_what_was_not_is_counted():
-    service = service_with(STORED, refusal(errors.RecordTooLarge), STORED)
+    service = service_with(STORED, rejection(errors.RecordTooLarge), STORED)
     answers = []
     service.site.on_response = lambda _exchange, answer: answers.append(answer)
     service.request("POST", "/topics/t", JSON, body_of({"key": "k", "value": 1}, {"value": 2}, {"value": 33}))
     service.request("POST", "/topics/t", JSON, body_of({"value": 1}, {"x": 1}, {"y": 1, "z": 1}))
-    partly, refused = answers
+    partly, rejected = answers
     (total,) = partly.batch.published
     assert (total.topic, total.records, total.bytes) == ("t", 2, 6)
-    assert (partly.batch.records, partly.batch.refused, partly.problem) == (2, 1, "partly-published")
-    assert (refused.batch.records, refused.batch.refused, refused.problem) == (0, 2, "invalid-message")
+    assert (partly.batch.records, partly.batch.rejected, partly.problem) == (2, 1, "partly-published")
+    assert (rejected.batch.records, rejected.batch.rejected, rejected.problem) == (0, 2, "invalid-message")
 
 
 def test_each_step_of_a_large_body_has_a_turn_of_its_own():
@@ -569,7 +569,7 @@ def test_who_may_not_is_told_so_in_an_error_object_before_the_body_is_taken():
         ([(b"Origin", b"https://other.example"), (b"Content-Length", b"24")], {}, 403, 403),
     ],
 )
-def test_what_the_server_refuses_before_anything_else_is_an_error_object_too(more, limits, status, code):
+def test_what_the_server_rejects_before_anything_else_is_an_error_object_too(more, limits, status, code):
     service = InMemoryService(broker=PromptBroker(), **limits)
     connection = service.connect()
     connection.send(request_bytes("POST", "/topics/t", [*JSON, *more]) + RECORDS)
@@ -593,7 +593,7 @@ def test_a_fault_of_the_service_is_an_error_object(no_failure_is_lost):
     no_failure_is_lost.clear()
 
 
-def test_others_are_refused_with_problem_documents():
+def test_others_are_rejected_with_problem_documents():
     service = service_with()
     assert_problem(service.request("POST", "/messages", JSON, b"{}"), 415)
     assert_problem(service.request("GET", "/messages", [(b"Accept", V2)]), 405)

@@ -189,7 +189,7 @@ def test_many_streams_are_looked_at_in_several_turns():
     assert max(in_each) == 200
 
 
-def test_a_browser_gets_an_event_instead_of_a_temporary_refusal():
+def test_a_browser_gets_an_event_instead_of_a_temporary_rejection():
     answer = response_to_temporary_error(
         Fields([(b"Sec-Fetch-Mode", b"cors")]), ReadingsNotReady("Still read.\u2028")
     )
@@ -219,6 +219,6 @@ def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(e
     ("fields", "error"),
     [([], ReadingsNotReady("x")), ([(b"Sec-Fetch-Mode", b"cors")], UnknownTopic("x"))],
 )
-def test_every_other_refusal_is_the_usual_one(fields, error):
+def test_every_other_rejection_is_the_usual_one(fields, error):
     with pytest.raises(type(error)):
         response_to_temporary_error(Fields(fields), error)

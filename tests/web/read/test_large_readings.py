@@ -370,7 +370,7 @@ def test_clients_that_read_replaced_versions_are_cut_when_these_take_half_of_the
     large.clock.advance(2)
     large.clock.advance(2)
     assert 0 < memory.reserved <= memory.limit // 2
-    assert large.site.refusals["max-body-memory"] == sum(each.transport.aborted for each in connections)
+    assert large.site.rejections["max-body-memory"] == sum(each.transport.aborted for each in connections)
     assert large.request("GET", "/").status == 200
     # The current version is not what takes the memory.
     assert not connections[-1].transport.aborted

@@ -397,7 +397,7 @@ def test_pages_that_wait_do_not_count_among_requests_that_wait_for_the_broker(se
     assert service.site.body_memory.reserved == 0
 
 
-def test_too_many_pages_that_wait_are_refused():
+def test_too_many_pages_that_wait_are_rejected():
     service = PageService(max_streams=2)
     waiting = [service.ask("?from=latest&wait=30") for _ in range(2)]
     page = service.page("?from=latest&wait=30")
@@ -550,7 +550,7 @@ def test_a_position_beyond_the_end_is_said(service, topic):
         ("/topics/t/record%73/", 404, "blank"),
     ],
 )
-def test_wrong_requests_are_refused_in_one_form_whatever_they_accept(service, target, status, kind):
+def test_wrong_requests_are_rejected_in_one_form_whatever_they_accept(service, target, status, kind):
     for accept in (b"*/*", b"application/vnd.kafka.v2+json", b"text/event-stream"):
         page = service.page(target, headers=[(b"Accept", accept)])
         assert_problem(page, status)
@@ -558,7 +558,7 @@ def test_wrong_requests_are_refused_in_one_form_whatever_they_accept(service, ta
         assert page.headers[b"vary"] == b"Accept"
 
 
-def test_a_position_that_becomes_too_long_is_refused_with_the_way_out():
+def test_a_position_that_becomes_too_long_is_rejected_with_the_way_out():
     service = PageService(partitions=2500)
     page = service.page()
     assert (page.status, page.kind) == (422, "invalid-parameters")
@@ -578,7 +578,7 @@ def test_a_position_that_becomes_too_long_is_refused_with_the_way_out():
     ],
 )
 def test_an_error_of_the_broker_becomes_a_problem(service, topic, kind, status):
-    def refuse(*_):
+    def reject(*_):
         raise kind("It failed.")
 
     def answer(answer, *_):
@@ -696,7 +696,7 @@ def test_a_small_page_is_answered_when_large_requests_fill_their_part():
     assert service.page().status == 503
 
 
-def test_a_page_of_one_caller_s_part_is_refused_when_its_unread_pages_fill_it():
+def test_a_page_of_one_caller_s_part_is_rejected_when_its_unread_pages_fill_it():
     service = PageService(callers=TWO)
     service.site.body_memory.add("one", service.site.body_memory.limit // 2)
     service.broker.publish(0, b"v")
@@ -746,7 +746,7 @@ def test_pages_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service
     assert [each.page.status for each in many] == [503] * 16
 
 
-def test_a_page_that_has_waited_long_for_its_turn_is_refused(service, topic):
+def test_a_page_that_has_waited_long_for_its_turn_is_rejected(service, topic):
     topic.frozen = {0}
     many = [service.ask("?partition=0&from=id0~0.0", settle_s=0) for _ in range(1000)]
     service.run(40, step=0.05)

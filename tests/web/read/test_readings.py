@@ -50,7 +50,7 @@ def test_all_accept_lines_count_together(service):
 @pytest.mark.parametrize(
     "accept", [b"text/html", b"*/*", b"application/vnd.sampleApp.v3+json", b";;\xff", b""]
 )
-def test_anything_else_gets_version_1_and_is_never_refused(service, accept):
+def test_anything_else_gets_version_1_and_is_never_rejected(service, accept):
     response = service.request("GET", headers=[(b"Accept", accept)])
     assert (response.status, response.headers[b"content-type"]) == (200, V1)
 
@@ -120,10 +120,10 @@ def test_if_match_lets_pass_who_names_the_current_state_and_goes_before_if_none_
     assert service.request(method, headers=lines).status == 200
     for fails in (b"W/" + tag, b'"other"', b"", tag.strip(b'"'), b'"*"', b"*, *"):
         for none_match in ([], [(b"If-None-Match", tag)], [(b"If-None-Match", b'"other"')]):
-            refused = service.request(method, headers=[version, (b"If-Match", fails), *none_match])
-            assert refused.status == 412
-            assert refused.headers[b"content-type"] == b"application/problem+json"
-            assert b"etag" not in refused.headers
+            rejected = service.request(method, headers=[version, (b"If-Match", fails), *none_match])
+            assert rejected.status == 412
+            assert rejected.headers[b"content-type"] == b"application/problem+json"
+            assert b"etag" not in rejected.headers
 
 
 def test_a_condition_is_not_looked_at_where_there_is_no_state_yet(service):

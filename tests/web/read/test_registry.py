@@ -105,7 +105,7 @@ def test_a_place_is_given_back_once_and_the_reason_is_counted():
         "changes": 1,
         "page": 0,
     }
-    assert +streams.refusals == {"max-streams": 2}
+    assert +streams.rejections == {"max-streams": 2}
 
 
 def test_pages_that_wait_have_places_of_their_own():
@@ -137,7 +137,7 @@ def test_one_caller_cannot_take_all_places():
     assert [get(service, "/changing", "one").status for _ in range(4)] == [200, 200, 200, 429]
     opener.open[0].close("client")
     assert get(service, "/records/t.1", "two").status == 200
-    assert +service.gateway.streams.refusals == {"max-streams-per-caller": 2}
+    assert +service.gateway.streams.rejections == {"max-streams-per-caller": 2}
 
 
 def test_streams_and_waiting_pages_read_a_limited_number_of_topics():
@@ -150,7 +150,7 @@ def test_streams_and_waiting_pages_read_a_limited_number_of_topics():
     assert get(service, "/records/c").status == 503
     opener.open[2].close("client")
     assert get(service, "/records/c").status == 200
-    assert +service.gateway.streams.refusals == {"max-followed-topics": 2}
+    assert +service.gateway.streams.rejections == {"max-followed-topics": 2}
 
 
 OTHER_TOKEN = ONE.replace('sha256 = "', 'sha256 = "' + "0" * 64 + '"  # "')
@@ -304,9 +304,9 @@ def require_right_places(streams, requests, changes):
                 places[kind, owner] -= 1
             continue
         is_full = places[change, "one"] + places[change, "two"] == 4
-        is_refused = is_full or places[change, name] == {"one": 3, "two": 2}[name]
+        is_rejected = is_full or places[change, name] == {"one": 3, "two": 2}[name]
         arguments = ([], streams, StreamKind(change), requests[name], "t.1")
-        if is_refused:
+        if is_rejected:
             with pytest.raises(TooManyStreams if is_full else TooManyStreamsOfCaller):
                 Stream(*arguments)
         else:

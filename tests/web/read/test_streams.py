@@ -230,12 +230,12 @@ def test_long_positions_are_on_the_last_event_of_a_group_only(topic, service):
     assert b"id: " in blocks[-1]
 
 
-def test_more_partitions_than_a_position_has_room_for_are_refused(service, topic):
+def test_more_partitions_than_a_position_has_room_for_are_rejected(service, topic):
     for _ in range(3000):
         topic.add_partition()
-    refusal = service.open().value
-    assert isinstance(refusal, InvalidParameters)
-    assert "partition" in str(refusal)
+    rejection = service.open().value
+    assert isinstance(rejection, InvalidParameters)
+    assert "partition" in str(rejection)
     assert service.open("partition=1999").source is not None
 
 
@@ -376,26 +376,26 @@ def test_only_some_streams_read_by_themselves_at_one_time(service, topic):
 def test_streams_whose_partition_has_a_frozen_leader_do_not_hold_up_others(service, topic):
     topic.publish(0, b"a")
     topic.frozen = {1}
-    refused, opened = [], []
+    rejected, opened = [], []
     for _ in range(16):
-        service.ask("partition=1").addErrback(refused.append)
+        service.ask("partition=1").addErrback(rejected.append)
     service.ask("from=earliest&partition=0").addCallback(opened.append)
     service.run(2)
     assert len(opened) == 1
-    assert not refused
+    assert not rejected
     service.run(10)
-    assert [failure.type for failure in refused] == [BrokerUnavailable] * 16
+    assert [failure.type for failure in rejected] == [BrokerUnavailable] * 16
 
 
-def test_thousands_of_streams_that_wait_to_read_are_all_refused_when_the_broker_stops(service, topic):
+def test_thousands_of_streams_that_wait_to_read_are_all_rejected_when_the_broker_stops(service, topic):
     answers = []
     for _ in range(3000):
         service.ask("from=earliest").addErrback(answers.append)
 
-    def refuse(_):
+    def reject(_):
         return fail(BrokerStopped("The service is stopping."))
 
-    topic.read = refuse
+    topic.read = reject
     service.run(0.01)
     # Those that were reading already go on.
     assert [failure.type for failure in answers] == [BrokerStopped] * (3000 - topic.reads)
@@ -551,14 +551,14 @@ def test_a_position_beyond_the_end_begins_again(service, topic):
         ("id0~5.0.1", PositionUnknown),
     ],
 )
-def test_a_position_in_the_url_that_cannot_be_continued_is_refused(service, topic, position, error):
+def test_a_position_in_the_url_that_cannot_be_continued_is_rejected(service, topic, position, error):
     for _ in range(5):
         topic.publish(0)
     topic.expire(0, 3)
-    refusal = service.open(f"from={position}").value
-    assert isinstance(refusal, error)
+    rejection = service.open(f"from={position}").value
+    assert isinstance(rejection, error)
     if error is PositionExpired:
-        assert refusal.resume == "id0~3.0"
+        assert rejection.resume == "id0~3.0"
 
 
 @pytest.mark.parametrize(
@@ -569,13 +569,13 @@ def test_a_position_in_the_url_that_cannot_be_continued_is_refused(service, topi
         ("last_event_id=id0~0.0", {"last_event_id": "id0~-.-"}, "/Last-Event-ID"),
     ],
 )
-def test_a_position_that_reads_nothing_is_refused_where_it_is(service, query, fields, pointer):
-    refusal = service.open(query, **fields).value
-    assert isinstance(refusal, InvalidParameters)
-    assert [fault.pointer for fault in refusal.faults] == [pointer]
+def test_a_position_that_reads_nothing_is_rejected_where_it_is(service, query, fields, pointer):
+    rejection = service.open(query, **fields).value
+    assert isinstance(rejection, InvalidParameters)
+    assert [fault.pointer for fault in rejection.faults] == [pointer]
 
 
-def test_a_partition_that_the_topic_does_not_have_is_refused(service):
+def test_a_partition_that_the_topic_does_not_have_is_rejected(service):
     assert isinstance(service.open("partition=2").value, UnknownPartition)
 
 
@@ -591,7 +591,7 @@ def test_a_stream_ends_when_its_partition_is_gone_for_good(service, topic):
     assert isinstance(service.open("partition=1").value, UnknownPartition)
     # No event could continue its id: the partition that the request names has no first record.
     client.connect()
-    assert isinstance(client.refusal.value, UnknownPartition)
+    assert isinstance(client.rejection.value, UnknownPartition)
 
 
 def test_while_the_broker_cannot_be_reached_a_stream_stays_and_goes_on(service, topic):
@@ -638,7 +638,7 @@ def test_records_that_come_faster_than_they_can_be_passed_on_are_read_by_each(se
     assert service.feeds.overruns == 1
 
 
-def test_without_the_broker_a_stream_is_refused_and_a_browser_is_told_when_to_come_back(service, topic):
+def test_without_the_broker_a_stream_is_rejected_and_a_browser_is_told_when_to_come_back(service, topic):
     topic.is_reachable = False
     assert isinstance(service.open().value, BrokerUnavailable)
     answer = service.open(sec_fetch_mode="cors")
@@ -695,4 +695,4 @@ def test_a_stream_whose_position_has_become_too_long_ends(service, topic):
     service.run(1)
     assert client.sink.ended_by == "position"
     client.connect()
-    assert isinstance(client.refusal.value, InvalidParameters)
+    assert isinstance(client.rejection.value, InvalidParameters)

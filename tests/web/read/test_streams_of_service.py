@@ -100,7 +100,7 @@ def test_a_stream_that_cannot_begin_has_a_status(service, query, status):
     assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
 
 
-def test_too_many_streams_are_refused_and_a_browser_is_told_when_to_come_back():
+def test_too_many_streams_are_rejected_and_a_browser_is_told_when_to_come_back():
     service = PageService(max_streams=1)
     opened(service)
     assert opened(service).sent.startswith(b"HTTP/1.1 503 ")

@@ -1,4 +1,4 @@
-"""Request bodies: their limit, in whatever way they come, and clients that are refused."""
+"""Request bodies: their limit, in whatever way they come, and clients that are rejected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.in_memory import request_bytes
 from tests.web.http import CHUNKED, JSON, MESSAGE, assert_problem, chunked, raw
 
 
-def test_a_declared_body_over_the_limit_is_refused_before_any_of_it_is_read(service):
+def test_a_declared_body_over_the_limit_is_rejected_before_any_of_it_is_read(service):
     connection = raw(service, request_bytes("POST", "/messages", [*JSON, (b"Content-Length", b"1001")]))
     (response,) = connection.responses(["POST"])
     assert_problem(response, 413)
@@ -18,7 +18,7 @@ def test_a_declared_body_over_the_limit_is_refused_before_any_of_it_is_read(serv
     assert connection.is_closed_for_reading
 
 
-def test_a_client_that_waits_to_be_told_to_go_on_is_told_or_refused(service):
+def test_a_client_that_waits_to_be_told_to_go_on_is_told_or_rejected(service):
     expect = [*JSON, (b"Expect", b"100-continue")]
     right = request_bytes("POST", "/messages", expect, MESSAGE).removesuffix(MESSAGE)
     connection = raw(service, right)
@@ -33,7 +33,7 @@ def test_a_client_that_waits_to_be_told_to_go_on_is_told_or_refused(service):
     assert b"100 Continue" not in connection.sent
 
 
-def test_a_chunked_body_is_refused_when_it_passes_the_limit(service):
+def test_a_chunked_body_is_rejected_when_it_passes_the_limit(service):
     connection = raw(service, CHUNKED)
     piece = b"64\r\n%b\r\n" % (b"x" * 100)
     for _ in range(10):
@@ -61,7 +61,7 @@ def test_a_body_of_just_the_limit_is_taken_in_whatever_way_it_comes(service, siz
     assert [record.value for record in service.broker.records] == [content, content]
 
 
-def test_a_refused_client_is_let_finish_for_a_while_so_that_it_can_read_the_answer(service):
+def test_a_rejected_client_is_let_finish_for_a_while_so_that_it_can_read_the_answer(service):
     connection = raw(service, request_bytes("POST", "/messages", JSON, b"x" * 2000))
     assert connection.transport.half_closed
     assert not connection.transport.aborted
@@ -69,7 +69,7 @@ def test_a_refused_client_is_let_finish_for_a_while_so_that_it_can_read_the_answ
     assert connection.transport.aborted
 
 
-def test_a_refused_client_cannot_go_on_sending_for_ever(service):
+def test_a_rejected_client_cannot_go_on_sending_for_ever(service):
     connection = raw(service, CHUNKED + b"FFFFFFFF\r\n" + b"x" * 2000)
     for _ in range(7):
         service.clock.advance(4)
@@ -79,7 +79,7 @@ def test_a_refused_client_cannot_go_on_sending_for_ever(service):
     assert connection.transport.aborted
 
 
-def test_a_refusal_is_the_only_answer_also_to_a_body_that_is_malformed_as_well(service):
+def test_a_rejection_is_the_only_answer_also_to_a_body_that_is_malformed_as_well(service):
     connection = raw(service, CHUNKED + b"7D0\r\n" + b"x" * 2000 + b"\r\nzz\r\n")
     (response,) = connection.responses(["POST"])
     assert_problem(response, 413)
@@ -88,9 +88,9 @@ def test_a_refusal_is_the_only_answer_also_to_a_body_that_is_malformed_as_well(s
 def test_a_content_length_of_very_many_digits_is_too_large(service):
     data = request_bytes("POST", "/messages", [(b"Content-Length", b"9" * 5000), *JSON])
     connection = raw(service, request_bytes("GET") + data)
-    ok, refused = connection.responses(["GET", "POST"])
+    ok, rejected = connection.responses(["GET", "POST"])
     assert ok.status == 200
-    assert_problem(refused, 413)
+    assert_problem(rejected, 413)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def reserved(service):
     return service.site.body_memory.reserved
 
 
-def assert_refused(connection):
+def assert_rejected(connection):
     (answer,) = connection.responses(["POST"])
     assert_problem(answer, 503)
     assert answer.headers[b"retry-after"] == b"1"
@@ -110,7 +110,7 @@ def test_what_others_only_announce_keeps_nobody_out(length):
     service.clock.advance(1)
     assert batch.responses(["POST"])[0].status == 200
     assert [connection.sent for connection in announced] == [b""] * 50
-    assert +service.site.refusals == {}
+    assert +service.site.rejections == {}
 
 
 def test_of_bodies_that_come_together_those_that_fit_are_taken_and_no_other_waits():
@@ -133,7 +133,7 @@ def test_a_large_body_takes_nothing_that_is_kept_for_small_ones_although_little_
     fill(service)
     connection = service.connect()
     connection.send(head_of(65 * KIB))
-    assert_refused(connection)
+    assert_rejected(connection)
 
 
 def test_one_caller_has_half_of_the_memory_and_is_told_when_that_is_full():
@@ -155,7 +155,7 @@ def test_one_caller_has_half_of_the_memory_and_is_told_when_that_is_full():
     assert reserved(service) == 0
 
 
-def test_a_body_that_one_caller_can_never_have_is_refused_for_good():
+def test_a_body_that_one_caller_can_never_have_is_rejected_for_good():
     service = service_with(callers=caller("one", 'publish = ["*"]'))
     connection = service.connect()
     connection.send(head_of(LIMIT // 2, by("one")))
@@ -187,11 +187,11 @@ def test_all_hooks_that_are_not_verified_have_an_eighth_and_nothing_that_is_kept
     service = service_with_a_hook()
     body = bytes(32 * KIB)
     unverified = [hook(service, body, 32 * KIB - 1, secret=b"wrong") for _ in range(20)]
-    refused = [connection for connection in unverified if connection.sent]
+    rejected = [connection for connection in unverified if connection.sent]
     assert reserved(service) <= LIMIT // 8
-    assert len(refused) == 16
-    for connection in refused:
-        assert_refused(connection)
+    assert len(rejected) == 16
+    for connection in rejected:
+        assert_rejected(connection)
     # Two callers' large bodies next to them, and then a small one.
     begin(service, LIMIT * 7 // 16 - KIB, by("one"))
     small = begin(service, 60 * KIB, by("one"))
@@ -234,7 +234,7 @@ def test_a_verified_hook_for_which_its_caller_has_no_room_is_told_so():
 def test_what_is_kept_for_small_requests_is_not_for_hooks_that_are_not_verified():
     service = service_with_a_hook()
     service.site.body_memory.add("", LIMIT * 7 // 8)
-    assert_refused(hook(service, bytes(KIB), KIB - 1, secret=b"wrong"))
+    assert_rejected(hook(service, bytes(KIB), KIB - 1, secret=b"wrong"))
     small = begin(service, 60 * KIB, by("one"))
     assert small.sent == b""
 
@@ -270,14 +270,14 @@ def test_callers_without_memory_are_not_remembered():
     assert not memory._of_owners  # noqa: SLF001 -- it shows nowhere else
 
 
-def test_a_body_that_does_not_fit_is_refused_before_it_comes_and_before_100_continue():
+def test_a_body_that_does_not_fit_is_rejected_before_it_comes_and_before_100_continue():
     service = service_with()
     fill(service)
     for headers in ((), [(b"Expect", b"100-continue")]):
         connection = service.connect()
         connection.send(head_of(64 * KIB + 1, *headers))
-        assert_refused(connection)
-    assert service.site.refusals["max-body-memory"] == 2
+        assert_rejected(connection)
+    assert service.site.rejections["max-body-memory"] == 2
     assert reserved(service) == LIMIT * 7 // 8 - 1
 
 
@@ -288,7 +288,7 @@ def test_a_body_that_is_there_already_and_does_not_fit_leaves_its_connection_ope
     # The body is small, but not with the records that are made of it.
     connection.send(request_bytes("POST", "/messages", NDJSON, LINE * 500))
     service.clock.advance(1)
-    assert_refused(connection)
+    assert_rejected(connection)
     first.lose()
     connection.transport.clear()
     connection.send(request_bytes("POST", "/messages", NDJSON, LINE * 500))
@@ -307,7 +307,7 @@ def test_small_requests_have_room_when_large_ones_fill_theirs():
     assert service.request("POST", "/messages", NDJSON, LINE * 100).status == 200
     body = gzip.compress(bytes(60 * KIB))
     assert service.request("POST", "/topics/t", [(b"Content-Encoding", b"gzip")], body).status == 200
-    assert +service.site.refusals == {}
+    assert +service.site.rejections == {}
 
 
 def test_small_requests_together_stay_below_the_limit_too():
@@ -318,7 +318,7 @@ def test_small_requests_together_stay_below_the_limit_too():
     assert LIMIT - 60 * KIB < reserved(service) <= LIMIT
 
 
-def test_a_body_that_can_never_fit_is_refused_for_good():
+def test_a_body_that_can_never_fit_is_rejected_for_good():
     service = service_with()
     for data in (
         head_of(LIMIT * 7 // 8 + 1),
@@ -332,7 +332,7 @@ def test_a_body_that_can_never_fit_is_refused_for_good():
         assert b"body-too-large" in answer.body
         connection.lose()
     assert reserved(service) == 0
-    assert +service.site.refusals == {"max-body-memory": 3}
+    assert +service.site.rejections == {"max-body-memory": 3}
 
 
 def test_chunks_are_counted_as_they_come_and_without_their_framing_once_all_are_there():
@@ -344,7 +344,7 @@ def test_chunks_are_counted_as_they_come_and_without_their_framing_once_all_are_
     connection.send(bytes(32 * KIB) + b"\r\n40000\r\nx")
     second = begin(service, LIMIT * 3 // 4)
     connection.send(bytes(128 * KIB))
-    assert_refused(connection)
+    assert_rejected(connection)
     assert reserved(service) == LIMIT * 3 // 4 - 1
     third = service.connect()
     third.send(request_bytes("POST", "/topics/t", [CHUNKED]), chunked(bytes(1000), 10))
@@ -361,7 +361,7 @@ def test_a_body_is_counted_as_it_is_decoded(compress):
         connection = service.connect()
         connection.send(request_bytes("POST", "/topics/t", [coding], compress(content)))
         service.clock.advance(1)
-        assert_refused(connection)
+        assert_rejected(connection)
         assert reserved(service) == 600 * KIB - 2
         for other in others:
             other.lose()

@@ -128,7 +128,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     @property
     def may_send(self):
         said_all = self.has_finished or self.has_reset or self.has_said_all
-        return not (said_all or self.is_over or self.is_refused)
+        return not (said_all or self.is_over or self.is_rejected)
 
     @property
     def responded(self):
@@ -136,12 +136,12 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @property
     def is_busy(self):
-        """True if there is a whole request whose answer has not been taken by the system, or a refusal."""
+        """True if there is a whole request whose answer has not been taken by the system, or a rejection."""
         return self.responded < len(self.requests) or bool(self.tail)
 
     @property
-    def is_refused(self):
-        """True once a refusal has been begun."""
+    def is_rejected(self):
+        """True once a rejection has been begun."""
         return len(self.responses) + bool(self.tail) > len(self.requests)
 
     # Steps of the client.
@@ -313,7 +313,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         posts = 0
         for number, (status, fields, body) in enumerate(self.responses):
             if number == len(self.requests):
-                self.check_refusal(status, fields)
+                self.check_rejection(status, fields)
                 assert number + 1 == len(self.responses)
                 return
             kind, content = self.requests[number]
@@ -326,7 +326,7 @@ class ConnectionMachine(RuleBasedStateMachine):
                 assert json.loads(body)["offset"] == crc32(content)
             posts += kind == "POST"
 
-    def check_refusal(self, status, fields):
+    def check_rejection(self, status, fields):
         assert fields[b"Connection"] == b"close"
         if self.sends_rubbish:
             assert status == 400
@@ -343,7 +343,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         idle_s = self.now - max(self.ready_s, self.progress_s if self.responses else 0)
         return (
             self.has_reset
-            or self.is_refused
+            or self.is_rejected
             or (last is not None and b"Connection" in last[1])
             or (not self.is_busy and (self.has_finished or self.drained is not None or idle_s >= IDLE_S))
             or (self.is_busy and not self.broker.waiting and self.now - self.piece_s >= UNREAD_S)

@@ -165,7 +165,7 @@ def test_a_client_that_leaves_disturbs_nothing_on_the_long_way_either(service):
 
 def a_server_with(handler):
     return HTTPServer(
-        lambda _: handler, refuse=problem_response, response_to=response_to_failure, reactor=Clock()
+        lambda _: handler, reject=problem_response, response_to=response_to_failure, reactor=Clock()
     )
 
 
@@ -284,7 +284,7 @@ def test_a_request_that_came_before_the_drain_is_answered_after_one_whose_answer
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_refused_client_may_take_its_time_to_read_the_answer_before(service, is_known, monkeypatch):
+def test_a_rejected_client_may_take_its_time_to_read_the_answer_before(service, is_known, monkeypatch):
     monkeypatch.setattr("sampleapp.web.server.writer.unacknowledged", unread_by_client)
     for n in range(100):
         service.read(b"%d" % n, b"1.5")

@@ -1,4 +1,4 @@
-"""Bodies that come compressed: they arrive as they were, or are refused, within the limit."""
+"""Bodies that come compressed: they arrive as they were, or are rejected, within the limit."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Service:
             table = RouteTable(self.bodies.app)
             self.site = HTTPServer(
                 table.dispatch,
-                refuse=problem_response,
+                reject=problem_response,
                 response_to=response_to_failure,
                 reactor=self.clock,
                 limits=Limits(**limits),
@@ -216,7 +216,7 @@ def test_a_body_with_the_coding_identity_or_none_arrives_unchanged(service):
         [b"x" * 200],
     ],
 )
-def test_every_other_coding_and_several_are_refused_with_those_that_are_taken(service, fields):
+def test_every_other_coding_and_several_are_rejected_with_those_that_are_taken(service, fields):
     headers = [(b"Content-Encoding", field) for field in fields]
     response = service.send(request_bytes("POST", "/bodies", headers, gzip.compress(gzip.compress(b"text"))))
     assert_problem(response, 415)
@@ -256,7 +256,7 @@ GZIP, ZSTD = (
         (b"zstd", window(27)),
     ],
 )
-def test_a_body_that_is_cut_short_or_damaged_or_continues_after_its_end_is_refused(service, coding, body):
+def test_a_body_that_is_cut_short_or_damaged_or_continues_after_its_end_is_rejected(service, coding, body):
     response = service.post(body, coding)
     assert_problem(response, 400)
     problem = json.loads(response.body)
@@ -270,7 +270,7 @@ def test_a_window_of_8_mib_is_taken_as_rfc_9659_asks(service):
     assert service.bodies.seen == [b"x"]
 
 
-def test_more_than_ten_thousand_frames_are_refused():
+def test_more_than_ten_thousand_frames_are_rejected():
     service = Service()
     frame = zstd_frame(b"")
     assert service.post(frame * 10_000, b"zstd").status == 200
@@ -322,11 +322,11 @@ def test_the_limit_holds_for_the_compressed_body(service):
 def test_a_body_over_the_limit_is_counted_once_whether_or_not_it_is_compressed():
     service = Service()
     service.post(gzip.compress(bytes(LIMIT + 1)))
-    assert service.site.refusals["max-body"] == 1
+    assert service.site.rejections["max-body"] == 1
     service.post(bytes(LIMIT + 1))
-    assert service.site.refusals["max-body"] == 2
+    assert service.site.rejections["max-body"] == 2
     service.post(b"no gzip")
-    assert service.site.refusals["max-body"] == 2
+    assert service.site.rejections["max-body"] == 2
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_server_that_stops_answers_requests_that_are_being_decoded():
     assert stopped == [None]
 
 
-def test_a_request_that_can_be_refused_by_its_head_is_refused_before_the_body_is_sent():
+def test_a_request_that_can_be_rejected_by_its_head_is_rejected_before_the_body_is_sent():
     service = InMemoryService(broker=PromptBroker())
     for coding, expected in ((b"br", 415), (b"gzip", 100)):
         fields = [
@@ -490,15 +490,15 @@ def test_the_rate_of_a_caller_counts_bytes_as_they_are_decoded(way, is_chunked):
     assert [status() for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_refusal_does_not_keep_the_decoder_in_memory():
-    def refuse(size):
+def test_a_rejection_does_not_keep_the_decoder_in_memory():
+    def reject(size):
         if size > 100_000:
             raise BodyMemoryFull(100_000)
 
-    body = CodedBody(b"gzip", limit=1_000_000, reserve=refuse)
+    body = CodedBody(b"gzip", limit=1_000_000, reserve=reject)
     body.write(gzip.compress(b"c" * 500_000))
-    with pytest.raises(BodyMemoryFull) as refusal:
+    with pytest.raises(BodyMemoryFull) as rejection:
         body.decode(1_000_000)
-    frames = [frame for frame, _ in traceback.walk_tb(refusal.value.__traceback__)]
+    frames = [frame for frame, _ in traceback.walk_tb(rejection.value.__traceback__)]
     held = [value for frame in frames for value in frame.f_locals.values()]
     assert not [value for value in held if isinstance(value, GzipDecompressor)]

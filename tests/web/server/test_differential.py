@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.support.http_differences import differences
-from tests.support.http_parsers import Refused, Seen, Waiting, seen_by_h11, seen_by_service, seen_by_twisted
+from tests.support.http_parsers import Rejected, Seen, Waiting, seen_by_h11, seen_by_service, seen_by_twisted
 from tests.support.requests import DAMAGES, damaged_request, right_request, stream
 
 # `make fuzz` takes more, and others each time.
@@ -29,20 +29,20 @@ def test_every_right_request_is_seen_by_all_three():
         ours = seen_by_service(data)
         assert isinstance(ours[0], Seen), (data, ours)
         for theirs in (seen_by_h11(data.lstrip(b"\r\n")), seen_by_twisted(data.lstrip(b"\r\n"))):
-            assert theirs[0] == ours[0] or isinstance(theirs[0], Refused), (data, ours, theirs)
+            assert theirs[0] == ours[0] or isinstance(theirs[0], Rejected), (data, ours, theirs)
 
 
 @pytest.mark.parametrize(
     "damage",
     [each for each in DAMAGES if each not in ("another protocol", "truncated", "bad trailer", "bad target")],
 )
-def test_every_damage_is_refused_by_this_service_however_lenient_the_others_are(damage):
+def test_every_damage_is_rejected_by_this_service_however_lenient_the_others_are(damage):
     chance = Random(damage)
     for _ in range(50):
         data = damaged_request(chance, damage=damage).data
         events = seen_by_service(data)
         # A damage that chance has put where it does no harm is seen as the others see it.
-        if not isinstance(events[0], Refused):
+        if not isinstance(events[0], Rejected):
             assert events == seen_by_h11(data) or not _matters(damage), (data, events)
 
 
@@ -61,14 +61,14 @@ def _matters(damage):
         b"GET /\r\n",
     ],
 )
-def test_data_that_is_not_http_is_refused_as_soon_as_that_is_known(data):
-    assert seen_by_service(data) == [Refused("400")]
+def test_data_that_is_not_http_is_rejected_as_soon_as_that_is_known(data):
+    assert seen_by_service(data) == [Rejected("400")]
 
 
 @pytest.mark.parametrize("size", [b"ffffffff", b"ffffffffffffffff", b"fffffffffffffffffffff", b"100001"])
-def test_a_chunk_that_is_too_large_is_refused_before_it_comes(size):
+def test_a_chunk_that_is_too_large_is_rejected_before_it_comes(size):
     data = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%b\r\n" % size
-    assert seen_by_service(data) == [Refused("413")]
+    assert seen_by_service(data) == [Rejected("413")]
 
 
 def test_a_request_that_is_not_whole_is_waited_for():

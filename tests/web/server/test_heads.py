@@ -78,7 +78,7 @@ def test_a_host_that_can_be_one_is_fine(service, host):
         b"POST /messages HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_data_that_is_not_http_is_refused_with_a_document_and_the_connection_ends(service, data):
+def test_data_that_is_not_http_is_rejected_with_a_document_and_the_connection_ends(service, data):
     connection = raw(service, data + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     (response,) = connection.responses(["GET"])
     assert_problem(response, 400)
@@ -96,7 +96,7 @@ def test_data_that_is_not_http_is_refused_with_a_document_and_the_connection_end
         b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X:\r\n" * 1000 + b"\r\n",
     ],
 )
-def test_a_header_over_the_limit_is_refused(service, data):
+def test_a_header_over_the_limit_is_rejected(service, data):
     (response,) = raw(service, data).responses(["GET"])
     assert_problem(response, 431)
 
@@ -113,7 +113,7 @@ def test_a_header_over_the_limit_is_refused(service, data):
         (b"HEAD / HTTP/1.1\r\nHost: a\r\n", 408),
     ],
 )
-def test_a_refusal_of_head_has_no_body_either(service, data, status):
+def test_a_rejection_of_head_has_no_body_either(service, data, status):
     whole = raw(service, data)
     first, *others = (data[start : start + 5] for start in range(0, len(data), 5))
     cut = raw(service, first)
@@ -138,7 +138,7 @@ def test_a_field_name_of_any_length_is_not_kept(service):
 
 @pytest.mark.parametrize("octet", [octet for octet in (*range(32), 127) if octet not in b"\t\r\n"])
 @pytest.mark.parametrize("name", [b"Content-Type", b"ce-id", b"X"])
-def test_a_control_character_in_a_field_is_refused_wherever_it_stands(service, name, octet):
+def test_a_control_character_in_a_field_is_rejected_wherever_it_stands(service, name, octet):
     for value in (b"%ca", b"a%cb", b"a%c"):
         lines = b"Host: a\r\nContent-Length: 0\r\n%b: %b\r\n\r\n" % (name, value % octet)
         (response,) = raw(service, b"POST /topics/t HTTP/1.1\r\n" + lines).responses(["POST"])
@@ -182,18 +182,18 @@ def test_white_space_around_a_value_is_no_part_of_it(service, before, after, fra
     "line", [b"%b\r\n", b"%bX: y\r\n", b"X%b: y\r\n", b"X%by: z\r\n", b"Transfer-Encoding: chun%bked\r\n"]
 )
 @pytest.mark.parametrize("before", [b"", b"Host: a\r\n"])
-def test_white_space_elsewhere_is_refused_with_the_same_words_whole_or_in_pieces(
+def test_white_space_elsewhere_is_rejected_with_the_same_words_whole_or_in_pieces(
     service, blank, line, before
 ):
     data = b"GET / HTTP/1.1\r\n%b%bAccept: a\r\n\r\n" % (before, line % blank)
-    refusals = []
+    rejections = []
     for size in (len(data), 1, 2, 3):
         connection = service.connect()
         connection.send(*(data[start : start + size] for start in range(0, len(data), size)))
         (response,) = connection.responses(["GET"])
         assert_problem(response, 400)
-        refusals.append(response.body)
-    assert refusals == [refusals[0]] * 4
+        rejections.append(response.body)
+    assert rejections == [rejections[0]] * 4
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_heads_that_are_alike_but_for_their_key_are_told_apart(lines):
 @pytest.mark.parametrize(
     "line", [b"Idempotency-Key: a\x00", b"Idempotency-Key: a\r\n b", b"Idempotency-Key : a"]
 )
-def test_a_key_that_the_grammar_does_not_allow_is_refused_after_one_that_it_allows(line):
+def test_a_key_that_the_grammar_does_not_allow_is_rejected_after_one_that_it_allows(line):
     parse_head(head_with(b"Idempotency-Key: a"))
     with pytest.raises(MalformedRequest):
         parse_head(head_with(line))

@@ -87,13 +87,13 @@ def test_a_request_for_this_service_is_answered(service, host, port):
 @pytest.mark.parametrize(
     "host", [*FOREIGN, "gate.example.com", "a.gate.example.org", "192.0.2.8", "[2001:db8::2]"]
 )
-def test_a_request_for_another_host_is_refused_and_publishes_nothing(service, host, port):
-    refused = answer(service, post(host + port))
-    assert_problem(refused, 421)
-    problem = json.loads(refused.body)
+def test_a_request_for_another_host_is_rejected_and_publishes_nothing(service, host, port):
+    rejected = answer(service, post(host + port))
+    assert_problem(rejected, 421)
+    problem = json.loads(rejected.body)
     assert problem["type"] == "urn:sampleapp:problem:misdirected-request"
     assert "--allow-host" in problem["detail"]
-    assert refused.headers[b"cache-control"] == b"no-store"
+    assert rejected.headers[b"cache-control"] == b"no-store"
     assert service.broker.records == []
 
 
@@ -147,9 +147,9 @@ def test_the_body_is_not_waited_for_nor_asked_for(service):
 def test_browsers_are_told_nothing_of_origins_that_could_ask():
     allowed = InMemoryService(allowed_origins=["https://example.org"], allowed_hosts=[])
     fields = b"Origin: https://example.org\r\nAccess-Control-Request-Method: POST\r\n"
-    refused = answer(allowed, post("evil.example", method=b"OPTIONS", fields=fields), "OPTIONS")
-    assert refused.status == 421
-    assert b"access-control-allow-methods" not in refused.headers
+    rejected = answer(allowed, post("evil.example", method=b"OPTIONS", fields=fields), "OPTIONS")
+    assert rejected.status == 421
+    assert b"access-control-allow-methods" not in rejected.headers
 
 
 def test_one_request_for_another_host_does_not_change_what_the_next_one_gets(service):
@@ -217,7 +217,7 @@ LOCAL, LOCAL_ADMIN = ("tcp:8080:interface=127.0.0.1",), "tcp:9090:interface=127.
 
 
 @pytest.mark.parametrize(
-    ("options", "is_refused"),
+    ("options", "is_rejected"),
     [
         ({}, [True]),
         ({"admin": LOCAL_ADMIN}, [True, True]),
@@ -230,16 +230,16 @@ LOCAL, LOCAL_ADMIN = ("tcp:8080:interface=127.0.0.1",), "tcp:9090:interface=127.
         ({"allowed_hosts": ("evil.example",), "admin": LOCAL_ADMIN}, [False, False]),
     ],
 )
-def test_the_rule_holds_on_loopback_if_no_credentials_are_needed(tmp_path, options, is_refused):
+def test_the_rule_holds_on_loopback_if_no_credentials_are_needed(tmp_path, options, is_rejected):
     (tmp_path / "callers.toml").write_text(caller("full", "read = true"))
     (tmp_path / "callers.toml").chmod(0o600)
     if "callers" in options:
         options = {**options, "callers": str(tmp_path / "callers.toml")}
     running = Running(**{"listen": LOCAL, **options})
-    assert running.statuses("evil.example") == [421 if each else 200 for each in is_refused]
-    assert running.statuses("localhost:8080") == [200] * len(is_refused)
+    assert running.statuses("evil.example") == [421 if each else 200 for each in is_rejected]
+    assert running.statuses("localhost:8080") == [200] * len(is_rejected)
     if "allowed_hosts" not in options:
-        assert [*running.describes()] == is_refused
+        assert [*running.describes()] == is_rejected
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_name_or_an_address_may_be_allowed(text, host):
         ("bücher.example", "xn--"),
     ],
 )
-def test_a_text_that_is_not_a_host_is_refused_with_advice(text, hint):
+def test_a_text_that_is_not_a_host_is_rejected_with_advice(text, hint):
     with pytest.raises(NotAHost) as caught:
         check_host_name(text)
     assert hint in str(caught.value)

@@ -1,4 +1,4 @@
-"""Limits for each client: each refusal is counted once, under the option that is the limit."""
+"""Limits for each client: each rejection is counted once, under the option that is the limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def connect_from(service, address):
     return None if transport.aborted else (connection, transport)
 
 
-def is_refused(connected):
+def is_rejected(connected):
     return connected is None or connected[1].value().startswith(b"HTTP/1.1 503 ")
 
 
@@ -55,7 +55,7 @@ def test_a_header_that_does_not_come_is_counted():
     whole = service.connect()
     whole.send(request_bytes("GET"))
     service.clock.pump([1] * 8)
-    assert +service.site.refusals == {"header-timeout": 3}
+    assert +service.site.rejections == {"header-timeout": 3}
 
 
 @given(
@@ -63,7 +63,7 @@ def test_a_header_that_does_not_come_is_counted():
     grace_s=st.integers(0, 20),
     pieces=st.lists(st.integers(0, 20_000), min_size=1, max_size=30),
 )
-def test_a_body_is_refused_in_the_first_second_in_which_it_is_too_slow_on_average(rate, grace_s, pieces):
+def test_a_body_is_rejected_in_the_first_second_in_which_it_is_too_slow_on_average(rate, grace_s, pieces):
     service = InMemoryService(body_rate=rate, body_grace_s=grace_s)
     connection = service.connect()
     length = sum(pieces) + 1
@@ -76,14 +76,14 @@ def test_a_body_is_refused_in_the_first_second_in_which_it_is_too_slow_on_averag
         service.clock.advance(1)
         if second >= grace_s and received < rate * second:
             assert connection.responses(["POST"])[0].status == 408
-            assert +service.site.refusals == {"min-body-rate": 1}
+            assert +service.site.rejections == {"min-body-rate": 1}
             return
         assert connection.sent == b""
-    assert +service.site.refusals == {}
+    assert +service.site.rejections == {}
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_that_stands_still_is_refused_however_fast_it_was(is_chunked):
+def test_a_body_that_stands_still_is_rejected_however_fast_it_was(is_chunked):
     service = InMemoryService(body_idle_timeout_s=30, max_body=10**6)
     connection = service.connect()
     length = (b"Transfer-Encoding", b"chunked") if is_chunked else (b"Content-Length", b"900000")
@@ -100,7 +100,7 @@ def test_a_body_that_stands_still_is_refused_however_fast_it_was(is_chunked):
     assert_problem(answer, 408)
     assert b"No byte of the body arrived for 30 seconds." in answer.body
     assert answer.headers[b"connection"] == b"close"
-    assert +service.site.refusals == {"body-idle-timeout": 1}
+    assert +service.site.rejections == {"body-idle-timeout": 1}
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -118,7 +118,7 @@ def test_a_body_that_was_fast_is_not_kept_by_a_byte_now_and_then(is_chunked):
         connection.send(b"x")
     (answer,) = connection.responses(["POST"])
     assert_problem(answer, 408)
-    assert +service.site.refusals == {"min-body-rate": 1}
+    assert +service.site.rejections == {"min-body-rate": 1}
     assert service.site.body_memory.reserved == 0
 
 
@@ -142,7 +142,7 @@ def test_connections_without_a_request_are_counted_and_those_that_a_client_close
     for connection in (new, used):
         connection.settle()
         assert connection.is_lost
-    assert +service.site.refusals == {"idle-timeout": 2}
+    assert +service.site.rejections == {"idle-timeout": 2}
     assert service.site.connections == 0
 
 
@@ -152,7 +152,7 @@ def test_the_limits_hold_for_every_connection_of_many():
     service.clock.pump([1] * 8)
     for connection in connections:
         connection.settle()
-    assert +service.site.refusals == {"idle-timeout": 1234}
+    assert +service.site.rejections == {"idle-timeout": 1234}
     assert service.site.connections == 0
 
 
@@ -167,7 +167,7 @@ def test_bodies_over_the_limit_are_counted_however_their_length_is_told():
         connection = service.connect()
         connection.send(head + rest)
         assert connection.responses(["POST"])[0].status == 413
-    assert +service.site.refusals == {"max-body": 3}
+    assert +service.site.rejections == {"max-body": 3}
 
 
 def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of_them():
@@ -176,7 +176,7 @@ def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of
     for connection in connections:
         connection.send(POST)
     assert [connection.sent[9:12] for connection in connections] == [b"", b"", b"503", b"503", b"503"]
-    assert +service.site.refusals == {"max-waiting": 3}
+    assert +service.site.rejections == {"max-waiting": 3}
     assert service.request("GET").status == 200
     assert service.request("OPTIONS", "/messages").status == 204
     # The client is gone, but the broker still works for it.
@@ -185,7 +185,7 @@ def test_requests_beyond_those_that_may_wait_are_counted_and_readers_are_none_of
     service.broker.acknowledge()
     service.connect().send(POST)
     assert len(service.broker.waiting) == 2
-    assert +service.site.refusals == {"max-waiting": 4}
+    assert +service.site.rejections == {"max-waiting": 4}
 
 
 def test_as_many_connections_are_taken_as_may_be_and_32_more_from_this_machine():
@@ -193,27 +193,27 @@ def test_as_many_connections_are_taken_as_may_be_and_32_more_from_this_machine()
         for remote in ELSEWHERE:
             service = InMemoryService(max_connections=3)
             remotes = [connect_from(service, remote) for _ in range(4)]
-            assert [is_refused(each) for each in remotes] == [False] * 3 + [True]
+            assert [is_rejected(each) for each in remotes] == [False] * 3 + [True]
             locals_ = [connect_from(service, local) for _ in range(33)]
-            assert [is_refused(each) for each in locals_] == [False] * 32 + [True]
-            assert +service.site.refusals == {"max-connections": 2}
+            assert [is_rejected(each) for each in locals_] == [False] * 32 + [True]
+            assert +service.site.rejections == {"max-connections": 2}
 
 
 def test_of_many_rejected_clients_only_some_get_an_answer_and_one_line_a_while_is_logged():
     service = InMemoryService(max_connections=1, max_rejected=4)
     connect_from(service, ELSEWHERE[0])
     with logged_lines() as lines:
-        refused = [connect_from(service, ELSEWHERE[0]) for _ in range(100)]
-        assert [each is not None for each in refused] == [True] * 4 + [False] * 96
+        rejected = [connect_from(service, ELSEWHERE[0]) for _ in range(100)]
+        assert [each is not None for each in rejected] == [True] * 4 + [False] * 96
         assert len(lines) == 1
         service.clock.pump([1] * 9)
         assert len(lines) == 1
         service.clock.pump([1] * 2)
     assert lines == [
-        f"Refused {count} connection(s): 1 are open, which is the limit (--max-connections)."
+        f"Rejected {count} connection(s): 1 are open, which is the limit (--max-connections)."
         for count in (1, 99)
     ]
-    assert service.site.refusals["max-connections"] == 100
+    assert service.site.rejections["max-connections"] == 100
 
 
 def test_a_rejected_client_does_not_delay_the_shutdown():
@@ -226,7 +226,7 @@ def test_a_rejected_client_does_not_delay_the_shutdown():
     assert connection.transport.aborted
 
 
-def test_a_client_that_closes_after_its_refusal_is_not_lingered_for():
+def test_a_client_that_closes_after_its_rejection_is_not_lingered_for():
     service = InMemoryService()
     connection = service.connect()
     connection.send(b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n")
@@ -236,7 +236,7 @@ def test_a_client_that_closes_after_its_refusal_is_not_lingered_for():
 
 
 @pytest.mark.parametrize("is_sending", [False, True])
-def test_a_refused_client_that_does_not_close_is_reset_only_while_it_sends(is_sending):
+def test_a_rejected_client_that_does_not_close_is_reset_only_while_it_sends(is_sending):
     service = InMemoryService()
     link = Link(service.site, service.clock)
     link.send(b"POST /messages HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n")
@@ -298,7 +298,7 @@ def test_without_descriptors_connections_are_closed_at_once_and_counted(lowest_f
     for limit, is_taken in ((lowest_free + 1, False), (2 * lowest_free + 100, True)):
         server = HTTPServer(
             lambda request: Response(HTTPStatus.OK),
-            refuse=problem_response,
+            reject=problem_response,
             response_to=response_to_failure,
             reactor=Clock(),
             descriptors=Descriptors(limit),
@@ -309,15 +309,15 @@ def test_without_descriptors_connections_are_closed_at_once_and_counted(lowest_f
                 server.buildProtocol(HERE[0]).makeConnection(transport)
         assert all(transport.aborted is not is_taken for transport in transports)
         assert lines == ([] if is_taken else [closed])
-        assert +server.refusals == ({} if is_taken else {"descriptors": 10})
+        assert +server.rejections == ({} if is_taken else {"descriptors": 10})
 
 
 def test_where_the_own_limit_may_not_be_raised_there_are_fewer_connections(monkeypatch):
-    def refuse(*arguments):
+    def reject(*arguments):
         raise PermissionError
 
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1000, 100_000))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(resource, "setrlimit", reject)
     assert Descriptors.of_process(for_connections=10_288).for_connections == 872
 
 

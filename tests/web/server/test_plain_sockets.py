@@ -115,7 +115,7 @@ def test_an_answer_is_not_lost_when_the_connection_ends_though_the_client_sends_
     assert connection.transport.disconnected
 
 
-def test_a_refused_client_that_has_read_why_is_not_waited_for(service, connect):
+def test_a_rejected_client_that_has_read_why_is_not_waited_for(service, connect):
     connection = connect(service)
     connection.client.sendall(b"hello\r\n\r\n")
     connection.transport.doRead()

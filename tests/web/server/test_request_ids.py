@@ -51,7 +51,7 @@ ANSWERED = {
     "422": request_bytes("POST", "/messages", [*JSON, OWN], b"{}"),
     "OPTIONS": request_bytes("OPTIONS", "/", [OWN]),
 }
-REFUSED = {
+REJECTED = {
     "413 by its length": request_bytes("POST", "/messages", [*JSON, OWN, (b"Content-Length", b"1001")]),
     "413 in chunks": (
         request_bytes("POST", "/messages", [*JSON, OWN, (b"Transfer-Encoding", b"chunked")])
@@ -73,8 +73,8 @@ def test_an_answer_has_the_id_that_the_client_has_given(service, data):
         assert ids_in(connection) == [b"!own~"]
 
 
-@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
-def test_a_refusal_has_the_id_that_the_client_has_given(service, data):
+@pytest.mark.parametrize("data", REJECTED.values(), ids=REJECTED)
+def test_a_rejection_has_the_id_that_the_client_has_given(service, data):
     connection = service.connect()
     connection.send(data)
     assert ids_in(connection) == [b"!own~"]

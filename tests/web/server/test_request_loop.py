@@ -54,7 +54,7 @@ class Handlers:
         self.server = HTTPServer(
             lambda request: getattr(self, request.query.decode()),
             **{
-                "refuse": problem_response,
+                "reject": problem_response,
                 "response_to": response_to_failure,
                 "reactor": self.clock,
                 **parts,
@@ -247,15 +247,15 @@ FAULTS = {
     "on_response": ({"on_response": boom}, ready, get("x")),
     "on_answer, later": ({"on_response": boom}, lambda _: succeed(ready(None)), get("x")),
     "extend_response": ({"extend_response": boom}, ready, get("x")),
-    "extend_answer, of a refusal": ({"extend_response": boom}, ready, b"rubbish\r\n\r\n"),
+    "extend_answer, of a rejection": ({"extend_response": boom}, ready, b"rubbish\r\n\r\n"),
     "extend_answer, of a stream": ({"extend_response": boom}, with_stream(), get("x")),
-    "form_refusal": ({"form_refusal": boom}, raising, get("x")),
-    "form_refusal, of a refusal": (
-        {"form_refusal": boom},
+    "form_rejection": ({"form_rejection": boom}, raising, get("x")),
+    "form_refusal, of a rejection": (
+        {"form_rejection": boom},
         ready,
         request_bytes("POST", "/", [(b"Content-Length", b"%d" % 10**9)]),
     ),
-    "refuse": ({"refuse": boom}, ready, b"rubbish\r\n\r\n"),
+    "reject": ({"reject": boom}, ready, b"rubbish\r\n\r\n"),
     "response_to": ({"response_to": boom}, raising, get("x")),
     "answer_to, later": ({"response_to": boom}, lambda _: fail(BrokerUnavailable("Away.")), get("x")),
     "no answer": ({}, lambda _: NotFormed(), get("x")),

@@ -71,7 +71,7 @@ async def test_a_client_that_reads_late_gets_everything_and_may_go_on(endpoint):
     description, connect = endpoint
     server = StreamingServer(reactor=reactor)
     listener = Listener.from_description(description, reactor=reactor)
-    listener.listen(server.site, on_certificate_refused=lambda: None)
+    listener.listen(server.site, on_certificate_rejected=lambda: None)
     try:
         client = await deferToThread(connect, listener.url)
         with closing(client):

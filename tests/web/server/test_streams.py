@@ -80,7 +80,7 @@ def test_head_is_answered_without_a_body_and_the_source_is_closed_at_once(server
     assert len(server.answers) == 2
 
 
-def test_an_event_without_a_byte_is_refused_since_it_would_end_the_answer():
+def test_an_event_without_a_byte_is_rejected_since_it_would_end_the_answer():
     with pytest.raises(ValueError, match="at least one byte"):
         Event(b"")
     event = Event(b"x" * 20)
@@ -277,7 +277,7 @@ def test_a_client_that_reads_nothing_for_30_seconds_is_cut_off(server, link):
         assert server.clock.seconds() < 1_700_000_000 + 34
     assert link.is_lost
     assert server.reasons == ["send-timeout"]
-    assert server.site.refusals["send-timeout"] == 1
+    assert server.site.rejections["send-timeout"] == 1
 
 
 def test_a_client_that_reads_a_little_is_never_cut_off(server, link):

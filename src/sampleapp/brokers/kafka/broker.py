@@ -23,7 +23,7 @@ from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
-from sampleapp.brokers.kafka.producer.results import refusal
+from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.reader import Reader
 from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
@@ -311,7 +311,7 @@ class KafkaBroker:
         errors: dict[str, PublishError] = {}
         for name, error in (await self._descriptions.topic_errors(topics)).items():
             if error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
-                errors[name] = refusal(error)
+                errors[name] = rejection(error)
             elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self._config.auto_create:
                 errors[name] = UnknownTopic("The topic does not exist. Create it first, or check its name.")
         return errors

@@ -156,7 +156,7 @@ def _path(value: str) -> Path | None:
 
 
 def _token_path(value: str) -> Path | None:
-    # A JSON Web Token instead of a path is refused here: otherwise the error about the file would log it.
+    # A JSON Web Token instead of a path is rejected here: otherwise the error about the file would log it.
     return None if re.match(r"eyJ[A-Za-z0-9_-]*\.", value) else _path(value)
 
 

@@ -1,5 +1,5 @@
 """
-Opening of the store's file: create it if it is missing, and refuse files of other programs.
+Opening of the store's file: create it if it is missing, and reject files of other programs.
 
 Runs on the private thread, and once before the reactor runs.
 """

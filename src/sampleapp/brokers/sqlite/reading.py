@@ -101,7 +101,7 @@ class Reader:
         self._is_started = True
 
     def stop(self) -> None:
-        """Refuse reads from now on, and end those that are waiting. No further step is begun."""
+        """Reject reads from now on, and end those that are waiting. No further step is begun."""
         self._is_stopped = True
         steps, self._steps = self._steps, deque()
         for step in (self._current, *steps):

@@ -29,7 +29,7 @@ from sampleapp.model import (
 __all__ = [
     "INSERT",
     "Page",
-    "RowRefused",
+    "RowRejected",
     "Section",
     "TimeSearch",
     "first_offset",
@@ -188,8 +188,8 @@ class _Place(Struct):
     next_offset: int
 
 
-class RowRefused(Exception):
-    """SQLite refused one of several rows."""
+class RowRejected(Exception):
+    """SQLite rejected one of several rows."""
 
 
 # Python 3.10 raises InterfaceError or OverflowError where later versions raise DataError.
@@ -200,7 +200,7 @@ def insert(
     connection: sqlite3.Connection, records: Sequence[Record], window: Window, recent: RecentIds
 ) -> list[Outcome]:
     """
-    Insert all records at once, except invalid ones, which are refused first.
+    Insert all records at once, except invalid ones, which are rejected first.
 
     :param window: for records with an identity, as is ``recent``.
     """
@@ -223,8 +223,8 @@ def insert(
             place = places.get(record.topic)
             if place is None:
                 place = places[record.topic] = _place(connection, record.topic)
-        except PublishError as refusal:
-            outcomes.append(refusal)
+        except PublishError as rejection:
+            outcomes.append(rejection)
             continue
         offset = place.next_offset
         place.next_offset = offset + 1
@@ -235,7 +235,7 @@ def insert(
     try:
         _insert_rows(connection, rows)
     except _TOO_LARGE as error:
-        raise RowRefused from error
+        raise RowRejected from error
     _keep(connection, places)
     if identities is not None:
         identities.insert()
@@ -252,14 +252,14 @@ def _insert_rows(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
 def insert_singly(
     connection: sqlite3.Connection, records: Sequence[Record], window: Window, recent: RecentIds
 ) -> list[Outcome]:
-    """Insert like `insert`, but row by row, without the rows that SQLite refuses."""
+    """Insert like `insert`, but row by row, without the rows that SQLite rejects."""
     outcomes: list[Outcome] = []
     for record in records:
-        # A refused record must not create a topic, or use an offset.
+        # A rejected record must not create a topic, or use an offset.
         connection.execute("SAVEPOINT one")
         try:
             outcomes += insert(connection, [record], window, recent)
-        except RowRefused:
+        except RowRejected:
             connection.execute("ROLLBACK TO one")
             outcomes.append(RecordTooLarge("The record is larger than the broker can store."))
         connection.execute("RELEASE one")

@@ -16,7 +16,7 @@ from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
     Page,
-    RowRefused,
+    RowRejected,
     Section,
     TimeSearch,
     first_offset,
@@ -114,7 +114,7 @@ class Store:
         Append records in one transaction, which is on the disk when this returns.
 
         :param patience_s: seconds to wait for a lock; by default those of the constructor.
-        :return: for each record its place, or the error with which it alone was refused.
+        :return: for each record its place, or the error with which it alone was rejected.
         :raise StoreError: none of them was stored, or the outcome is unknown.
         """
         try:
@@ -122,7 +122,7 @@ class Store:
                 lambda connection: insert(connection, records, self._window(), self._recent_ids),
                 patience_s=patience_s,
             )
-        except RowRefused:
+        except RowRejected:
             # One of them is too large for SQLite. Insert them singly to find out which.
             outcomes = self._transaction(
                 lambda connection: insert_singly(connection, records, self._window(), self._recent_ids),

@@ -159,7 +159,7 @@ class Writer:
         )
 
     def drain(self) -> Deferred[None]:
-        """Refuse new records. Fires when none is waiting any more."""
+        """Reject new records. Fires when none is waiting any more."""
         self._stopping = True
         for publish in self._weighing.copy():
             self._weighed(publish)

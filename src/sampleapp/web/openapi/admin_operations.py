@@ -47,7 +47,7 @@ READY: Final = Description(
             fields=(CACHE_CONTROL,),
         ),
     ),
-    refusals=(NotReady,),
+    rejections=(NotReady,),
 )
 
 METRICS: Final = Description(
@@ -112,5 +112,5 @@ FILE: Final = Description(
         tuple(Content(each, _TEXT) for each in ("text/javascript", "text/css", "image/svg+xml")),
         *_GUARD_FIELDS,
     ),
-    refusals=(PathNotFound,),
+    rejections=(PathNotFound,),
 )

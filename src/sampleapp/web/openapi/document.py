@@ -70,7 +70,7 @@ _WITHOUT_OPERATION: Final = (request_errors.PathNotFound, request_errors.MethodN
 """The errors of requests that match no operation."""
 
 _ALLOW: Final = Field("Allow", "The methods of the path.", "GET, HEAD, OPTIONS")
-_FIELDS_OF_REFUSALS: Final[Mapping[str, Field]] = {
+_FIELDS_OF_REJECTIONS: Final[Mapping[str, Field]] = {
     field.name: field
     for field in (
         Field("Cache-Control", "Caches must not store the response.", "no-store"),
@@ -216,7 +216,7 @@ class _Builder:
         """The header fields that any response may have."""
         self._schemas: dict[str, Any] = {}
         self._kinds: set[_Kind] = {*_WITHOUT_OPERATION}
-        self._refused: defaultdict[HTTPStatus, list[Description]] = defaultdict(list)
+        self._rejected: defaultdict[HTTPStatus, list[Description]] = defaultdict(list)
         """The operations that have errors with a status."""
 
     def document(self, apps: Iterable[App]) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class _Builder:
             "responses": {
                 "Options": self._success("OPTIONS", self._options),
                 **{
-                    f"{status:d}": self._refusal(status, kinds)
+                    f"{status:d}": self._rejection(status, kinds)
                     for status, kinds in _by_status(self._kinds).items()
                 },
             },
@@ -295,14 +295,14 @@ class _Builder:
         kinds = self._kinds_of(method, description, right)
         self._kinds |= kinds
         for status, kinds_of_status in _by_status(kinds).items():
-            self._refused[status].append(description)
+            self._rejected[status].append(description)
             responses[f"{status:d}"] = _reference(status, kinds_of_status)
         operation["responses"] = responses
         return operation
 
     def _kinds_of(self, method: str, description: Description, right: Right) -> set[_Kind]:
         """Return the kinds of errors that an operation can have."""
-        kinds = {*self._of_every_request, *description.refusals}
+        kinds = {*self._of_every_request, *description.rejections}
         if method == "OPTIONS":
             # The table of routes answers it without regard to the body.
             kinds.remove(request_errors.BodyTooLarge)
@@ -352,17 +352,17 @@ class _Builder:
         self._schemas = {**components, **self._schemas}
         return schema
 
-    def _refusal(self, status: HTTPStatus, kinds: Sequence[_Kind]) -> dict[str, Any]:
+    def _rejection(self, status: HTTPStatus, kinds: Sequence[_Kind]) -> dict[str, Any]:
         """Describe all errors with one status."""
         types = _types(kinds)
         names = [_field_names(kind) for kind in kinds]
         more_fields = dict.fromkeys(
-            field for each in self._refused[status] for field in each.fields_of_refusals
+            field for each in self._rejected[status] for field in each.fields_of_rejections
         )
-        fields = [_FIELDS_OF_REFUSALS[name] for name in sorted(set().union(*names))]
+        fields = [_FIELDS_OF_REJECTIONS[name] for name in sorted(set().union(*names))]
         content = {
             "application/problem+json": {
-                # Generators of clients take the reference, and so make one class of all refusals.
+                # Generators of clients take the reference, and so make one class of all rejections.
                 "schema": {
                     **self._schema(Problem),
                     "properties": {"type": {"enum": list(types)}, "status": {"const": int(status)}},
@@ -382,7 +382,7 @@ class _Builder:
             }
         }
         if error_objects := dict.fromkeys(
-            kind for each in self._refused[status] for kind in each.error_objects
+            kind for each in self._rejected[status] for kind in each.error_objects
         ):
             content[RESPONSE.decode("ascii")] = {
                 "schema": {

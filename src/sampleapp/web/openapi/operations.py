@@ -28,7 +28,7 @@ from sampleapp.web.descriptions import (
     in_query,
     with_entity_tag,
 )
-from sampleapp.web.errors import BROKER_REFUSALS, IDEMPOTENCY_REFUSALS
+from sampleapp.web.errors import BROKER_REJECTIONS, IDEMPOTENCY_REJECTIONS
 from sampleapp.web.rest_proxy_documents import (
     PUBLISHED,
     RESPONSE,
@@ -82,10 +82,10 @@ _TOPIC: Final = in_path(
 )
 _NO_BUFFERING: Final = Field("X-Accel-Buffering", "Tells nginx to pass on each event at once.", "no")
 _ANY_BYTES: Final = {"contentMediaType": "application/octet-stream"}
-_REFUSALS: Final[tuple[type[errors.SampleAppError], ...]] = (
+_REJECTIONS: Final[tuple[type[errors.SampleAppError], ...]] = (
     errors.InvalidParameters,
-    *BROKER_REFUSALS,
-    *IDEMPOTENCY_REFUSALS,
+    *BROKER_REJECTIONS,
+    *IDEMPOTENCY_REJECTIONS,
 )
 """The errors of every request that publishes one record."""
 
@@ -116,7 +116,7 @@ READINGS: Final = Description(
         ),
         VARY,
     ),
-    refusals=(errors.InvalidParameters, request_errors.PreconditionFailed, errors.ReadingsNotReady),
+    rejections=(errors.InvalidParameters, request_errors.PreconditionFailed, errors.ReadingsNotReady),
 )
 
 CHANGES: Final = Description(
@@ -158,7 +158,7 @@ CHANGES: Final = Description(
             fields=(CACHE_CONTROL, _NO_BUFFERING),
         ),
     ),
-    refusals=(errors.InvalidParameters, errors.ReadingsNotReady, request_errors.TooManyStreams),
+    rejections=(errors.InvalidParameters, errors.ReadingsNotReady, request_errors.TooManyStreams),
 )
 
 _STORED: Final = Success(
@@ -251,13 +251,13 @@ PUBLISH: Final = Description(
             contents=(*_STORED.contents, _STORED_LINES),
         ),
     ),
-    refusals=(
+    rejections=(
         request_errors.UnsupportedContentType,
         errors.MalformedMessage,
         errors.InvalidMessage,
         errors.PartlyPublished,
-        errors.PartlyRefused,
-        *_REFUSALS,
+        errors.PartlyRejected,
+        *_REJECTIONS,
     ),
 )
 
@@ -287,13 +287,13 @@ _PRODUCED: Final = Content(
 )
 _PRODUCE_ERRORS: Final = (ErrorObject, ProduceResponse)
 """The forms of responses that are not successes."""
-_PRODUCE_REFUSALS: Final = (
+_PRODUCE_REJECTIONS: Final = (
     errors.InvalidParameters,
     request_errors.NotAcceptable,
     request_errors.UnsupportedEmbeddedFormat,
     errors.MalformedMessage,
     errors.InvalidMessage,
-    *BROKER_REFUSALS,
+    *BROKER_REJECTIONS,
 )
 
 _NOT_EMPTY: Final = {"type": "string", "minLength": 1}
@@ -325,7 +325,7 @@ PUBLISH_TO_TOPIC: Final = Description(
         "answer has a line for each.\n\n"
         "With the two media types of REST Proxy's API v2, the body contains records. All of them are checked "
         "before any is published. If only some of them are published, the status is 504, or 422 if the "
-        "others were refused permanently; `offsets` has the outcome of each."
+        "others were rejected permanently; `offsets` has the outcome of each."
     ),
     parameters=(
         _TOPIC,
@@ -369,13 +369,13 @@ PUBLISH_TO_TOPIC: Final = Description(
     successes=(
         replace(_STORED, contents=(replace(_STORED.contents[0], kind=PUBLISHED), _STORED_LINES, _PRODUCED)),
     ),
-    refusals=(
+    rejections=(
         request_errors.SeveralContentTypes,
         request_errors.UnsupportedEventFormat,
         errors.PartlyPublished,
-        errors.PartlyRefused,
-        *_PRODUCE_REFUSALS,
-        *IDEMPOTENCY_REFUSALS,
+        errors.PartlyRejected,
+        *_PRODUCE_REJECTIONS,
+        *IDEMPOTENCY_REJECTIONS,
     ),
     error_objects=_PRODUCE_ERRORS,
 )
@@ -385,7 +385,7 @@ DELETE_KEY: Final = Description(
     summary="Publish a tombstone",
     text=(
         "Publishes exactly one record with this key and a null value. It removes the reading of the key. In "
-        "a topic that Kafka compacts, it also removes the key's earlier records. A body is refused."
+        "a topic that Kafka compacts, it also removes the key's earlier records. A body is rejected."
     ),
     parameters=(
         _TOPIC,
@@ -395,7 +395,7 @@ DELETE_KEY: Final = Description(
         *_OF_ONE_RECORD,
     ),
     successes=(_STORED,),
-    refusals=_REFUSALS,
+    rejections=_REJECTIONS,
 )
 
 RECEIVE_HOOK: Final = Description(
@@ -420,11 +420,11 @@ RECEIVE_HOOK: Final = Description(
             meaning="The record is stored at this partition and offset. For Slack, the body is empty.",
         ),
     ),
-    refusals=(
+    rejections=(
         access.InvalidSignature,
         access.RateExceeded,
         request_errors.BodyMemoryOfCallerFull,
-        *_REFUSALS,
+        *_REJECTIONS,
     ),
 )
 
@@ -527,7 +527,7 @@ READ_RECORDS: Final = Description(
             optional_fields=(_UP_TO_DATE,),
         ),
     ),
-    refusals=(
+    rejections=(
         errors.InvalidParameters,
         errors.UnknownTopic,
         errors.UnknownPartition,
@@ -542,7 +542,7 @@ READ_RECORDS: Final = Description(
         request_errors.TooManyStreams,
         request_errors.TooManyTopics,
     ),
-    fields_of_refusals=(VARY,),
+    fields_of_rejections=(VARY,),
 )
 
 _EXAMPLE: Final = {
@@ -573,7 +573,7 @@ LIST_TOPICS: Final = Description(
     summary="The names of the topics",
     text=f"{_VISIBLE_TOPICS} The answer may be up to two seconds old.",
     successes=(_success("The names.", list[str], ["events", "readings"]),),
-    refusals=(errors.InvalidParameters, request_errors.NotAcceptable, errors.BrokerUnavailable),
+    rejections=(errors.InvalidParameters, request_errors.NotAcceptable, errors.BrokerUnavailable),
     error_objects=(ErrorObject,),
 )
 DESCRIBE_TOPIC: Final = replace(
@@ -582,7 +582,7 @@ DESCRIBE_TOPIC: Final = replace(
     text=_VISIBLE_TOPICS,
     parameters=(_TOPIC,),
     successes=(_success("The topic.", Topic, {"name": "readings", "configs": {}, "partitions": [_EXAMPLE]}),),
-    refusals=(*LIST_TOPICS.refusals, access.NotGranted, errors.UnknownTopic),
+    rejections=(*LIST_TOPICS.rejections, access.NotGranted, errors.UnknownTopic),
 )
 LIST_PARTITIONS: Final = replace(
     DESCRIBE_TOPIC,
@@ -594,7 +594,7 @@ DESCRIBE_PARTITION: Final = replace(
     summary="One partition and its replicas",
     parameters=(_TOPIC, _PARTITION),
     successes=(_success("The partition.", Partition, _EXAMPLE),),
-    refusals=(*DESCRIBE_TOPIC.refusals, errors.UnknownPartition),
+    rejections=(*DESCRIBE_TOPIC.rejections, errors.UnknownPartition),
 )
 PRODUCE_TO_PARTITION: Final = Description(
     tag="Messages",
@@ -606,6 +606,6 @@ PRODUCE_TO_PARTITION: Final = Description(
     parameters=(_TOPIC, _PARTITION, *_TRACE),
     bodies=_PRODUCE_BODIES,
     successes=(Success("All records are stored.", contents=(_PRODUCED,)),),
-    refusals=_PRODUCE_REFUSALS,
+    rejections=_PRODUCE_REJECTIONS,
     error_objects=_PRODUCE_ERRORS,
 )

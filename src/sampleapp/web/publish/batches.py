@@ -24,13 +24,13 @@ from sampleapp.errors import (
     InvalidMessage,
     MessageError,
     PartlyPublished,
-    PartlyRefused,
+    PartlyRejected,
     PublishError,
 )
 from sampleapp.interfaces import IBroker, Outcome
 from sampleapp.messages.event_lists import EventList
 from sampleapp.messages.idempotency import IdempotencyScope
-from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RefusedLine
+from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RejectedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
 from sampleapp.web.errors import (
@@ -42,7 +42,7 @@ from sampleapp.web.errors import (
     row_of,
     urgency_of,
 )
-from sampleapp.web.gate import TO_PUBLISH, refusal_of_topic
+from sampleapp.web.gate import TO_PUBLISH, rejection_of_topic
 from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_response
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.server import Request, Share
@@ -97,9 +97,9 @@ class BatchPublisher:
 
     def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Response]:
         """
-        Publish all messages in the body of a request, or none if one of them is refused.
+        Publish all messages in the body of a request, or none if one of them is rejected.
 
-        A message is refused, among other reasons, if the caller may not publish to its topic.
+        A message is rejected, among other reasons, if the caller may not publish to its topic.
 
         :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
         :param trace: headers of every record.
@@ -113,7 +113,7 @@ class BatchPublisher:
             max_line=self._max_line,
             now_ms=now_ms,
             trace=trace,
-            refuse_topic=None if caller is None else partial(_refusal_of_topic, caller),
+            reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
             scope=request.admitted,
         )
         return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
@@ -129,7 +129,7 @@ class BatchPublisher:
         scope: IdempotencyScope | None,
     ) -> Deferred[Response]:
         """
-        Publish all CloudEvents in the body of a request, or none if one of them is refused.
+        Publish all CloudEvents in the body of a request, or none if one of them is rejected.
 
         :param topic: of all records; the caller may publish to it.
         :param key: as for `EventList`, like ``scope``.
@@ -184,16 +184,16 @@ class BatchPublisher:
     async def _check_and_publish(self, lines: _Messages) -> Response:
         if lines.count == 0:
             return replace(problem_response(lines.nothing), batch=Batch())
-        refused = [*lines.refused, *await self._refused_by_broker(lines)]
-        if refused:
-            return _refusal(refused)
+        rejected = [*lines.rejected, *await self._rejected_by_broker(lines)]
+        if rejected:
+            return _rejection(rejected)
         records = lines.records
         publish_many = self._publish_identified if lines.has_identities else self._broker.publish_many
         try:
             outcomes = await publish_many(records)
         except PublishError as error:
             response = repeatable_response(error) if lines.has_identities else problem_response(error)
-            return replace(response, batch=Batch(refused=len(records)))
+            return replace(response, batch=Batch(rejected=len(records)))
         response = await self._response(records, outcomes, has_identities=lines.has_identities)
         await self._slices.free_gradually(outcomes)
         return response
@@ -202,14 +202,14 @@ class BatchPublisher:
         """
         Publish records with identities, and count their results.
 
-        :raise PublishError: all records are refused together.
+        :raise PublishError: all records are rejected together.
         """
         counts, total = self._idempotent_records, len(records)
         counts.begin(total)
         try:
             outcomes = await self._broker.publish_many(records)
         except PublishError as error:
-            counts.add_refused(error, total)
+            counts.add_rejected(error, total)
             raise
         finally:
             counts.end(total)
@@ -219,19 +219,19 @@ class BatchPublisher:
             counts.add(outcomes[start : start + _RECORDS_AT_ONCE])
         return outcomes
 
-    async def _refused_by_broker(self, lines: _Messages) -> list[RefusedLine]:
+    async def _rejected_by_broker(self, lines: _Messages) -> list[RejectedLine]:
         """Find messages whose topics cannot be published to, up to the maximum number of faults."""
         # Events have the topic of the path.
         room = min(MOST_FAULTS - lines.faults, MOST_FAULTS if lines.are_lines else 1)
         if room <= 0 or not lines.topics:
             return []
-        # A refused batch must not create topics, nor wait for a broker that cannot be reached.
+        # A rejected batch must not create topics, nor wait for a broker that cannot be reached.
         errors = await self._broker.check_topics(
-            lines.topics, create=not lines.refused, identified=lines.has_identities
+            lines.topics, create=not lines.rejected, identified=lines.has_identities
         )
         if not errors:
             return []
-        found: list[RefusedLine] = []
+        found: list[RejectedLine] = []
         numbers = _numbers(lines)
         for start in range(0, len(lines.records), _RECORDS_AT_ONCE):
             if start:
@@ -241,7 +241,7 @@ class BatchPublisher:
             for record, number in zip(some, numbers, strict=False):
                 if record.topic in errors:
                     line = number + 1 if lines.are_lines and not lines.empty_lines else None
-                    found.append(RefusedLine(number, errors[record.topic], line=line))
+                    found.append(RejectedLine(number, errors[record.topic], line=line))
             if len(found) >= room:
                 break
         return found[:room]
@@ -267,7 +267,7 @@ class BatchPublisher:
             HTTPStatus.OK,
             _HEADERS if totals.records else (*_HEADERS, REPLAYED),
             pieces[0] if len(pieces) == 1 else tuple(pieces),
-            batch=totals.batch(refused=0),
+            batch=totals.batch(rejected=0),
         )
 
     async def _response_for_each(
@@ -285,7 +285,7 @@ class BatchPublisher:
             for number, outcome in enumerate(some, start):
                 if isinstance(outcome, PublishError):
                     failures.add(number, outcome)
-        batch = totals.batch(refused=failures.count)
+        batch = totals.batch(rejected=failures.count)
         response = (
             partly_published_response(failures.summary(len(records), has_identities=has_identities), pieces)
             if failures.count < len(records) or failures.may_be_published
@@ -324,12 +324,12 @@ class _Totals:
         total[0] += records
         total[1] += length
 
-    def batch(self, *, refused: int) -> Batch:
+    def batch(self, *, rejected: int) -> Batch:
         totals = islice(self._by_topic.items(), _MOST_TOPICS)
         return Batch(
             published=tuple(TopicTotal(topic, *total) for topic, total in totals),
             records=self.records,
-            refused=refused,
+            rejected=rejected,
         )
 
 
@@ -340,7 +340,7 @@ class _Failures:
         self.count = 0
         self.may_be_published = False
         self._may_be_tried_again = False
-        self._first: list[RefusedLine] = []
+        self._first: list[RejectedLine] = []
         self._said: set[tuple[type[PublishError], str]] = set()
 
     def add(self, number: int, error: PublishError) -> None:
@@ -348,7 +348,7 @@ class _Failures:
         self.may_be_published |= error.possibly_published
         self._may_be_tried_again |= error.retriable
         if len(self._first) < MOST_FAULTS:
-            self._first.append(RefusedLine(number, error))
+            self._first.append(RejectedLine(number, error))
             self._said.add((type(error), str(error)))
 
     def summary(self, count: int, *, has_identities: bool) -> PartlyPublished:
@@ -364,8 +364,8 @@ class _Failures:
                 f"{self.count} of the {count} messages were not published, or may not have been. See results "
                 f"for the outcome of each message.{advice}"
             )
-        return PartlyRefused(
-            f"{self.count} of the {count} messages were refused permanently; all others were published. See "
+        return PartlyRejected(
+            f"{self.count} of the {count} messages were rejected permanently; all others were published. See "
             "results for the outcome of each message."
         )
 
@@ -385,48 +385,48 @@ class _Failures:
         )
 
 
-def _refusal(refused: Sequence[RefusedLine]) -> Response:
+def _rejection(rejected: Sequence[RejectedLine]) -> Response:
     """
-    Answer that nothing was published, because some messages were refused.
+    Answer that nothing was published, because some messages were rejected.
 
-    :param refused: at least one, in any order.
+    :param rejected: at least one, in any order.
     """
-    decisive = min(refused, key=_rank)
+    decisive = min(rejected, key=_rank)
     if _rank(decisive)[0] == LEAST_URGENT or isinstance(decisive.error, IdempotencyNotEnabled):
         # No message is wrong; the reason for the first one, such as an outage, is likely to hold for all.
         response = problem_response(decisive.error)
     else:
-        wrong = sorted((each for each in refused if _rank(each)[0] < LEAST_URGENT), key=_number)
+        wrong = sorted((each for each in rejected if _rank(each)[0] < LEAST_URGENT), key=_number)
         faults = [fault for each in wrong for fault in _faults(each)][:MOST_FAULTS]
         # The fault that decides on the status is named, even after the maximum number of faults.
         deciding = _faults(decisive)[0]
         if deciding not in faults:
             faults[-1] = deciding
-        others = " Other messages were refused too; see errors." if len(wrong) > 1 else ""
+        others = " Other messages were rejected too; see errors." if len(wrong) > 1 else ""
         place = "" if decisive.line is None else f"Line {decisive.line}: "
         response = problem_response(
             decisive.error,
             detail=f"Nothing was published. {place}{decisive.error}{others}",
             faults=faults,
         )
-    return replace(response, batch=Batch(refused=len(refused)))
+    return replace(response, batch=Batch(rejected=len(rejected)))
 
 
-def _refusal_of_topic(caller: Caller, topic: str) -> NotGranted | None:
-    return None if TO_PUBLISH.is_granted(caller, topic) else refusal_of_topic(topic, TO_PUBLISH)
+def _rejection_of_topic(caller: Caller, topic: str) -> NotGranted | None:
+    return None if TO_PUBLISH.is_granted(caller, topic) else rejection_of_topic(topic, TO_PUBLISH)
 
 
-def _number(refused: RefusedLine) -> int:
-    return refused.number
+def _number(rejected: RejectedLine) -> int:
+    return rejected.number
 
 
-def _rank(refused: RefusedLine) -> tuple[int, int]:
-    """Return the sort key of a refused message: first the urgency of its error, then its number."""
-    return urgency_of(type(refused.error)), refused.number
+def _rank(rejected: RejectedLine) -> tuple[int, int]:
+    """Return the sort key of a rejected message: first the urgency of its error, then its number."""
+    return urgency_of(type(rejected.error)), rejected.number
 
 
-def _faults(refused: RefusedLine) -> list[Fault]:
-    error, pointer = refused.error, f"/{refused.number}"
+def _faults(rejected: RejectedLine) -> list[Fault]:
+    error, pointer = rejected.error, f"/{rejected.number}"
     if isinstance(error, InvalidMessage):
         return [Fault(f"{pointer}{fault.pointer}", fault.detail) for fault in error.faults]
     if isinstance(error, MessageError):
@@ -443,5 +443,5 @@ def _result(outcome: Outcome) -> RecordMetadata | Result:
 
 def _numbers(lines: _Messages) -> Iterator[int]:
     """Yield the numbers of the messages that have a record, without end."""
-    refused = {each.number for each in lines.refused}
-    return (number for number in count() if number not in refused)
+    rejected = {each.number for each in lines.rejected}
+    return (number for number in count() if number not in rejected)

@@ -24,7 +24,7 @@ __all__ = [
     "SAFE_TO_REPEAT",
     "IdempotentRecords",
     "check_key",
-    "refuse_key",
+    "reject_key",
     "repeatable_response",
     "scope_of",
 ]
@@ -66,9 +66,9 @@ def check_key(request: Request) -> None:
     request.admitted = scope_of(request)
 
 
-def refuse_key(request: Request) -> None:
+def reject_key(request: Request) -> None:
     """
-    Refuse ``Idempotency-Key`` where it would have no effect.
+    Reject ``Idempotency-Key`` where it would have no effect.
 
     :raise InvalidParameters: the request has the field.
     """
@@ -96,7 +96,7 @@ class IdempotentRecords:
         self.waiting = 0
         """The number of records that wait for the broker's response."""
         self.results = dict.fromkeys(("first", "replayed", "refused", "unknown"), 0)
-        """The number of records by result. ``refused``: not published. ``unknown``: perhaps published."""
+        """The number of records by result. ``rejected``: not published. ``unknown``: perhaps published."""
 
     def begin(self, count: int) -> None:
         """Count records that begin to wait."""
@@ -111,7 +111,7 @@ class IdempotentRecords:
         for outcome in outcomes:
             self.results[_result(outcome)] += 1
 
-    def add_refused(self, error: PublishError, count: int) -> None:
+    def add_rejected(self, error: PublishError, count: int) -> None:
         """Count records that have one result: this error."""
         self.results[_result(error)] += count
 
@@ -124,7 +124,7 @@ class IdempotentRecords:
         """
         self.begin(1)
         return publishing.addBoth(self._ended).addCallbacks(
-            self._response, self._refusal, callbackArgs=(length,)
+            self._response, self._rejection, callbackArgs=(length,)
         )
 
     def _ended(self, result: T) -> T:
@@ -140,7 +140,7 @@ class IdempotentRecords:
             response, headers=(*response.headers, REPLAYED), record=None, record_bytes=0, replayed=record
         )
 
-    def _refusal(self, failure: Failure) -> Response | Failure:
+    def _rejection(self, failure: Failure) -> Response | Failure:
         error = failure.value
         if not isinstance(error, PublishError):
             return failure

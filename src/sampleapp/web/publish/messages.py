@@ -78,8 +78,8 @@ def _media_type(content_type: bytes) -> bytes:
     return b"" if match is None else match[1].lower()
 
 
-def _refuse_content_type(request: Request) -> NoReturn:
+def _reject_content_type(request: Request) -> NoReturn:
     raise UnsupportedContentType(request.fields.all(b"Content-Type"))
 
 
-_UNSUPPORTED: Final = Variant(_refuse_content_type, check_head=_refuse_content_type)
+_UNSUPPORTED: Final = Variant(_reject_content_type, check_head=_reject_content_type)

@@ -48,18 +48,18 @@ class _Head(Struct, frozen=True, gc=False):
     scope: IdempotencyScope | None
 
 
-def _refuse_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
+def _reject_several_types(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
     raise SeveralContentTypes
 
 
-_AMBIGUOUS: Final = Variant(_refuse_several_types, check_head=_refuse_several_types)
+_AMBIGUOUS: Final = Variant(_reject_several_types, check_head=_reject_several_types)
 
 
-def _refuse_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
+def _reject_event_format(_request: Request, *, topic: str) -> NoReturn:  # noqa: ARG001 -- a CheckHead
     raise UnsupportedEventFormat
 
 
-_UNSUPPORTED_EVENT: Final = Variant(_refuse_event_format, check_head=_refuse_event_format)
+_UNSUPPORTED_EVENT: Final = Variant(_reject_event_format, check_head=_reject_event_format)
 
 _CONTENT_TYPE: Final = frozenset({b"content-type"})
 

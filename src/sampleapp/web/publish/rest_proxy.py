@@ -15,7 +15,7 @@ from sampleapp.errors import (
     Fault,
     InvalidParameters,
     PartlyPublished,
-    PartlyRefused,
+    PartlyRejected,
     PublishError,
     SampleAppError,
     UnknownPartition,
@@ -27,7 +27,7 @@ from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
 from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.publish.batches import RECORD_BYTES
-from sampleapp.web.publish.idempotency import refuse_key
+from sampleapp.web.publish.idempotency import reject_key
 from sampleapp.web.publish.publisher import Publisher, trace_of
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.rest_proxy_documents import (
@@ -68,11 +68,11 @@ _OUTCOMES_AT_ONCE: Final = 2000
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _refuse_format(request: Request, **_: object) -> NoReturn:
+def _reject_format(request: Request, **_: object) -> NoReturn:
     raise UnsupportedEmbeddedFormat(request.fields.all(b"content-type"))
 
 
-UNSUPPORTED_FORMAT: Final = Variant(_refuse_format, check_head=_refuse_format)
+UNSUPPORTED_FORMAT: Final = Variant(_reject_format, check_head=_reject_format)
 """For bodies in a format of REST Proxy that the service does not read."""
 
 
@@ -120,7 +120,7 @@ def _check_head(request: Request, *, topic: str) -> None:
     """
     if not is_legal_topic(topic):
         raise InvalidParameters([Fault("/topic", f"The topic in the path must be {TOPIC_RULE}.")])
-    refuse_key(request)
+    reject_key(request)
     require_acceptable(request)
 
 
@@ -168,11 +168,11 @@ async def _produce(
         await _check(publisher, topic, partitions)
         outcomes = await publisher.broker.publish_many(records)
     except Unserializable as error:
-        response = _refusal(error, accept, refused=_count_refused(error), code=_UNSERIALIZABLE)
+        response = _rejection(error, accept, rejected=_count_rejected(error), code=_UNSERIALIZABLE)
     except errors.InvalidMessage as error:
-        response = _refusal(error, accept, refused=_count_refused(error))
+        response = _rejection(error, accept, rejected=_count_rejected(error))
     except SampleAppError as error:
-        response = _refusal(error, accept, refused=len(records))
+        response = _rejection(error, accept, rejected=len(records))
     else:
         response = await _response(publisher, topic, records, outcomes, accept)
         await publisher.slices.free_gradually(outcomes)
@@ -187,9 +187,9 @@ async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Itera
     :param partitions: of the records; ``None`` for a record without one.
     :raise PublishError: a record cannot be published.
     """
-    refused = await publisher.broker.check_topics([topic])
-    if topic in refused:
-        raise refused[topic]
+    rejected = await publisher.broker.check_topics([topic])
+    if topic in rejected:
+        raise rejected[topic]
     named = {partition for partition in partitions if partition is not None}
     if not named:
         return
@@ -207,14 +207,14 @@ async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Itera
         )
 
 
-def _refusal(
-    error: SampleAppError, accept: bytes | None, *, refused: int, code: int | None = None
+def _rejection(
+    error: SampleAppError, accept: bytes | None, *, rejected: int, code: int | None = None
 ) -> Response:
     response = error_object_response(problem_response(error), accept=accept, code=code)
-    return replace(response, batch=Batch(refused=refused))
+    return replace(response, batch=Batch(rejected=rejected))
 
 
-def _count_refused(error: errors.InvalidMessage) -> int:
+def _count_rejected(error: errors.InvalidMessage) -> int:
     return len({fault.pointer.split("/")[2] for fault in error.faults if fault.pointer.count("/") > 1})
 
 
@@ -255,7 +255,7 @@ async def _response(
         batch=Batch(
             published=(TopicTotal(topic, count, stored_bytes),) if count else (),
             records=count,
-            refused=len(failures),
+            rejected=len(failures),
         ),
         problem=problem,
     )
@@ -280,7 +280,7 @@ def _verdict(failures: Sequence[PublishError], *, is_any_stored: bool) -> tuple[
     error: SampleAppError
     if is_any_stored:
         is_retry_useful = any(each.retriable or each.possibly_published for each in failures)
-        error = (PartlyPublished if is_retry_useful else PartlyRefused)()
+        error = (PartlyPublished if is_retry_useful else PartlyRejected)()
     else:
         # A failure after which a record may be published takes precedence over certain failures.
         error = next((each for each in failures if each.possibly_published), failures[0])

@@ -222,7 +222,7 @@ def response_to_temporary_error(fields: Fields, error: SampleAppError) -> Respon
     the problem document that other clients get.
 
     :param fields: of the request.
-    :param error: refuses a stream.
+    :param error: rejects a stream.
     :raise SampleAppError: the error itself, if it is not temporary, or the client is not a browser. Browsers
         send ``Sec-Fetch-Mode`` (https://www.w3.org/TR/fetch-metadata/, section 2.2).
     """

@@ -53,7 +53,7 @@ class StreamKind(Enum):
 
     @property
     def in_words(self) -> str:
-        """The plural, for refusals."""
+        """The plural, for rejections."""
         return "waiting pages" if self is StreamKind.PAGE else "streams"
 
 
@@ -192,10 +192,10 @@ class OpenStreams:
         self._topics: Counter[str] = Counter()
         self.numbers: dict[StreamKind, StreamNumbers] = {kind: StreamNumbers() for kind in StreamKind}
         """The numbers of each kind."""
-        self.refusals: Counter[str] = Counter(
+        self.rejections: Counter[str] = Counter(
             {"max-streams": 0, "max-streams-per-caller": 0, "max-followed-topics": 0}
         )
-        """Streams and pages that were refused since the start, by the option that is the limit."""
+        """Streams and pages that were rejected since the start, by the option that is the limit."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -208,16 +208,16 @@ class OpenStreams:
         grant = None if self._gate is None or request is None else self._gate.grant(request, may)
         is_page, name = self.place_of(kind, grant)
         if self._places[is_page] >= self.limit:
-            self.refusals["max-streams"] += 1
+            self.rejections["max-streams"] += 1
             raise TooManyStreams(self.limit, what=kind.in_words)
         if topic is not None and topic not in self._topics and len(self._topics) >= self._most_topics:
-            self.refusals["max-followed-topics"] += 1
+            self.rejections["max-followed-topics"] += 1
             raise TooManyTopics(self._most_topics)
         if grant is not None:
             most = grant.caller.max_streams
             limit = self._limit_per_caller if most is None else most
             if self._places_of_callers[is_page, name] >= limit:
-                self.refusals["max-streams-per-caller"] += 1
+                self.rejections["max-streams-per-caller"] += 1
                 raise TooManyStreamsOfCaller(limit, what=kind.in_words, retry_after_s=_RETRY_AFTER_S)
         return grant
 

@@ -49,7 +49,7 @@ _PAGE_RECORDS: Final = 500
 _LEAST_PAGE_BYTES: Final = 32 * 1024
 _MOST_PAGE_BYTES: Final = 256 * 1024
 _RETRY: Final = Backoff(first_s=1.0, max_s=10.0)
-_MOST_REFUSALS: Final = 4
+_MOST_REJECTIONS: Final = 4
 """
 How often the broker may refuse to read for good, as when the topic was deleted, before a stream ends.
 
@@ -325,7 +325,7 @@ class RecordStream(EventStream):
                 except SampleAppError as error:
                     self._release_room()
                     failures += 1
-                    if failures > _MOST_REFUSALS and not is_temporary(error):
+                    if failures > _MOST_REJECTIONS and not is_temporary(error):
                         # The client comes back, and gets the status and the problem of the error.
                         self.finish("error")
                         return

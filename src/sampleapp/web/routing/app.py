@@ -39,7 +39,7 @@ from sampleapp.web.routing.paths import (
     openapi_path,
     path_not_found,
     percent_decoded,
-    refusal_of_method,
+    rejection_of_method,
     variables_of,
 )
 from sampleapp.web.server import SAFE, BodyMemory, Handler, Limits, Request
@@ -89,7 +89,7 @@ class Variant(Struct, frozen=True):
     max_body: int | None = None
     """The limit for the body, in bytes; ``None`` for the server's own limit."""
     takes_query: bool = False
-    """True if the handler reads the query, or may ignore it. By default, a request with one is refused."""
+    """True if the handler reads the query, or may ignore it. By default, a request with one is rejected."""
 
 
 class AccessPolicy(Struct, frozen=True):
@@ -120,7 +120,7 @@ class BoundRoute(Struct, frozen=True):
         """
         Check a request whose caller is known, and return its handler with the variables of the path.
 
-        :raise SampleAppError: the request is refused.
+        :raise SampleAppError: the request is rejected.
         """
         handler, variables = variant.handler, self.variables
         if variant.check_head is not None:
@@ -129,7 +129,7 @@ class BoundRoute(Struct, frozen=True):
         if request.method in SAFE and (self.topic is not None or not variant.takes_query):
             require_meaning(request)
             if _has_body(request):
-                handler = _refuse_body
+                handler = _reject_body
         if not variant.takes_query:
             _require_no_query(request)
         if self.topic is None or self.topic_use is None:
@@ -193,7 +193,7 @@ class App(Klein):
             access = AccessPolicy()
 
             @app.route("/topics/<topic>", methods=["POST"], right=Right.PUBLISH, topic_use=TO_PUBLISH)
-            async def publish(self, request: Request, *, topic: AuthorizedTopic) -> Answer: ...
+            async def publish(self, request: Request, *, topic: AuthorizedTopic) -> Response: ...
 
     ``Service().app.resource()`` serves it in any site of twisted.web, and `RouteTable` on the service's own
     connections. Both check requests by the attribute ``access`` of the object.
@@ -251,7 +251,7 @@ class App(Klein):
             variable ``topic``.
         :param has_variants: True if the method chooses a `Variant` by the head of the request, which then
             serves it. It is called before access control, so it must not raise or disclose anything: what it
-            refuses, it refuses by ``check_head`` of a variant.
+            rejects, it rejects by ``check_head`` of a variant.
         :param check_head: checks the head of a request before its body is read; see `CheckHead`.
         :param takes_query: see `Variant.takes_query`.
         :param description: the operation in ``/openapi.json``. Each route of the service has one.
@@ -327,7 +327,7 @@ def _with_deferred(function: Callable[..., Any]) -> Callable[..., Deferred[Respo
 
 def require_meaning(request: Request) -> None:
     """
-    Refuse header fields that would give the request another meaning than its method and its body.
+    Reject header fields that would give the request another meaning than its method and its body.
 
     A server that ignores them does something else than it was asked to do, and says that it was done.
 
@@ -368,7 +368,7 @@ def _has_body(request: Request) -> bool:
     return bool(length.strip(b"0") or request.fields.all(b"transfer-encoding"))
 
 
-def _refuse_body(_request: Request, **_: object) -> NoReturn:
+def _reject_body(_request: Request, **_: object) -> NoReturn:
     raise InvalidParameters(
         [Fault("", f"GET takes no body; parameters are in the query. {GET_PUBLISHES_NOTHING}.")]
     )
@@ -398,7 +398,7 @@ class _AppResource(KleinResource):
         self._memory = BodyMemory(Limits().max_body_memory)
 
     def render(self, request: IRequest) -> Any:
-        """Answer a request, or refuse it."""
+        """Answer a request, or reject it."""
         try:
             self._check(request)
         except SampleAppError as error:
@@ -425,7 +425,7 @@ class _AppResource(KleinResource):
         if own.method == b"OPTIONS" and has_content(own.fields):
             # No handler answers OPTIONS, so nothing else checks the coding.
             check_content_coding(own.fields)
-        # Refuses paths that Klein would take for another path.
+        # Rejects paths that Klein would take for another path.
         if percent_decoded(path).encode() != b"".join(b"/%b" % segment for segment in request.postpath):
             raise PathNotFound
         if own.method != own.method.upper():
@@ -450,7 +450,7 @@ def _respond_to_error(self: object, request: IRequest, failure: Failure) -> byte
     """Answer Klein's own errors with a problem document; the errors of handlers do not get here."""
     error = failure.value
     if isinstance(error, exceptions.MethodNotAllowed):
-        response = refusal_of_method(request.method, method_not_allowed(error))
+        response = rejection_of_method(request.method, method_not_allowed(error))
     elif isinstance(error, exceptions.HTTPException):
         urls = IKleinRequest(request).mapper.map.bind("")
         response = problem_response(path_not_found(convert(request).path, [urls]))

@@ -21,7 +21,7 @@ __all__ = [
     "openapi_path",
     "path_not_found",
     "percent_decoded",
-    "refusal_of_method",
+    "rejection_of_method",
     "variables_of",
 ]
 
@@ -110,7 +110,7 @@ def _template_of(urls: MapAdapter, path: str) -> str | None:
     return None
 
 
-def refusal_of_method(method: bytes, error: MethodNotAllowed) -> Response:
+def rejection_of_method(method: bytes, error: MethodNotAllowed) -> Response:
     """Answer with the methods of a path: 204 for OPTIONS, otherwise 405."""
     if method == b"OPTIONS":
         return Response(HTTPStatus.NO_CONTENT, error.headers)

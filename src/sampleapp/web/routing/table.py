@@ -13,7 +13,7 @@ from sampleapp.errors import SampleAppError
 from sampleapp.web.errors import MalformedRequest, MethodNotAllowed, PathNotFound
 from sampleapp.web.responses import Response
 from sampleapp.web.routing.app import App, BoundRoute, require_meaning
-from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, refusal_of_method
+from sampleapp.web.routing.paths import match_path, path_not_found, percent_decoded, rejection_of_method
 from sampleapp.web.server import SAFE, Handler, Request
 
 __all__ = ["RouteTable"]
@@ -59,7 +59,7 @@ class RouteTable:
         """
         Check the head of a request, before its body is read, and return its handler.
 
-        :raise SampleAppError: there is no such route, or the request is refused.
+        :raise SampleAppError: there is no such route, or the request is rejected.
         """
         bound = self._exact.get((request.method, request.path))
         if bound is None:
@@ -98,7 +98,7 @@ class RouteTable:
                 return find(request.method, request.path)
             response = _response_for_whole_server(request)
         except MethodNotAllowed as error:
-            response = refusal_of_method(request.method, error)
+            response = rejection_of_method(request.method, error)
         except SampleAppError:
             self._authenticate(request)
             raise

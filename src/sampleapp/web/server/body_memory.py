@@ -36,14 +36,14 @@ class BodyMemory:
     """
     A budget of bytes: for the bodies of requests that have come, and the records and answers made of them.
 
-    Nothing is reserved for bytes that are only announced. A request that does not fit is refused. It does not
-    wait, so requests that each hold a part cannot wait for one another. An eighth is for small requests only,
-    so that large ones cannot keep them out; of a caller's half, too.
+    Nothing is reserved for bytes that are only announced. A request that does not fit is rejected. It does
+    not wait, so requests that each hold a part cannot wait for one another. An eighth is for small requests
+    only, so that large ones cannot keep them out; of a caller's half, too.
     """
 
-    __slots__ = ("_count_refusal", "_of_owners", "limit", "reserved")
+    __slots__ = ("_count_rejection", "_of_owners", "limit", "reserved")
 
-    def __init__(self, limit: int, *, count_refusal: Callable[[str], None] | None = None) -> None:
+    def __init__(self, limit: int, *, count_rejection: Callable[[str], None] | None = None) -> None:
         """
         :param limit: for all requests together, in bytes.
         :param count_refusal: called for each request that does not fit, with the name of the option that is
@@ -54,7 +54,7 @@ class BodyMemory:
         """The memory of all requests and streams together, in bytes."""
         self._of_owners: dict[Owner, int] = {}
         """The part of it of each owner that has any."""
-        self._count_refusal = count_refusal
+        self._count_rejection = count_rejection
 
     def require_room(self, owner: Owner, more: int, size: int) -> None:
         """
@@ -77,14 +77,14 @@ class BodyMemory:
         if not is_owner_over and self.reserved + more <= most:
             return
         if size > min(most, most_of_owner):
-            self._refuse(BodyNeedsTooMuchMemory(size, min(most, most_of_owner)))
+            self._reject(BodyNeedsTooMuchMemory(size, min(most, most_of_owner)))
         if is_owner_over and owner is not Unverified.SENDERS:
-            self._refuse(BodyMemoryOfCallerFull(most_of_owner))
-        self._refuse(BodyMemoryFull(self.limit))
+            self._reject(BodyMemoryOfCallerFull(most_of_owner))
+        self._reject(BodyMemoryFull(self.limit))
 
-    def _refuse(self, error: RequestError) -> NoReturn:
-        if self._count_refusal is not None:
-            self._count_refusal("max-body-memory")
+    def _reject(self, error: RequestError) -> NoReturn:
+        if self._count_rejection is not None:
+            self._count_rejection("max-body-memory")
         raise error
 
     def require_part(self, owner: Owner, size: int) -> None:
@@ -96,7 +96,7 @@ class BodyMemory:
         most_of_owner = int(self.limit * _OF_ONE_CALLER * (1 - _KEPT_FOR_SMALL))
         used = self._of_owners.get(owner, 0) if owner else 0
         if used and used + size > most_of_owner:
-            self._refuse(BodyMemoryOfCallerFull(most_of_owner))
+            self._reject(BodyMemoryOfCallerFull(most_of_owner))
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """

@@ -23,11 +23,11 @@ from sampleapp.web.errors import RequestTooSlow
 from sampleapp.web.responses import Response, Source
 from sampleapp.web.server.body_memory import BodyMemory, Share
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
-from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRefusal, OnResponse, Peer
+from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRejection, OnResponse, Peer
 from sampleapp.web.server.head import Head, request_id_in
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.progress import ClientEnd, client_end
-from sampleapp.web.server.reader import Refusal, RequestReader, RequestServer
+from sampleapp.web.server.reader import Rejection, RequestReader, RequestServer
 from sampleapp.web.server.request import Handler, Request
 from sampleapp.web.server.states import (
     BODY,
@@ -86,7 +86,7 @@ class Server(RequestServer, Protocol):
 
     has_hsts: bool
     """True to tell browsers on TLS connections to use only TLS (RFC 6797)."""
-    form_refusal: FormRefusal
+    form_rejection: FormRejection
     extend_response: ExtendResponse | None
     on_response: OnResponse
     body_memory: BodyMemory
@@ -176,7 +176,7 @@ class HTTPConnection(TwistedProtocol):
         server.add_connection(self, is_rejected=self._rejection is not None)
         self._deadlines.since_s = server.next_sweep_s
         if self._rejection is not None:
-            self._refuse(self._rejection)
+            self._reject(self._rejection)
         elif has_tls:
             self._enter(HANDSHAKE)
             server.begin_handshake(self)
@@ -273,8 +273,8 @@ class HTTPConnection(TwistedProtocol):
                 self._left -= 1
             try:
                 handler = reader.read()
-            except Refusal as refusal:
-                self._refuse(refusal.response)
+            except Rejection as rejection:
+                self._reject(rejection.response)
                 return
             if handler is None:
                 self._await_more()
@@ -394,7 +394,7 @@ class HTTPConnection(TwistedProtocol):
             close_source(response.source, "head", exchange.request_id)
         server = self._server
         if response.problem:
-            response = server.form_refusal(response, head)
+            response = server.form_rejection(response, head)
         if server.extend_response is not None:
             response = server.extend_response(response, head)
         self._reader.exchange = None
@@ -503,7 +503,7 @@ class HTTPConnection(TwistedProtocol):
     # Ending.
 
     @_cut_after_fault
-    def _refuse(self, response: Response) -> None:
+    def _reject(self, response: Response) -> None:
         """Answer the request that is being read, read no more of it, and close the connection soon."""
         server, reader = self._server, self._reader
         exchange = reader.exchange or Exchange(
@@ -513,7 +513,7 @@ class HTTPConnection(TwistedProtocol):
         # RFC 9110, section 9.3.2: a response to HEAD has no content, even if the rest is not understood.
         is_head = reader.buffer.startswith(b"HEAD ") if head is None else head.method == b"HEAD"
         if head is not None:
-            response = server.form_refusal(response, head)
+            response = server.form_rejection(response, head)
         if server.extend_response is not None:
             response = server.extend_response(response, head)
         reader.exchange = None
@@ -522,7 +522,7 @@ class HTTPConnection(TwistedProtocol):
         self._deadlines.start_sending(server.seconds())
         self._share.release()
         reader.clear()
-        self._writer.write_refusal(response, exchange.request_id, server.http_date(), is_head=is_head)
+        self._writer.write_rejection(response, exchange.request_id, server.http_date(), is_head=is_head)
         if self._client_has_finished or ISSLTransport.providedBy(self.transport):
             # With TLS, this only sends close_notify, which the client awaits (RFC 9112, section 9.8).
             self.transport.loseConnection()
@@ -611,16 +611,16 @@ class HTTPConnection(TwistedProtocol):
             # While nothing is read from a connection, and after its end, the reactor does not watch it.
             self._check_client(now_s)
         if self._state is RESPONDING and self._writer.writes_replaced and not self._share.has_room(0):
-            server.count_refusal("max-body-memory")
+            server.count_rejection("max-body-memory")
             self.abort("max-body-memory")
             return
         missed = self._deadlines.check(self._state, now_s, is_draining=server.is_draining)
         if missed is None:
             return
         if missed.limit:
-            server.count_refusal(missed.limit)
-        if missed.action is Action.REFUSE:
-            self._refuse(server.refuse(RequestTooSlow(missed.detail)))
+            server.count_rejection(missed.limit)
+        if missed.action is Action.REJECT:
+            self._reject(server.reject(RequestTooSlow(missed.detail)))
         elif missed.action is Action.CLOSE:
             self._close(timeout_s=CLOSE_IDLE_S)
         elif missed.action is Action.END:

@@ -223,7 +223,7 @@ class CodedBody:
             window = min(length, self._window) if length > _MAX_OUT else 0
             self._reserve(self._held + length + window)
         except RequestError:
-            # The request may stay in memory for some time after its refusal: its body must not.
+            # The request may stay in memory for some time after its rejection: its body must not.
             self._content = BytesIO()
             self._pieces.clear()
             self._stream = None

@@ -40,7 +40,7 @@ _DRAIN_IDLE_S: Final = 2.0
 class Action(Enum):
     """The end of a connection that has missed a deadline."""
 
-    REFUSE = "refuse"
+    REJECT = "reject"
     """Answer that the request comes too slowly."""
     CLOSE = "close"
     """Close the connection, on which there is no request."""
@@ -57,7 +57,7 @@ class Missed(NamedTuple):
     limit: str = ""
     """The option that is the limit; empty if the client is not to blame."""
     detail: str = ""
-    """A sentence for the client that is refused."""
+    """A sentence for the client that is rejected."""
 
 
 class Deadlines:
@@ -97,7 +97,7 @@ class Deadlines:
         self.since_s = 0.0
         """The start of the state, or the latest progress in it: seconds of the server's clock."""
         self.dropped_s = 0.0
-        """The time when bytes were last dropped after a refusal."""
+        """The time when bytes were last dropped after a rejection."""
         self.close_timeout_s = limits.send_timeout_s
         """The longest time without progress of a connection that is closing, in seconds."""
 
@@ -209,7 +209,7 @@ class Deadlines:
 
     def _check_lingering(self, now_s: float, elapsed_s: float) -> Missed | None:
         if self._writer.is_unread():
-            # It may be the response to the request before the one that was refused.
+            # It may be the response to the request before the one that was rejected.
             return self._check_answering(now_s, elapsed_s)
         if now_s - self.dropped_s >= self._linger_idle_s:
             # Not with a reset: systems drop what the client has not read yet.
@@ -242,4 +242,4 @@ class Deadlines:
 
 
 def _too_slow(limit: str, detail: str) -> Missed:
-    return Missed(Action.REFUSE, limit, detail)
+    return Missed(Action.REJECT, limit, detail)

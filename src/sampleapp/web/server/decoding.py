@@ -25,14 +25,14 @@ _SLICE: Final = 256 * 1024
 class Decoding:
     """Decodes bodies: one slice of one body in each turn of the reactor, even if there are many bodies."""
 
-    def __init__(self, clock: IReactorTime, *, count_refusal: Callable[[str], None] | None = None) -> None:
+    def __init__(self, clock: IReactorTime, *, count_rejection: Callable[[str], None] | None = None) -> None:
         """
         :param clock: the reactor.
         :param count_refusal: called for each body over the limit, with the name of the option that is the
             limit.
         """
         self._cooperator = cooperator_on(clock)
-        self._count_refusal = count_refusal
+        self._count_rejection = count_rejection
 
     def handle(self, handler: Handler, body: CodedBody, request: Request) -> Response | Deferred[Response]:
         """
@@ -67,8 +67,8 @@ class Decoding:
         try:
             return body.decode(most)
         except BodyTooLarge:
-            if self._count_refusal is not None:
-                self._count_refusal("max-body")
+            if self._count_rejection is not None:
+                self._count_rejection("max-body")
             raise
         finally:
             if charge is not None:

@@ -15,7 +15,7 @@ from sampleapp.interfaces import IVerifiesClients
 from sampleapp.web.responses import Response
 from sampleapp.web.server.head import Head
 
-__all__ = ["Exchange", "ExtendResponse", "FormRefusal", "OnResponse", "Peer"]
+__all__ = ["Exchange", "ExtendResponse", "FormRejection", "OnResponse", "Peer"]
 
 
 class Peer:
@@ -75,7 +75,7 @@ class Exchange(Struct, gc=False):
     request_id: bytes
     """The id of the request (``X-Request-Id``): the client's own id, or a new one."""
     started_s: float
-    """The end of the head, or its refusal: seconds of the server's clock, not the time of day."""
+    """The end of the head, or its rejection: seconds of the server's clock, not the time of day."""
     head: Head | None = None
     """``None`` if it was not understood."""
     route: str = ""
@@ -84,7 +84,7 @@ class Exchange(Struct, gc=False):
     """The name of the caller; empty if no credentials are needed, or the caller is not known."""
 
 
-FormRefusal: TypeAlias = Callable[[Response, Head], Response]
+FormRejection: TypeAlias = Callable[[Response, Head], Response]
 """Converts a response with a problem into the form that its client reads. It must not raise."""
 
 ExtendResponse: TypeAlias = Callable[[Response, Head | None], Response]

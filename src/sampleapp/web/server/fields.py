@@ -1,7 +1,7 @@
 """
 Header fields and trailer fields: a parser, and a mapping from names to values.
 
-The grammar is that of llhttp, Node's parser. It refuses everything that two parsers could read in two ways:
+The grammar is that of llhttp, Node's parser. It rejects everything that two parsers could read in two ways:
 lines without CR and LF, folded lines, white space before a colon (RFC 9112, sections 2.2 and 5).
 """
 
@@ -27,7 +27,7 @@ BLANKS: Final = b" \t"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 # After "chunked", llhttp allows spaces but not tabs, though neither is a part of the value (RFC 9110, section
-# 5.6.3). White space at the beginning of a line stays, so that llhttp refuses it.
+# 5.6.3). White space at the beginning of a line stays, so that llhttp rejects it.
 _BLANKS_AT_END: Final = re.compile(rb"(?<![\n\t ])[\t ]+(?=\r)")
 
 _TOO_LONG: Final = "Content-Length overflow"
@@ -56,7 +56,7 @@ class Fields:
         if lower not in values:
             values[lower] = (value,)
         elif len(values[lower]) <= _MAX_FIELDS:
-            # More are refused; each copies all before it.
+            # More are rejected; each copies all before it.
             values[lower] = (*values[lower], value)
 
     def replace(self, name: bytes, value: bytes) -> None:
@@ -98,7 +98,7 @@ class Fields:
 
 def check_values(fields: Fields) -> None:
     """
-    Refuse control characters in values, as `FieldParser` does (RFC 9110, section 5.5).
+    Reject control characters in values, as `FieldParser` does (RFC 9110, section 5.5).
 
     :raise MalformedRequest: a value has a control character.
     """

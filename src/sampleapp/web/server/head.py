@@ -32,7 +32,7 @@ __all__ = [
     "check_host",
     "is_host",
     "parse_head",
-    "refusal_of_long_head",
+    "rejection_of_long_head",
     "request_id_in",
     "request_id_of",
 ]
@@ -52,7 +52,7 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _LENGTH = re.compile(rb"^(Content-Length:[ \t]*)[0-9]+", re.IGNORECASE | re.MULTILINE)
 _GREATEST_LENGTH: Final = 2**63 - 1
-# A value without a control character, which the parser would refuse.
+# A value without a control character, which the parser would reject.
 _KEY = re.compile(rb"\nIdempotency-Key:([ -~]*)(?=\r\n)", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 # The blanks around a value are cut later: with a pattern, that takes time with the cube of their number.
@@ -124,8 +124,8 @@ def _parse_whole_head(data: bytes) -> Head:
     try:
         parser.feed(data[line.end() :])
     except BodyTooLarge:
-        # The parser has stopped at this field. The credentials may follow, and a wrong one is refused first
-        # (401 before 413). So the length is replaced by the greatest one, which is refused as well.
+        # The parser has stopped at this field. The credentials may follow, and a wrong one is rejected first
+        # (401 before 413). So the length is replaced by the greatest one, which is rejected as well.
         parser = FieldParser()
         parser.feed(_LENGTH.sub(rb"\g<1>%d" % _GREATEST_LENGTH, data[line.end() :]))
     method, target, minor = line.groups()
@@ -137,13 +137,13 @@ def _parse_whole_head(data: bytes) -> Head:
     return _interpret(method, path, query, is_1_1=is_1_1, fields=fields)
 
 
-# Refused heads are not remembered: `lru_cache` keeps no exceptions.
+# Rejected heads are not remembered: `lru_cache` keeps no exceptions.
 _remembered = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_head)
 _remembered_without_key = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_whole_head)
 
 
 class PartialHead:
-    """A check of a head that comes in pieces, so that data which is not HTTP is refused early."""
+    """A check of a head that comes in pieces, so that data which is not HTTP is rejected early."""
 
     def __init__(self) -> None:
         self._fields: FieldParser | None = None
@@ -156,7 +156,7 @@ class PartialHead:
         Check the new part of the head.
 
         :param data: the head from its first byte, as far as it has come.
-        :raise RequestError: the head is wrong; `parse_head` would refuse it as well, whatever follows.
+        :raise RequestError: the head is wrong; `parse_head` would reject it as well, whatever follows.
         """
         if self._fields is None:
             if b"\n" not in data:
@@ -178,7 +178,7 @@ class PartialHead:
             try:
                 self._fields.feed(data[self._fed : end])
             except BodyTooLarge:
-                # Refused when the head is whole, since the credentials are checked first.
+                # Rejected when the head is whole, since the credentials are checked first.
                 self._length_is_too_large = True
             self._fed = end
 
@@ -195,7 +195,7 @@ def request_id_of(fields: Fields) -> bytes | None:
 
 def request_id_in(data: bytes) -> bytes | None:
     """
-    Find the client's id in a head that has come in part, or was refused.
+    Find the client's id in a head that has come in part, or was rejected.
 
     :param data: the head from its first byte.
     """
@@ -204,7 +204,7 @@ def request_id_in(data: bytes) -> bytes | None:
     return ids[0] if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
 
-def refusal_of_long_head(data: bytes) -> RequestError:
+def rejection_of_long_head(data: bytes) -> RequestError:
     """
     Make the error for a head that does not end within `MAX_HEAD` bytes.
 
@@ -282,7 +282,11 @@ def _interpret(method: bytes, path: bytes, query: bytes, *, is_1_1: bool, fields
 
 
 def _length(fields: Fields, *, is_1_1: bool) -> int | None:
-    """Return the length of the body (RFC 9112, section 6.3). The parser has refused all that is ambiguous."""
+    """
+    Return the length of the body (RFC 9112, section 6.3).
+
+    The parser has rejected all that is ambiguous.
+    """
     codings = fields.all(b"transfer-encoding")
     if codings:
         if not is_1_1:
@@ -292,7 +296,7 @@ def _length(fields: Fields, *, is_1_1: bool) -> int | None:
             raise MalformedRequest("This service supports no Transfer-Encoding other than chunked.")
         return None
     lengths = fields.all(b"content-length")
-    # int() refuses thousands of digits. All but the last few can only be zeros here.
+    # int() rejects thousands of digits. All but the last few can only be zeros here.
     return int(lengths[0].lstrip(b"0") or b"0") if lengths else 0
 
 

@@ -33,14 +33,14 @@ from sampleapp.web.server.head import (
     Head,
     PartialHead,
     parse_head,
-    refusal_of_long_head,
+    rejection_of_long_head,
 )
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import SAFE, Charge, Dispatch, Handler, Request
 from sampleapp.web.server.states import BODY, HEADER, IDLE, State
 
-__all__ = ["Refusal", "RequestReader", "RequestServer"]
+__all__ = ["Rejection", "RequestReader", "RequestServer"]
 
 _CR: Final = 13
 
@@ -65,17 +65,17 @@ class RequestServer(Protocol):
     def new_request_id(self) -> bytes:
         """Return an id for a request that came with none."""
 
-    def refuse(self, error: SampleAppError) -> Response:
+    def reject(self, error: SampleAppError) -> Response:
         """Return the response to a request that is wrong, or over a limit."""
 
     def response_to(self, failure: Failure, request_id: bytes) -> Response:
         """Return the response to a request whose handler has failed."""
 
-    def count_refusal(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """Count a request, or a connection, that was refused; the reason is the name of an option."""
 
 
-class Refusal(Exception):
+class Rejection(Exception):
     """A request is answered before it is whole; nothing more of its connection is read."""
 
     def __init__(self, response: Response) -> None:
@@ -144,7 +144,7 @@ class RequestReader:
 
         :return: the response, or the handler to be called, if the request is whole now; ``None`` if more of
             it must come, or if a body has more in the buffer, to be read in the next turn of the reactor.
-        :raise Refusal: the request is answered although it is not whole.
+        :raise Rejection: the request is answered although it is not whole.
         """
         if self._body is not None:
             return self._read_body()
@@ -162,7 +162,7 @@ class RequestReader:
             end += len(END_OF_HEAD)
             head = parse_head(data[:end])
         except RequestError as error:
-            raise self._refusal(error) from error
+            raise self._rejection(error) from error
         self._partial_head = None
         server = self._server
         self.exchange = exchange = Exchange(
@@ -195,7 +195,7 @@ class RequestReader:
         return self._read_body() if self.buffer else None
 
     def drop(self) -> None:
-        """Drop the buffer after a refusal, and charge the caller for it as for a body."""
+        """Drop the buffer after a rejection, and charge the caller for it as for a body."""
         if self._charge is not None:
             self._charge.add(len(self.buffer))
         self.buffer = b""
@@ -213,7 +213,7 @@ class RequestReader:
 
     def _check_partial_head(self, data: bytes) -> None:
         if len(data) >= MAX_HEAD:
-            raise refusal_of_long_head(data)
+            raise rejection_of_long_head(data)
         if self._partial_head is None:
             self._partial_head = PartialHead()
         self._partial_head.check(data)
@@ -222,15 +222,15 @@ class RequestReader:
         """
         Return the handler of a request, unless a part of its body would be lost.
 
-        :raise Refusal: the length of the body is not declared (RFC 9112, section 6.3), or more bytes follow
+        :raise Rejection: the length of the body is not declared (RFC 9112, section 6.3), or more bytes follow
             it on a connection that ends.
         """
         if isinstance(handler, Response) and handler.problem:
             return handler
         if head.method == b"POST" and not has_content(head.fields):
-            raise self._refusal(LengthRequired())
+            raise self._rejection(LengthRequired())
         if not head.keeps_alive and self.buffer.strip(b"\r\n"):
-            raise self._refusal(
+            raise self._rejection(
                 MalformedRequest(
                     "More bytes follow the last request of this connection. If they are a part of its body, "
                     "send the whole length of the body in bytes, as Content-Length, or send it in chunks."
@@ -242,21 +242,21 @@ class RequestReader:
         """Choose the handler of a request, or answer it, by its head alone."""
         server, host_rule, host = self._server, self._host_rule, head.host
         if host_rule is not None and host is not None and not host_rule.allows(host):
-            return server.refuse(MisdirectedRequest(host))
+            return server.reject(MisdirectedRequest(host))
         try:
             handler = server.dispatch(request)
         except Exception:  # noqa: BLE001 -- whatever it is, the caller gets a response
             handler = server.response_to(Failure(), request.exchange.request_id)
         if head.expects_unknown and not (isinstance(handler, Response) and handler.at_once):
             # Not before: an unknown caller learns only that it is unknown.
-            return server.refuse(ExpectationNotMet())
+            return server.reject(ExpectationNotMet())
         if (
             server.waiting >= server.limits.max_waiting
             and not isinstance(handler, Response)
             and request.method not in SAFE
         ):
-            server.count_refusal("max-waiting")
-            return server.refuse(TooManyRequests(server.limits.max_waiting))
+            server.count_rejection("max-waiting")
+            return server.reject(TooManyRequests(server.limits.max_waiting))
         return self._decoding(handler, request, head.codings) if head.codings else handler
 
     def _decoding(
@@ -271,7 +271,7 @@ class RequestReader:
         try:
             coding = coding_of(codings)
         except RequestError as error:
-            return self._server.refuse(error)
+            return self._server.reject(error)
         if not _wants_body(handler, request):
             return handler
         self._coded = coded = CodedBody(coding, limit=self._max_body(request), reserve=self._share.resize)
@@ -282,21 +282,21 @@ class RequestReader:
         self._charge = request.charge
         if length is not None and length > max_body:
             self.drop()
-            raise self._refusal_of_body(handler, request)
+            raise self._rejection_of_body(handler, request)
         if length is not None and _wants_body(handler, request):
             # Memory is reserved as the body comes.
             try:
                 self._share.require_room(length)
             except RequestError as error:
                 self._coded = None
-                handler = self._server.refuse(error)
+                handler = self._server.reject(error)
         if isinstance(handler, Response) and handler.at_once:
             self.drop()
-            raise Refusal(handler)
+            raise Rejection(handler)
         self.expects_continue = head.expects_continue and not self.buffer
         if self.expects_continue and isinstance(handler, Response):
             # The client sends its body only after "100 Continue", so this is the end of the request.
-            raise Refusal(handler)
+            raise Rejection(handler)
         is_wanted, coded = _wants_body(handler, request), self._coded
         self._handler = handler
         self._body = (
@@ -320,8 +320,8 @@ class RequestReader:
         except RequestError as error:
             self.drop()
             if isinstance(error, BodyTooLarge):
-                raise self._refusal_of_body(handler, request) from error
-            raise self._refusal(error) from error
+                raise self._rejection_of_body(handler, request) from error
+            raise self._rejection(error) from error
         size = len(data) - len(rest)
         self.received += size
         if self._charge is not None:
@@ -332,7 +332,7 @@ class RequestReader:
             except SampleAppError as error:
                 # Later bytes are not charged, or there would not be room at the time that the response says.
                 self._charge = None
-                raise Refusal(self._server.refuse(error)) from error
+                raise Rejection(self._server.reject(error)) from error
         self.buffer = rest
         if not is_whole:
             return None
@@ -347,15 +347,15 @@ class RequestReader:
     def _max_body(self, request: Request) -> int:
         return self._server.limits.max_body if request.max_body is None else request.max_body
 
-    def _refusal(self, error: RequestError) -> Refusal:
-        return Refusal(self._server.refuse(error))
+    def _rejection(self, error: RequestError) -> Rejection:
+        return Rejection(self._server.reject(error))
 
-    def _refusal_of_body(self, handler: Response | Handler, request: Request) -> Refusal:
-        """Refuse a body over the limit; anything else that is wrong with the request comes first."""
+    def _rejection_of_body(self, handler: Response | Handler, request: Request) -> Rejection:
+        """Reject a body over the limit; anything else that is wrong with the request comes first."""
         if isinstance(handler, Response):
-            return Refusal(handler)
-        self._server.count_refusal("max-body")
-        return self._refusal(BodyTooLarge(self._max_body(request)))
+            return Rejection(handler)
+        self._server.count_rejection("max-body")
+        return self._rejection(BodyTooLarge(self._max_body(request)))
 
 
 def _wants_body(handler: Response | Handler, request: Request) -> TypeGuard[Handler]:

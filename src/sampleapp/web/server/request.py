@@ -81,8 +81,8 @@ class Request(Struct, gc=False):
     """
     Verifies the body as it was sent, before it is decoded; set by the dispatch.
 
-    It raises a `SampleAppError` for a body that is refused. If the body does not come compressed, the handler
-    calls it.
+    It raises a `SampleAppError` for a body that is rejected. If the body does not come compressed, the
+    handler calls it.
     """
     charge: Charge | None = None
     """Charges the bytes of the body; ``None`` if its caller has no rate."""

@@ -33,7 +33,7 @@ from sampleapp.web.server.body_memory import BodyMemory
 from sampleapp.web.server.connection import HTTPConnection
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.descriptors import Descriptors
-from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRefusal, OnResponse
+from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRejection, OnResponse
 from sampleapp.web.server.head import Head
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
@@ -64,10 +64,10 @@ _REASONS: Final = (
     "send-timeout",
     "tls-handshakes",
 )
-"""The reasons for refusing requests and connections, listed so that each of them is counted from 0."""
+"""The reasons for rejecting requests and connections, listed so that each of them is counted from 0."""
 _REJECTIONS: Final = {
     "max-connections": (
-        "Refused {count} connection(s): {most} are open, which is the limit (--max-connections)."
+        "Rejected {count} connection(s): {most} are open, which is the limit (--max-connections)."
     ),
     "descriptors": (
         "Closed {count} connection(s) without an answer: the process has reached its limit of open files "
@@ -87,12 +87,12 @@ class HTTPServer(Factory):
         self,
         dispatch: Dispatch,
         *,
-        refuse: Callable[[SampleAppError], Response],
+        reject: Callable[[SampleAppError], Response],
         response_to: Callable[[Failure, bytes], Response],
         reactor: IReactorTime,
         limits: Limits | None = None,
         descriptors: Descriptors | None = None,
-        form_refusal: FormRefusal | None = None,
+        form_rejection: FormRejection | None = None,
         on_response: OnResponse | None = None,
         on_stream_end: OnStreamEnd | None = None,
         extend_response: ExtendResponse | None = None,
@@ -102,13 +102,13 @@ class HTTPServer(Factory):
     ) -> None:
         """
         :param dispatch: chooses a handler for each request, by its head.
-        :param refuse: makes the response to a request that is wrong, or over a limit.
+        :param reject: makes the response to a request that is wrong, or over a limit.
         :param answer_to: makes the response when the dispatch or a handler has failed, from the failure and
             the id of the request.
         :param reactor: measures time, in seconds.
         :param limits: for each client, and for all clients together.
         :param descriptors: of the process; not checked by default.
-        :param form_refusal: converts refusals into another form, for clients that read it; none by default.
+        :param form_refusal: converts rejections into another form, for clients that read it; none by default.
         :param on_answer: called for each response.
         :param on_stream_end: called for each response that is sent piece by piece, at its end.
         :param extend_answer: adds header fields to each response, for browsers for example.
@@ -121,20 +121,20 @@ class HTTPServer(Factory):
         self.has_hsts = has_hsts
         self._host_rule = host_rule
         self.response_to = response_to
-        self.refuse = refuse
-        self.form_refusal: FormRefusal = _unchanged if form_refusal is None else form_refusal
+        self.reject = reject
+        self.form_rejection: FormRejection = _unchanged if form_rejection is None else form_rejection
         self.on_response: OnResponse = _ignore_response if on_response is None else on_response
         self.new_request_id = new_request_ids()
         self.limits = Limits() if limits is None else limits
-        self.decoding = Decoding(reactor, count_refusal=self.count_refusal)
-        self.body_memory = BodyMemory(self.limits.max_body_memory, count_refusal=self.count_refusal)
+        self.decoding = Decoding(reactor, count_rejection=self.count_rejection)
+        self.body_memory = BodyMemory(self.limits.max_body_memory, count_rejection=self.count_rejection)
         self.streams = Streams(reactor, on_stream_end)
         self.is_draining = False
         self.reading: HTTPConnection | None = None
         self.waiting = 0
-        self.refusals: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
+        self.rejections: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         """
-        The numbers of refused requests and connections since the start, by the option that is the limit.
+        The numbers of rejected requests and connections since the start, by the option that is the limit.
 
         ``descriptors`` stands for the process's own limit.
         """
@@ -204,10 +204,10 @@ class HTTPServer(Factory):
         self._reject("max-connections")
         if len(self._rejected) >= limits.max_rejected:
             return _Unserved()
-        return HTTPConnection(self, rejection=self.refuse(TooManyConnections(most)))
+        return HTTPConnection(self, rejection=self.reject(TooManyConnections(most)))
 
     def _reject(self, reason: str) -> None:
-        self.count_refusal(reason)
+        self.count_rejection(reason)
         self._rejections_since_logged[reason] += 1
         self._log_rejections()
 
@@ -231,7 +231,7 @@ class HTTPServer(Factory):
         handshakes = self._handshakes
         if len(handshakes) >= self.limits.max_handshakes:
             oldest, _ = handshakes.popitem(last=False)
-            self.count_refusal("tls-handshakes")
+            self.count_rejection("tls-handshakes")
             oldest.abort()
         handshakes[connection] = None
 
@@ -265,9 +265,9 @@ class HTTPServer(Factory):
             self._reactor.callLater(0, self._call_one)
         function()
 
-    def count_refusal(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """Count a request, or a connection, that was refused; the reason is the name of an option."""
-        self.refusals[reason] += 1
+        self.rejections[reason] += 1
 
     def http_date(self) -> bytes:
         """Return the time for a ``Date`` header (RFC 9110, section 6.6.1), which changes once a second."""

@@ -51,7 +51,7 @@ STREAMING: Final = State("streaming")
 """A response is sent piece by piece, as its source writes it. No further request is read."""
 LINGERING: Final = State("lingering")
 """
-The client was refused in the middle of its request. Further bytes of it are dropped, so that the client can
+The client was rejected in the middle of its request. Further bytes of it are dropped, so that the client can
 read the response.
 """
 CLOSING: Final = State("closing")

@@ -174,7 +174,7 @@ class ResponseWriter:
         self._transport.write(_CONTINUE)
         self._has_unsent = True
 
-    def write_refusal(self, response: Response, request_id: bytes, date: bytes, *, is_head: bool) -> None:
+    def write_rejection(self, response: Response, request_id: bytes, date: bytes, *, is_head: bool) -> None:
         """Write a response after which nothing more is written; parameters as for `write`."""
         self.release()
         start = self._starts.last % (response.head, date, request_id)

@@ -1,4 +1,4 @@
-"""Compressed batches: named, framed and refused as Java does it."""
+"""Compressed batches: named, framed and rejected as Java does it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_others_write_in_another_way_is_read(codec, data):
 
 
 @each_compression
-def test_what_is_not_compressed_or_cut_short_is_refused(codec):
+def test_what_is_not_compressed_or_cut_short_is_rejected(codec):
     data = compress(codec, LARGE)
     for wrong in (b"", b"garbage" * 20, data[:-3], data[: len(data) // 2], data[:10]):
         with pytest.raises(UnreadableBatch):
@@ -79,7 +79,7 @@ def test_what_is_not_compressed_or_cut_short_is_refused(codec):
 
 
 @pytest.mark.parametrize("length", [-1, 0, -(2**31), 2**31 - 1, -20])
-def test_a_block_of_snappy_that_cannot_be_is_refused(length):
+def test_a_block_of_snappy_that_cannot_be_is_rejected(length):
     data = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + struct.pack(">i", length) + bytes(30)
     with pytest.raises(CompressionError):
         decompress(Codec.SNAPPY, data, limit_bytes=1000)

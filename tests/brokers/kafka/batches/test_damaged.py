@@ -1,4 +1,4 @@
-"""Batches that are damaged or impossible are refused, with their place."""
+"""Batches that are damaged or impossible are rejected, with their place."""
 
 from __future__ import annotations
 
@@ -90,21 +90,21 @@ def test_a_codec_that_is_not_known_is_told_with_the_place(attributes):
         struct.pack(">qiib", 0, 48, 0, 2) + bytes(100),
     ],
 )
-def test_an_impossible_batch_is_refused(data):
+def test_an_impossible_batch_is_rejected(data):
     with pytest.raises(UnreadableBatch, match=r"^t, partition 3, offset -?\d+: .*\.$"):
         decode(data)
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_or_ignored(data):
+def test_random_bytes_are_rejected_or_ignored(data):
     outcome_of(data)
     outcome_of(struct.pack(">qi", 0, max(0, len(data))) + data)
 
 
 @settings(max_examples=200)
 @given(batches_of_records, codecs, st.data())
-def test_damage_that_the_checksum_does_not_show_is_refused_or_read(some, codec, data):
+def test_damage_that_the_checksum_does_not_show_is_rejected_or_read(some, codec, data):
     body = compress(codec, plain_batch(some)[BATCH_OVERHEAD:])
     damage = st.tuples(st.integers(0, len(body)), st.integers(0, 3), st.binary(max_size=12))
     for at, removed, added in data.draw(st.lists(damage, max_size=3)):

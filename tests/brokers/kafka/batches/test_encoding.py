@@ -162,7 +162,7 @@ def test_headers_keep_their_order_and_may_have_the_same_name():
     assert page.records[0].headers == some
 
 
-def test_a_batch_without_records_is_refused():
+def test_a_batch_without_records_is_rejected():
     with pytest.raises(ValueError, match="at least one record"):
         encode_batch([], codec=Codec.NONE)
 

@@ -126,7 +126,7 @@ def test_the_two_readers_of_records_agree(some, stamped, data):
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.integers(-1, 5))
-def test_the_slower_reader_refuses_or_reads_anything(body, count):
+def test_the_slower_reader_rejects_or_reads_anything(body, count):
     header = layout.HEADER.unpack_from(plain_batch([record()], count=count))
     with contextlib.suppress(RecordsError):
         list(read_records_slowly(header, body, Where("t", 3, 0)))

@@ -141,7 +141,7 @@ NESTED = wrapped(Codec.GZIP, message(b"a", offset=0), offset=0)
         struct.pack(">qi", 0, 2**31 - 1) + bytes(40),
     ],
 )
-def test_a_compressed_message_that_holds_what_it_may_not_is_refused(inner):
+def test_a_compressed_message_that_holds_what_it_may_not_is_rejected(inner):
     with pytest.raises(UnreadableBatch):
         decode(wrapped(Codec.GZIP, inner, offset=4))
 
@@ -165,18 +165,18 @@ def with_right_checksum(checked):
         with_right_checksum(b"\1\0" + bytes(8) + struct.pack(">ii", -1, -1) + b"\0"),
     ],
 )
-def test_an_impossible_message_is_refused(data):
+def test_an_impossible_message_is_rejected(data):
     with pytest.raises(UnreadableBatch):
         decode(data)
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.sampled_from([0, 1]), st.integers(0, 7))
-def test_any_message_with_a_right_checksum_is_refused_or_read(body, magic, attributes):
+def test_any_message_with_a_right_checksum_is_rejected_or_read(body, magic, attributes):
     outcome_of(with_right_checksum(bytes([magic, attributes]) + body))
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=80), st.sampled_from([0, 1]))
-def test_anything_compressed_in_an_old_format_is_refused_or_read(inner, magic):
+def test_anything_compressed_in_an_old_format_is_rejected_or_read(inner, magic):
     outcome_of(wrapped(Codec.GZIP, inner, offset=4, magic=magic))

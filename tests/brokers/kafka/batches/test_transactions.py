@@ -96,7 +96,7 @@ def test_what_is_hidden_need_not_be_readable():
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
-def test_a_marker_without_a_type_is_refused(key):
+def test_a_marker_without_a_type_is_rejected(key):
     data = plain_batch([record(key=key)], attributes=TRANSACTIONAL | CONTROL, producer_id=7)
     with pytest.raises(UnreadableBatch, match="marker"):
         decode(data, aborted=[AbortedTransaction(7, 0)])

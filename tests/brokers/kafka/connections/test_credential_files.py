@@ -52,7 +52,9 @@ def test_a_file_has_a_user_name_and_a_password_which_are_taken_as_they_are(tmp_p
         (f"username=me\npassword={SECRET}\n" + "#" * 1024 * 1024, "larger than 1048576 bytes"),
     ],
 )
-def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repeated(tmp_path, content, what):
+def test_a_file_of_another_form_is_rejected_by_its_line_and_nothing_of_it_is_repeated(
+    tmp_path, content, what
+):
     path = written(tmp_path / "c", content)
     with pytest.raises(StartUpError) as caught:
         load_credentials(path, environ={}, files=FileReader())
@@ -62,7 +64,7 @@ def test_a_file_of_another_form_is_refused_by_its_line_and_nothing_of_it_is_repe
     assert caught.value.__cause__ is None
 
 
-def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
+def test_a_file_that_cannot_be_read_is_rejected_with_the_reason(tmp_path):
     with pytest.raises(StartUpError, match="does not exist"):
         load_credentials(tmp_path / "none", environ={}, files=FileReader())
     with pytest.raises(StartUpError, match="is not a regular file"):
@@ -83,7 +85,7 @@ def test_a_file_that_everybody_may_read_is_worth_a_warning_without_the_secret(tm
     assert [str(path) in warning and SECRET not in warning for warning in warnings] == [True]
 
 
-def test_a_file_that_every_user_may_write_to_is_refused(tmp_path):
+def test_a_file_that_every_user_may_write_to_is_rejected(tmp_path):
     path = written(tmp_path / "c", f"username=me\npassword={SECRET}", mode=0o602)
     with pytest.raises(StartUpError) as caught:
         loaded(path)
@@ -164,7 +166,7 @@ def test_a_token_is_what_is_in_its_file_but_for_the_white_space_around_it(tmp_pa
         (b"\xff" + SECRET.encode(), "has no token"),
     ],
 )
-def test_what_is_no_token_is_refused_and_not_repeated(tmp_path, content, what):
+def test_what_is_no_token_is_rejected_and_not_repeated(tmp_path, content, what):
     with pytest.raises(StartUpError, match=what) as caught:
         token_in(tmp_path, content)
     assert SECRET not in repr(caught.value)

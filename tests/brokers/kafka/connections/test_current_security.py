@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.config import parse
-from sampleapp.brokers.kafka.connections.current_security import REFUSAL_INTERVAL_S, CurrentSecurity
+from sampleapp.brokers.kafka.connections.current_security import REJECTION_INTERVAL_S, CurrentSecurity
 from sampleapp.errors import StartUpError
 from tests.support.brokers import within
 from tests.support.certificates import Authority
@@ -24,7 +24,7 @@ from tests.support.logs import logged_lines
 from tests.support.secrets import secret
 
 NEW_SECRET = secret("n3w-s3cr3t-Plugh", "a password")
-REREAD = "Reloaded Kafka's credentials or certificates after a refusal: they have changed."
+REREAD = "Reloaded Kafka's credentials or certificates after a rejection: they have changed."
 
 
 def credentials(path, password=SECRET):
@@ -66,7 +66,7 @@ async def test_a_password_that_was_replaced_is_used_for_the_next_connection_when
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refusal_has_the_files_read_again_and_what_is_new_is_tried_at_once(tmp_path, lines):
+async def test_a_rejection_has_the_files_read_again_and_what_is_new_is_tried_at_once(tmp_path, lines):
     broker = FakeBroker(mechanisms=["PLAIN"], users={USER: NEW_SECRET})
     credentials(tmp_path)
     async with listening(broker) as port:
@@ -78,17 +78,17 @@ async def test_a_refusal_has_the_files_read_again_and_what_is_new_is_tried_at_on
 
 
 @pytest_twisted.ensureDeferred
-async def test_refusals_have_the_files_read_again_at_most_once_a_minute(tmp_path, lines):
+async def test_rejections_have_the_files_read_again_at_most_once_a_minute(tmp_path, lines):
     broker = FakeBroker(mechanisms=["PLAIN"], users={USER: NEW_SECRET})
     clock = Clock()
     credentials(tmp_path)
     async with listening(broker) as port:
         connecting = Connecting(port, with_password(tmp_path / "credentials"), clock=clock)
-        assert "refused the credentials" in (await connecting.reason()).sentence
+        assert "rejected the credentials" in (await connecting.reason()).sentence
         # Nothing was new: there was nothing to try at once.
         assert len(broker.connections) == 1
         credentials(tmp_path, NEW_SECRET)
-        clock.advance(REFUSAL_INTERVAL_S - 1)
+        clock.advance(REJECTION_INTERVAL_S - 1)
         await connecting.reason()
         assert REREAD not in lines
         clock.advance(1)
@@ -99,7 +99,7 @@ async def test_refusals_have_the_files_read_again_at_most_once_a_minute(tmp_path
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from([0.0, 0.5, 10.0, 30.0, 59.9, 60.0, 100.0])))
-def test_however_often_it_is_refused_reading_again_is_a_minute_apart(pauses):
+def test_however_often_it_is_rejected_reading_again_is_a_minute_apart(pauses):
     clock = Clock()
     with TemporaryDirectory() as directory:
         path = credentials(Path(directory))
@@ -120,9 +120,9 @@ def test_however_often_it_is_refused_reading_again_is_a_minute_apart(pauses):
 async def test_what_somebody_else_has_read_again_meanwhile_is_tried_at_once(tmp_path, lines):
     path = credentials(tmp_path)
     current = CurrentSecurity(parse(f"kafka://a?sasl=PLAIN&credentials={path}"), environ={}, clock=Clock())
-    refused = current.for_new_connection()
+    rejected = current.for_new_connection()
     current.reload()
-    assert current.has_changed_since(refused)
+    assert current.has_changed_since(rejected)
     assert not current.has_changed_since(current.for_new_connection())
 
 
@@ -176,7 +176,7 @@ async def test_a_token_file_that_is_wrong_is_told_once_and_the_last_token_is_use
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_client_certificate_that_was_replaced_is_used_when_the_old_one_is_refused(
+async def test_a_client_certificate_that_was_replaced_is_used_when_the_old_one_is_rejected(
     tmp_path, authority, lines
 ):
     other = Authority(tmp_path, "other")
@@ -187,7 +187,7 @@ async def test_a_client_certificate_that_was_replaced_is_used_when_the_old_one_i
     broker = FakeBroker()
     async with listening(broker, tls=tls) as port:
         connecting = Connecting(port, url)
-        assert "refused the client certificate" in (await connecting.reason()).sentence
+        assert "rejected the client certificate" in (await connecting.reason()).sentence
         assert authority.client() == issued
         connecting.security.reload()
         await succeeds(connecting)

@@ -34,7 +34,7 @@ from tests.support.kafka_server import (
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refused_connection():
+async def test_a_rejected_connection():
     async with listening(serving(Silent)) as port:
         pass
     reason = await Connecting(port).reason()
@@ -78,11 +78,11 @@ async def test_a_name_server_that_does_not_answer():
 @pytest_twisted.ensureDeferred
 async def test_an_address_that_there_is_no_way_to_is_named_with_what_the_system_says_of_it():
     # A multicast address: no TCP connection to it is possible anywhere.
-    with socket.socket() as one, pytest.raises(OSError, match=r".") as refused:
+    with socket.socket() as one, pytest.raises(OSError, match=r".") as rejected:
         one.connect(("224.0.0.1", 9092))
     reason = await Connecting(9092, host="224.0.0.1").reason()
     assert reason.sentence == (
-        f"224.0.0.1:9092 cannot be reached ({os.strerror(refused.value.errno)}): check the address, and the "
+        f"224.0.0.1:9092 cannot be reached ({os.strerror(rejected.value.errno)}): check the address, and the "
         "network to it."
     )
     assert not reason.lasting

@@ -50,16 +50,16 @@ async def test_right_credentials_with_each_mechanism_and_version(mechanism, newe
 @pytest_twisted.ensureDeferred
 async def test_wrong_credentials(mechanism, users):
     # A broker's own callback may say anything, also what must not be repeated.
-    broker = FakeBroker(mechanisms=[mechanism], users=users, refusal=f"{USER} has not {SECRET}")
+    broker = FakeBroker(mechanisms=[mechanism], users=users, rejection=f"{USER} has not {SECRET}")
     async with listening(broker) as port:
         reason = await Connecting(port, f"kafka://?sasl={mechanism}").reason()
         await eventually(lambda: broker.lost)
     assert reason == FailureReason(
-        f"127.0.0.1:{port} refused the credentials for {mechanism}: check the user name and the password, "
+        f"127.0.0.1:{port} rejected the credentials for {mechanism}: check the user name and the password, "
         f"and that the broker has this user for {mechanism}.",
         "Kafka did not authenticate this service.",
         lasting=True,
-        is_refusal=True,
+        is_rejection=True,
     )
 
 
@@ -129,7 +129,7 @@ async def test_a_broker_that_is_too_old_for_sasl():
             {"final": b"v=AAAA"},
             "did not prove that it knows the password for SCRAM-SHA-256: it may not be the broker",
         ),
-        ({"final": b"e=other-error"}, "refused the credentials for SCRAM-SHA-256"),
+        ({"final": b"e=other-error"}, "rejected the credentials for SCRAM-SHA-256"),
         ({"final": b"?"}, "violates SCRAM-SHA-256 (its last message is not one of SCRAM)"),
         (
             {"iterations": 10_000_000},
@@ -182,17 +182,17 @@ async def test_a_token_that_the_broker_takes(tmp_path, newest):
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_token_that_the_broker_refuses(tmp_path, challenge, why):
-    broker = FakeBroker(mechanisms=["OAUTHBEARER"], challenge=challenge, refusal=f"{SECRET} is not right")
+async def test_a_token_that_the_broker_rejects(tmp_path, challenge, why):
+    broker = FakeBroker(mechanisms=["OAUTHBEARER"], challenge=challenge, rejection=f"{SECRET} is not right")
     async with listening(broker) as port:
         reason = await Connecting(port, with_token(written(tmp_path / "token", SECRET))).reason()
         await eventually(lambda: broker.lost)
     assert reason == FailureReason(
-        f"127.0.0.1:{port} refused the token for OAUTHBEARER{why}: check that the token in the file of "
+        f"127.0.0.1:{port} rejected the token for OAUTHBEARER{why}: check that the token in the file of "
         "token_file= has not expired, and has the issuer, audience and scope that the broker expects.",
         "Kafka did not authenticate this service.",
         lasting=True,
-        is_refusal=True,
+        is_rejection=True,
     )
     # It was told that the error has arrived (RFC 7628, section 3.2.3), and had its last word.
     assert [key for key, _, _ in broker.requests].count(SASL_AUTHENTICATE) == 2

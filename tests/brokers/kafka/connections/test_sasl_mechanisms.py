@@ -13,7 +13,7 @@ from sampleapp.brokers.kafka.connections import sasl_mechanisms
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import (
     Credentials,
     SaslError,
-    SaslRefused,
+    SaslRejected,
     ServerUnproven,
     Token,
 )
@@ -154,8 +154,8 @@ def test_as_many_iterations_as_kafka_allows_and_more_are_taken(iterations):
         (b"v=", SaslError, "not one of SCRAM"),
         (b"", SaslError, "not one of SCRAM"),
         (b"\xff", SaslError, "not UTF-8"),
-        (b"e=invalid-proof", SaslRefused, "refused the proof"),
-        (b"e=", SaslRefused, "refused the proof"),
+        (b"e=invalid-proof", SaslRejected, "rejected the proof"),
+        (b"e=", SaslRejected, "rejected the proof"),
     ],
 )
 def test_a_last_message_that_proves_nothing_is_not_accepted(final, error, what):
@@ -222,11 +222,13 @@ def test_extensions_follow_the_token():
         (b"{}", None),
     ],
 )
-def test_an_error_answer_is_answered_before_the_refusal_comes_and_only_a_known_reason_is_told(answer, status):
+def test_an_error_answer_is_answered_before_the_rejection_comes_and_only_a_known_reason_is_told(
+    answer, status
+):
     steps, _ = bearer()
     assert steps.send(answer) == b"\x01"
-    with pytest.raises(SaslRefused) as caught:
-        steps.throw(SaslRefused("it said no"))
+    with pytest.raises(SaslRejected) as caught:
+        steps.throw(SaslRejected("it said no"))
     assert caught.value.status == status
     assert "vF9" not in repr(caught.value)
 
@@ -243,15 +245,15 @@ def test_whatever_else_a_server_answers_is_an_error_that_repeats_nothing(answer)
     steps, _ = bearer()
     with pytest.raises(SaslError) as caught:
         # What happens to be an object in JSON is one, without a reason that is known.
-        steps.throw(SaslRefused("it said no")) if steps.send(answer) == b"\x01" else None
-    assert str(caught.value) in {"its answer is not an error of OAUTHBEARER", "it refused the token"}
+        steps.throw(SaslRejected("it said no")) if steps.send(answer) == b"\x01" else None
+    assert str(caught.value) in {"its answer is not an error of OAUTHBEARER", "it rejected the token"}
     assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("begin", [bearer, lambda: (example_steps(),)])
-def test_a_refusal_outside_of_the_mechanism_is_one_of_the_mechanism(begin):
+def test_a_rejection_outside_of_the_mechanism_is_one_of_the_mechanism(begin):
     steps = begin()[0]
     if begin is not bearer:
         next(steps)
-    with pytest.raises(SaslRefused, match="it said no"):
-        steps.throw(SaslRefused("it said no"))
+    with pytest.raises(SaslRejected, match="it said no"):
+        steps.throw(SaslRejected("it said no"))

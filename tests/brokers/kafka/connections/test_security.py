@@ -82,7 +82,7 @@ def test_a_missing_file_is_named_with_its_option(tmp_path, authority, option):
     ],
 )
 @pytest.mark.parametrize("option", ["ca", "certificate"])
-def test_a_file_without_certificates_is_refused(tmp_path, authority, option, content):
+def test_a_file_without_certificates_is_rejected(tmp_path, authority, option, content):
     bad = written(tmp_path / "bad.pem", content)
     options = {"ca": authority.certificate, "certificate": bad, "key": bad} | {option: bad}
     assert f"{bad}, given with {option}=, has no certificates in PEM, or a damaged one" in why_not(**options)
@@ -107,7 +107,7 @@ def test_a_file_without_certificates_is_refused(tmp_path, authority, option, con
         ),
     ],
 )
-def test_a_key_that_cannot_be_used_is_refused_with_the_reason(tmp_path, authority, pem, what):
+def test_a_key_that_cannot_be_used_is_rejected_with_the_reason(tmp_path, authority, pem, what):
     issued = authority.client()
     bad = written(tmp_path / "bad.key", pem)
     message = why_not(certificate=issued.certificate, key=bad)
@@ -123,7 +123,7 @@ def test_a_key_in_the_older_form_of_rsa_or_ec_is_taken(tmp_path, authority):
 
 
 @pytest.mark.filterwarnings("ignore:.*key size:DeprecationWarning")
-def test_a_key_that_is_too_weak_for_openssl_is_refused(authority):
+def test_a_key_that_is_too_weak_for_openssl_is_rejected(authority):
     issued = authority.client(key=rsa.generate_private_key(65537, 1024))
     message = why_not(certificate=issued.certificate, key=issued.key)
     assert message.startswith("OpenSSL rejected the files given with ca=, certificate= and key=: ")

@@ -184,8 +184,8 @@ async def test_a_broker_that_requires_a_client_certificate(authority, tmp_path, 
         stranger = Authority(tmp_path, "stranger").client("strange")
         reason = await Connecting(port, trusting(authority, *as_client(stranger))).reason()
         assert reason.sentence == (
-            f"127.0.0.1:{port} refused the client certificate (unknown ca): check that the broker trusts its "
-            "authority, and that it has not expired."
+            f"127.0.0.1:{port} rejected the client certificate (unknown ca): check that the broker trusts "
+            "its authority, and that it has not expired."
         )
         assert reason.lasting
 

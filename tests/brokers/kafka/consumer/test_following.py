@@ -316,7 +316,7 @@ class FollowingMachine(RuleBasedStateMachine):
             max_size=3,
         ),
     )
-    def refuse(self, partition, errors):
+    def reject(self, partition, errors):
         self.log(partition).errors += errors
 
     @rule(

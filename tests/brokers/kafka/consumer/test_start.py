@@ -59,10 +59,10 @@ def test_no_time_is_looked_up_for_another_beginning(setup):
     assert times_asked_for(cluster) == [EARLIEST, LATEST]
 
 
-@pytest.mark.parametrize("refused", [EARLIEST, LATEST, SINCE_MS])
-def test_an_error_in_any_answer_about_the_offsets_is_an_error(setup, refused):
+@pytest.mark.parametrize("rejected", [EARLIEST, LATEST, SINCE_MS])
+def test_an_error_in_any_answer_about_the_offsets_is_an_error(setup, rejected):
     cluster = cluster_with_a_past()
-    cluster.logs[0].unlisted[refused] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
+    cluster.logs[0].unlisted[rejected] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
     following = setup(cluster, start=FromTime(SINCE_MS))
     cluster.until(lambda: following.obstacle is not None)
     assert following.obstacle == "Partition 0 cannot be read: Kafka answers UNKNOWN_SERVER_ERROR."

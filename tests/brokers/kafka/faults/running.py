@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory, Protocol
 from sampleapp.brokers import from_url
 from sampleapp.model import RecordMetadata
 from tests.support.brokers import eventually, record, within
-from tests.support.free_ports import refusing_port
+from tests.support.free_ports import rejecting_port
 from tests.support.kafka_log import log_of
 
 FOR_EVER = 10_000
@@ -112,7 +112,7 @@ async def listening(**behaviour):
 
 @asynccontextmanager
 async def nothing_listening():
-    with refusing_port() as port:
+    with rejecting_port() as port:
         yield f"127.0.0.1:{port}"
 
 

@@ -59,7 +59,7 @@ async def test_what_was_sent_and_not_answered_has_timed_out_at_the_deadline(mock
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_full_buffer_refuses_at_once_and_is_free_again_later(mock):
+async def test_a_full_buffer_rejects_at_once_and_is_free_again_later(mock):
     async with running(
         mock.bootstrap, reactor=FasterReactor(), delivery_timeout="5", buffer_bytes="100000"
     ) as broker:
@@ -67,12 +67,12 @@ async def test_a_full_buffer_refuses_at_once_and_is_free_again_later(mock):
         mock.broker_down()
         await eventually(lambda: not broker.health().ready)
         publishes = [broker.publish(record("t", bytes(1000), key=b"%d" % n)) for n in range(200)]
-        refused = [each for each in publishes if each.called]
-        assert 100 <= len(refused) < 180
+        rejected = [each for each in publishes if each.called]
+        assert 100 <= len(rejected) < 180
         ends = await outcomes(publishes)
-        assert [type(each) for each in ends] == [BrokerUnavailable] * (200 - len(refused)) + [
+        assert [type(each) for each in ends] == [BrokerUnavailable] * (200 - len(rejected)) + [
             BufferFull
-        ] * len(refused)
+        ] * len(rejected)
         mock.broker_up()
         await eventually(lambda: broker.health().ready)
         await settled(broker, [record("t", bytes(1000)) for _ in range(30)])

@@ -89,14 +89,14 @@ async def test_what_may_have_been_stored_is_unknown_at_the_deadline_and_cannot_c
         mock.clear_errors(PRODUCE)
         await soon(broker.publish(record("t", b"next", key=b"k")))
         *_, last = tap.batches()
-        # What is of an earlier epoch, and still on its way somewhere, is refused (KIP-360).
+        # What is of an earlier epoch, and still on its way somewhere, is rejected (KIP-360).
         assert (last.producer_id, last.epoch) > (given_up[0].producer_id, given_up[0].epoch)
         assert last.base_sequence == 0
     assert await values_in(mock) == [b"next"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_not_authorized_is_refused_at_once(mock):
+async def test_what_is_not_authorized_is_rejected_at_once(mock):
     mock.push_errors(PRODUCE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     async with running(mock.bootstrap) as broker:
         mock.track_requests()
@@ -107,25 +107,25 @@ async def test_what_is_not_authorized_is_refused_at_once(mock):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD])
-@pytest.mark.parametrize("refusals", [1, 3])
+@pytest.mark.parametrize("rejections", [1, 3])
 @pytest_twisted.ensureDeferred
-async def test_a_batch_that_is_refused_for_a_record_is_split_and_the_order_holds(mock, code, refusals):
-    mock.push_errors(PRODUCE, *[code] * refusals)
+async def test_a_batch_that_is_rejected_for_a_record_is_split_and_the_order_holds(mock, code, rejections):
+    mock.push_errors(PRODUCE, *[code] * rejections)
     sent = numbered(64)
     async with Tap(mock, reactor) as tap, running(tap.bootstrap) as broker:
         answers = await settled(broker, sent)
         counts = [each.count for each in tap.batches()]
     assert counts[0] == 64
-    assert sorted(counts[: refusals + 1], reverse=True) == counts[: refusals + 1]
-    assert len(set(counts[: refusals + 1])) == refusals + 1
-    assert sum(counts[refusals:]) == 64
+    assert sorted(counts[: rejections + 1], reverse=True) == counts[: rejections + 1]
+    assert len(set(counts[: rejections + 1])) == rejections + 1
+    assert sum(counts[rejections:]) == 64
     log = await log_of(mock.bootstrap, "t")
     assert_published(answers, log, sent)
     assert [int(each.value) for each in log] == list(range(64))
 
 
 @pytest_twisted.ensureDeferred
-async def test_records_that_the_broker_names_are_refused_and_the_others_published_in_order(mock):
+async def test_records_that_the_broker_names_are_rejected_and_the_others_published_in_order(mock):
     def name_two(api_key, answer):
         if api_key != PRODUCE or len(tap.of(PRODUCE)) > 1:
             return answer
@@ -157,7 +157,7 @@ async def test_records_that_the_broker_names_are_refused_and_the_others_publishe
     [(ErrorCode.MESSAGE_TOO_LARGE, RecordTooLarge), (ErrorCode.INVALID_RECORD, RecordRefused)],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_single_record_that_is_refused_is_not_sent_again(mock, code, error):
+async def test_a_single_record_that_is_rejected_is_not_sent_again(mock, code, error):
     mock.push_errors(PRODUCE, code)
     async with running(mock.bootstrap) as broker:
         mock.track_requests()
@@ -172,15 +172,15 @@ async def test_a_single_record_that_is_refused_is_not_sent_again(mock, code, err
     [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID],
 )
 @pytest_twisted.ensureDeferred
-async def test_records_whose_numbering_is_refused_are_numbered_anew_and_published_once(mock, code):
+async def test_records_whose_numbering_is_rejected_are_numbered_anew_and_published_once(mock, code):
     async with Tap(mock, reactor) as tap, running(tap.bootstrap) as broker:
         first = await settled(broker, numbered(3))
         mock.push_errors(PRODUCE, code)
         answers = first + await settled(broker, numbered(4, start=3))
         answers += await settled(broker, numbered(2, start=7))
-        before, refused, again, after = tap.batches()
-    assert (refused.producer_id, refused.epoch) == (before.producer_id, before.epoch)
-    assert (again.producer_id, again.epoch) != (refused.producer_id, refused.epoch)
+        before, rejected, again, after = tap.batches()
+    assert (rejected.producer_id, rejected.epoch) == (before.producer_id, before.epoch)
+    assert (again.producer_id, again.epoch) != (rejected.producer_id, rejected.epoch)
     assert (again.base_sequence, again.count) == (0, 4)
     assert after == again._replace(base_sequence=4, count=2)
     log = await log_of(mock.bootstrap, "t")
@@ -189,7 +189,7 @@ async def test_records_whose_numbering_is_refused_are_numbered_anew_and_publishe
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_lost_answer_and_then_a_refused_number_leave_the_outcome_unknown(mock):
+async def test_a_lost_answer_and_then_a_rejected_number_leave_the_outcome_unknown(mock):
     async with Tap(mock, reactor) as tap, running(tap.bootstrap) as broker:
         await within(broker.publish(record("t", b"0")))
         tap.lose_answers(PRODUCE)

@@ -1,4 +1,4 @@
-"""Topics that are unknown, refused, or without a leader: what callers are told."""
+"""Topics that are unknown, rejected, or without a leader: what callers are told."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.mock_cluster import (
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_unknown_topic_is_refused_within_two_seconds_and_not_made(mock):
+async def test_an_unknown_topic_is_rejected_within_two_seconds_and_not_made(mock):
     async with running(mock.bootstrap) as broker:
         with pytest.raises(UnknownTopic):
             await broker.publish(record("absent")).addTimeout(2, reactor)
@@ -63,8 +63,8 @@ async def test_with_auto_create_an_unknown_topic_is_made(mock):
 @pytest_twisted.ensureDeferred
 async def test_a_topic_that_was_unknown_can_be_published_to_once_it_exists(mock):
     async with running(mock.bootstrap, reactor=FasterReactor()) as broker:
-        [refused] = await settled(broker, [record("later")])
-        assert isinstance(refused, UnknownTopic)
+        [rejected] = await settled(broker, [record("later")])
+        assert isinstance(rejected, UnknownTopic)
         mock.create_topic("later")
         await soon(broker.publish(record("later", b"now")))
     assert await values_in(mock, "later") == [b"now"]
@@ -78,13 +78,13 @@ async def test_a_topic_that_was_unknown_can_be_published_to_once_it_exists(mock)
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_topic_that_metadata_refuses_is_refused_at_once(mock, code, error):
-    unknown, refused = (
+async def test_a_topic_that_metadata_rejects_is_rejected_at_once(mock, code, error):
+    unknown, rejected = (
         struct.pack(">hB3s", each, 4, b"new") for each in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, code)
     )
     async with Tap(mock, reactor) as tap, running(tap.bootstrap) as broker:
-        # The mock itself names the partitions of a topic that it refuses.
-        tap.alter = lambda _, answer: answer.replace(unknown, refused)
+        # The mock itself names the partitions of a topic that it rejects.
+        tap.alter = lambda _, answer: answer.replace(unknown, rejected)
         assert type(await soon_failed(broker.publish(record("new")))) is error
         mock.create_topic("new")
         await soon(broker.publish(record("new", b"now")))

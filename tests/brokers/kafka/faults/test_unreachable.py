@@ -29,19 +29,19 @@ from tests.support.mock_cluster import (
 
 
 @pytest_twisted.ensureDeferred
-async def test_new_records_are_refused_soon_while_no_broker_can_be_reached_and_older_ones_wait_on(mock):
+async def test_new_records_are_rejected_soon_while_no_broker_can_be_reached_and_older_ones_wait_on(mock):
     async with running(mock.bootstrap, reactor=FasterReactor(), stop_within_s=0.5) as broker:
         await within(broker.publish(record("t", b"stored")))
         mock.broker_down()
         older, newer = broker.publish(record("t", b"older")), []
         older.addErrback(lambda failure: failure.value)
 
-        def one_is_refused():
+        def one_is_rejected():
             answer = broker.publish(record("t", b"newer"))
             answer.addErrback(lambda failure: failure.value).addCallback(newer.append)
             return bool(newer)
 
-        await eventually(one_is_refused)
+        await eventually(one_is_rejected)
         assert type(newer[0]) is BrokerUnavailable
         assert not older.called
 
@@ -73,7 +73,7 @@ async def test_one_broker_out_of_those_in_the_url_is_enough(mock):
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_address_that_refuses_connections_is_named_with_what_to_check():
+async def test_an_address_that_rejects_connections_is_named_with_what_to_check():
     async with nothing_listening() as address, running(address, delivery_timeout="0.5") as broker:
         error = await soon_failed(broker.publish(record("t")))
         assert type(error) is BrokerUnavailable

@@ -54,9 +54,9 @@ def test_the_buffer_is_bounded_and_one_partition_cannot_take_all_of_it():
         world.advance(0)
     for _ in range(100):
         world.publish(b"x" * 2000, key=keys[0])
-    refused = [o for _, _, o in world.published if o and isinstance(o[0], Failure)]
-    assert refused
-    assert all(type(o[0].value) is BufferFull for o in refused)
+    rejected = [o for _, _, o in world.published if o and isinstance(o[0], Failure)]
+    assert rejected
+    assert all(type(o[0].value) is BufferFull for o in rejected)
     assert 40_000 < world.producer.buffered_bytes <= 60_000
     # There is room left for the other one.
     assert world.publish(b"x" * 2000, key=keys[1]) == []
@@ -151,12 +151,12 @@ def test_a_partition_that_takes_no_records_is_logged_once_and_again_when_it_does
     assert "again" in lines[1]
 
 
-def test_draining_finishes_what_was_accepted_and_refuses_the_rest():
+def test_draining_finishes_what_was_accepted_and_rejects_the_rest():
     world = warm()
     accepted = world.publish(b"1")
     drained = world.producer.drain()
-    refused = world.publish(b"2")
-    assert type(refused[0].value) is BrokerStopped
+    rejected = world.publish(b"2")
+    assert type(rejected[0].value) is BrokerStopped
     assert not drained.called
     world.advance(0.1)
     assert isinstance(accepted[0], RecordMetadata)

@@ -82,7 +82,7 @@ PATCHED = {
     "encoding": (partition_queue, "encode_batch"),
     "the meaning of an answer": (response_handler, "decide"),
     "making the request": (produce_requests, "ProduceRequest"),
-    "the error for a caller": (response_handler, "refusal"),
+    "the error for a caller": (response_handler, "rejection"),
     "hashing of keys": (intake, "hash_keys"),
     "sizes of records": (intake, "record_sizes"),
     "reserving room": (Accumulator, "reserve"),
@@ -550,11 +550,11 @@ def end(world, logged):
     assert_each_was_logged_once(world.faults, logged)
 
 
-def test_a_header_that_is_no_text_is_refused_and_leaves_nothing_behind(no_failure_is_lost):
+def test_a_header_that_is_no_text_is_rejected_and_leaves_nothing_behind(no_failure_is_lost):
     world = World()
     told = []
     for topic in ("t", "not yet known"):
-        refused = world.producer.publish(record(topic, b"1", headers=(("\ud800", b""),)))
-        refused.addErrback(lambda failure: told.append(failure.type))
+        rejected = world.producer.publish(record(topic, b"1", headers=(("\ud800", b""),)))
+        rejected.addErrback(lambda failure: told.append(failure.type))
     assert told == [RecordRefused, IllegalTopic]
     assert world.producer.drain().called

@@ -146,14 +146,14 @@ def test_what_keeps_some_records_from_being_published_does_not_keep_the_others()
     assert set(world.producer._accumulator.topics) == {"t"}  # noqa: SLF001 -- it shows nowhere else
 
 
-def test_many_records_for_which_there_is_no_room_are_refused_together():
+def test_many_records_for_which_there_is_no_room_are_rejected_together():
     world = warm(partitions=2, buffer_bytes=100_000)
     world.decide(lambda: Fate.NOT_LEADER)
     keys = keys_of(2)
     waiting = world.publish_many([b"x" * 1000] * 20, keys=keys)
     before = world.producer.buffered_bytes
-    refused = world.publish_many([b"y" * 1000] * 50, keys=keys)
-    assert {type(outcome[0].value) for outcome in refused} == {BufferFull}
+    rejected = world.publish_many([b"y" * 1000] * 50, keys=keys)
+    assert {type(outcome[0].value) for outcome in rejected} == {BufferFull}
     assert world.producer.buffered_bytes == before
     world.decide(lambda: Fate.ANSWERED)
     world.advance(1)
@@ -205,7 +205,7 @@ def test_many_records_that_can_never_fit_are_not_asked_to_come_again(size):
     assert sum(map(len, world.values())) == 1
 
 
-def test_names_that_were_made_up_for_what_is_refused_are_not_remembered():
+def test_names_that_were_made_up_for_what_is_rejected_are_not_remembered():
     world = warm(buffer_bytes=10_000)
     records = [record(f"made-up-{number}", b"x" * 200) for number in range(100)]
     [result] = told(world.producer.publish_many(records))
@@ -263,8 +263,8 @@ def test_draining_finishes_many_records_wherever_they_are(turns):
     drained = []
     after_turns(world, turns, lambda: drained.append(world.producer.drain()))
     world.clock.advance(0)
-    [refused] = told(world.producer.publish_many([record("t", b"late")]))
-    assert type(refused.value) is BrokerStopped
+    [rejected] = told(world.producer.publish_many([record("t", b"late")]))
+    assert type(rejected.value) is BrokerStopped
     assert not drained[0].called
     world.advance(1)
     assert drained[0].called

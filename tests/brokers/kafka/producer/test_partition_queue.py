@@ -48,7 +48,7 @@ FATES = [
     "try again",
     "no connection",
     "too large",
-    "some refused",
+    "some rejected",
 ]
 """What may become of an attempt: with its answer, without it, or without having been made."""
 IDENTIFIED = 17
@@ -67,7 +67,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.log = Log()
-        self.log.refuses_unknown_ids = True
+        self.log.rejects_unknown_ids = True
         self.now_s = 0.0
         self.count = 0
         self.pending = {}
@@ -175,15 +175,15 @@ class QueueMachine(RuleBasedStateMachine):
         elif fate == "too large" and is_first and self.queue.batch_records > 1:
             self.leave(self.queue.split(), "unknown")
         elif fate == "too large" and is_first:
-            refused, left = self.queue.refuse()
+            rejected, left = self.queue.reject()
             assert left == []
-            self.leave(refused, "unsent")
-        elif fate == "some refused" and is_first:
+            self.leave(rejected, "unsent")
+        elif fate == "some rejected" and is_first:
             indexes = data.draw(st.sets(st.integers(0, self.queue.batch_records - 1), min_size=1))
             expected = [list(self.inside)[index] for index in sorted(indexes)]
-            refused, left = self.queue.refuse(indexes)
-            assert [each.record.value for each in refused] == expected
-            self.leave(refused, "unsent")
+            rejected, left = self.queue.reject(indexes)
+            assert [each.record.value for each in rejected] == expected
+            self.leave(rejected, "unsent")
             self.leave(left, "unknown")
         else:
             self.lose_the_answer(fate, flying)
@@ -383,7 +383,7 @@ CALLS = {
     Event.UNRESOLVED: lambda queue: queue.unresolved(0.0, reason=WHY),
     Event.RETRY: lambda queue: queue.retry(),
     Event.SPLIT: lambda queue: queue.split(),
-    Event.REFUSE: lambda queue: queue.refuse(),
+    Event.REJECT: lambda queue: queue.reject(),
     Event.LOST: lambda queue: queue.lost(),
     Event.EXPIRE: lambda queue: queue.expire(0.0),
     Event.GIVE_UP_UNSENT: lambda queue: queue.give_up_unsent(),
@@ -508,14 +508,14 @@ def test_a_record_with_an_identity_that_is_given_up_fences_nothing(give_up):
     assert struct.unpack_from(">qhi", queue.begin_attempt(Codec.NONE).data, 43) == (7, 3, 0)
 
 
-def test_records_that_are_neither_refused_nor_late_stay_when_others_of_their_batch_are():
+def test_records_that_are_neither_rejected_nor_late_stay_when_others_of_their_batch_are():
     queue = PartitionQueue(topic="t", partition=0, batch_bytes=BATCH_BYTES)
     for number in range(4):
         queue.append(Pending(record("t", b"%d" % number), 40, 1.0 + number, Deferred()))
     queue.begin_attempt(Codec.NONE)
     assert [each.record.value for each in queue.expire(2.5).unanswered] == [b"0", b"1"]
-    refused, left = queue.refuse({1, 2})
-    assert [each.record.value for each in refused] == [b"1", b"2"]
+    rejected, left = queue.reject({1, 2})
+    assert [each.record.value for each in rejected] == [b"1", b"2"]
     assert [each.record.value for each in left] == [b"0"]
     assert [each.record.value for each in queue.give_up_unsent()] == [b"3"]
     assert queue.held == 0

@@ -66,6 +66,6 @@ def test_a_key_belongs_to_one_of_the_partitions_by_its_hash_without_the_sign(key
     assert partition == (murmur2(key) & 0x7FFFFFFF) % count
 
 
-def test_a_topic_without_partitions_is_refused():
+def test_a_topic_without_partitions_is_rejected():
     with pytest.raises(ValueError, match="without partitions"):
         partition_for_key(b"key", 0)

@@ -82,7 +82,7 @@ def test_every_answer_is_true_whatever_happens_to_the_requests(steps, fates, ide
 
 @settings(deadline=None, max_examples=50)
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=30), limit=st.integers(400, 3000))
-def test_batches_that_are_too_large_are_split_until_only_the_culprits_are_refused(sizes, limit):
+def test_batches_that_are_too_large_are_split_until_only_the_culprits_are_rejected(sizes, limit):
     world = warm(partitions=1)
     world.cluster.batch_limit = limit
     for number, size in enumerate(sizes):
@@ -156,7 +156,7 @@ def test_at_the_deadline_a_caller_is_told_whether_the_record_may_have_been_publi
     assert type(outcome[0].value) is error
 
 
-def test_a_batch_that_was_given_up_is_refused_when_it_arrives_after_all():
+def test_a_batch_that_was_given_up_is_rejected_when_it_arrives_after_all():
     world = warm(partitions=1)
     fates = iter([Fate.LATE, Fate.LATE])
     world.decide(lambda: next(fates, Fate.ANSWERED))
@@ -200,13 +200,13 @@ def test_a_record_that_may_be_stored_is_not_said_not_to_be_when_its_leader_canno
     assert world.values()[0] == [b"first", b"unknown"]
 
 
-def test_a_batch_that_is_refused_after_some_of_its_callers_were_answered_goes_on_with_the_others():
+def test_a_batch_that_is_rejected_after_some_of_its_callers_were_answered_goes_on_with_the_others():
     world = warm(partitions=1)
     world.decide(lambda: Fate.NOT_LEADER)
     early = world.publish(b"early")
     world.advance(TIMEOUT_S - 0.5)
     late = world.publish(b"late")
-    world.decide(lambda: Fate.REFUSED_LATE)
+    world.decide(lambda: Fate.REJECTED_LATE)
     world.advance(0.7)
     world.decide(lambda: Fate.ANSWERED)
     world.advance(TIMEOUT_S)
@@ -216,7 +216,7 @@ def test_a_batch_that_is_refused_after_some_of_its_callers_were_answered_goes_on
     assert world.producer.buffered_bytes == 0
 
 
-def test_a_record_is_not_refused_for_another_one_whose_time_was_over():
+def test_a_record_is_not_rejected_for_another_one_whose_time_was_over():
     world = warm(partitions=1)
     world.cluster.batch_limit = 400
     world.decide(lambda: Fate.NOT_SENT)
@@ -274,20 +274,20 @@ def test_records_whose_callers_were_told_at_their_deadline_leave_when_nothing_of
 class Refusing(SimulatedClient):
     """A client whose next Produce requests store nothing, and are answered so after a while."""
 
-    refusals = ()
+    rejections = ()
 
     def request(self, node_id, request, *, timeout_s):
-        if not isinstance(request, ProduceRequest) or not self.refusals:
+        if not isinstance(request, ProduceRequest) or not self.rejections:
             return super().request(node_id, request, timeout_s=timeout_s)
-        (delay_s, fields), *self.refusals = self.refusals
+        (delay_s, fields), *self.rejections = self.rejections
         parts = [Produced(topic, n, offset=-1, **fields) for topic, some in request.topics for n, _ in some]
         return deferLater(self.cluster.clock, delay_s, lambda: ProduceResponse(parts))
 
 
-def test_records_that_the_broker_names_are_refused_with_its_words_and_the_others_are_stored_at_once():
+def test_records_that_the_broker_names_are_rejected_with_its_words_and_the_others_are_stored_at_once():
     world = warm(partitions=1, client=Refusing)
     named = ((2, "the third"), (0, "the first"))
-    world.client.refusals = [(0.01, {"error": ErrorCode.INVALID_RECORD, "record_errors": named})]
+    world.client.rejections = [(0.01, {"error": ErrorCode.INVALID_RECORD, "record_errors": named})]
     outcomes = world.publish_many([b"0", b"1", b"2", b"3"])
     world.advance(0.5)
     assert "the first" in str(outcomes[0][0])
@@ -310,10 +310,10 @@ def test_records_whose_callers_were_told_leave_when_others_of_their_batch_go_bac
     world.advance(TIMEOUT_S - 0.8)
     world.publish(b"second")
     last = world.publish(b"last")
-    world.client.refusals = [(1.0, fields)]
+    world.client.rejections = [(1.0, fields)]
     world.decide(lambda: Fate.ANSWERED)
     world.advance(TIMEOUT_S)
-    assert world.client.refusals == []
+    assert world.client.rejections == []
     assert type(early[0].value) is PublishTimedOut
     assert isinstance(last[0], RecordMetadata)
     assert b"early" not in world.values()[0]

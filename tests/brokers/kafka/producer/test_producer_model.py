@@ -57,7 +57,7 @@ class Wire:
             self.under_way.discard(place)
             last = self._last.get(place)
             if last is not None and last[:5] == (producer_id, epoch, first, count, data):
-                # A later attempt that was refused tells nothing of an earlier one.
+                # A later attempt that was rejected tells nothing of an earlier one.
                 was_unknown = last[5] == "unknown" and outcome == "not stored"
                 self._last[place] = (*last[:5], "unknown" if was_unknown else outcome)
 

@@ -270,13 +270,13 @@ def test_a_broker_that_does_not_take_such_producer_ids_is_told_of_and_others_do_
     assert world.stored() == [b"after", b"before"]
 
 
-def test_records_behind_one_whose_identity_is_refused_are_sent_at_once():
+def test_records_behind_one_whose_identity_is_rejected_are_sent_at_once():
     world = Instances(partitions=1)
     world.now(world.one, record("t", b"before", key=b"a"))
     world.cluster.logs[0].errors.append(ErrorCode.UNKNOWN_PRODUCER_ID)
     some = [identified("k"), record("t", b"behind", key=b"a")]
-    [[refused, behind]] = publish_together(world, world.one, some)
-    assert type(refused) is IdempotencyNotSupported
+    [[rejected, behind]] = publish_together(world, world.one, some)
+    assert type(rejected) is IdempotencyNotSupported
     assert behind.offset == 1
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, refusal, unavailable
+from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, rejection, unavailable
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import (
     BrokerIncompatible,
@@ -37,20 +37,20 @@ FIRST_ATTEMPT = {
     ErrorCode.REPLICA_NOT_AVAILABLE: Action.TRY_AGAIN,
     ErrorCode.MESSAGE_TOO_LARGE: Action.SPLIT,
     ErrorCode.NETWORK_EXCEPTION: Action.RESEND,
-    ErrorCode.INVALID_TOPIC_EXCEPTION: Action.REFUSE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: Action.REJECT,
     ErrorCode.RECORD_LIST_TOO_LARGE: Action.SPLIT,
     ErrorCode.NOT_ENOUGH_REPLICAS: Action.TRY_AGAIN,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Action.RESEND,
-    ErrorCode.INVALID_REQUIRED_ACKS: Action.REFUSE,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Action.REFUSE,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Action.REFUSE,
+    ErrorCode.INVALID_REQUIRED_ACKS: Action.REJECT,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Action.REJECT,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: Action.REJECT,
     ErrorCode.INVALID_TIMESTAMP: Action.SPLIT,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: Action.GIVE_UP,
     ErrorCode.ILLEGAL_SASL_STATE: Action.GIVE_UP,
-    ErrorCode.UNSUPPORTED_VERSION: Action.REFUSE,
-    ErrorCode.INVALID_REQUEST: Action.REFUSE,
+    ErrorCode.UNSUPPORTED_VERSION: Action.REJECT,
+    ErrorCode.INVALID_REQUEST: Action.REJECT,
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Action.STOP_IDEMPOTENCE,
-    ErrorCode.POLICY_VIOLATION: Action.REFUSE,
+    ErrorCode.POLICY_VIOLATION: Action.REJECT,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Action.NEW_PRODUCER_ID,
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Action.GIVE_UP,
     ErrorCode.INVALID_PRODUCER_EPOCH: Action.NEW_PRODUCER_ID,
@@ -62,7 +62,7 @@ FIRST_ATTEMPT = {
     ErrorCode.LISTENER_NOT_FOUND: Action.TRY_AGAIN,
     ErrorCode.FENCED_LEADER_EPOCH: Action.TRY_AGAIN,
     ErrorCode.UNKNOWN_LEADER_EPOCH: Action.TRY_AGAIN,
-    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: Action.REFUSE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: Action.REJECT,
     ErrorCode.OFFSET_NOT_AVAILABLE: Action.GIVE_UP,
     ErrorCode.INVALID_RECORD: Action.SPLIT,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: Action.TRY_AGAIN,
@@ -91,7 +91,7 @@ def test_an_answer_to_a_first_attempt(code):
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
-def test_a_refusal_of_another_attempt_does_not_say_that_the_first_was_not_stored(code):
+def test_a_rejection_of_another_attempt_does_not_say_that_the_first_was_not_stored(code):
     expected = FIRST_ATTEMPT[code] if FIRST_ATTEMPT[code] in KEPT_WHEN_RESENT else Action.GIVE_UP
     assert action(said(code), is_resent=True) is expected
 
@@ -100,14 +100,14 @@ def test_a_refusal_of_another_attempt_does_not_say_that_the_first_was_not_stored
 def test_without_a_number_nothing_is_sent_again_that_may_be_stored(code):
     expected = {
         Action.RESEND: Action.GIVE_UP,
-        Action.STOP_IDEMPOTENCE: Action.REFUSE,
+        Action.STOP_IDEMPOTENCE: Action.REJECT,
     }.get(FIRST_ATTEMPT[code], FIRST_ATTEMPT[code])
     assert action(said(code), has_producer_id=False) is expected
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
 def test_a_record_alone_is_not_split(code):
-    expected = Action.REFUSE if FIRST_ATTEMPT[code] is Action.SPLIT else FIRST_ATTEMPT[code]
+    expected = Action.REJECT if FIRST_ATTEMPT[code] is Action.SPLIT else FIRST_ATTEMPT[code]
     assert action(said(code), records=1) is expected
 
 
@@ -158,10 +158,10 @@ def test_another_producer_id_is_needed_after_an_error_about_this_one(code, is_re
     ],
     ids=lambda each: each.name if isinstance(each, ErrorCode) else None,
 )
-def test_a_refusal_has_its_error_which_repeats_what_the_broker_says(code, error):
-    assert type(refusal(code)) is error
-    assert not refusal(code).possibly_published
-    assert str(refusal(code, "because")).endswith("It says: because")
+def test_a_rejection_has_its_error_which_repeats_what_the_broker_says(code, error):
+    assert type(rejection(code)) is error
+    assert not rejection(code).possibly_published
+    assert str(rejection(code, "because")).endswith("It says: because")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_refusal_has_its_error_which_repeats_what_the_broker_says(code, error)
     ],
 )
 def test_the_place_in_the_batch_which_means_nothing_to_a_caller_is_not_repeated(said, repeated):
-    assert str(refusal(ErrorCode.INVALID_TIMESTAMP, said)).endswith(f"It says: {repeated}")
+    assert str(rejection(ErrorCode.INVALID_TIMESTAMP, said)).endswith(f"It says: {repeated}")
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
@@ -188,7 +188,7 @@ def test_a_broker_that_finds_fault_with_the_producer_id_of_an_identity_does_not_
     )
     faulted = FIRST_ATTEMPT[code] in {Action.NEW_PRODUCER_ID, Action.STOP_IDEMPOTENCE}
     if faulted or code is ErrorCode.UNSUPPORTED_VERSION:
-        assert (first.action, again.action) == (Action.REFUSE_IDENTITY, Action.GIVE_UP)
+        assert (first.action, again.action) == (Action.REJECT_IDENTITY, Action.GIVE_UP)
         assert type(not_recognised(code)) is IdempotencyNotSupported
         assert code.name in str(not_recognised(code))
     else:

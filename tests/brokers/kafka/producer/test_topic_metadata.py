@@ -162,7 +162,7 @@ def test_names_that_were_made_up_are_not_remembered():
 
 
 @pytest.mark.parametrize("name", ["x" * 250, "", "a b", "\ud800", ".."])
-def test_a_name_that_kafka_does_not_allow_is_refused_at_once(name):
+def test_a_name_that_kafka_does_not_allow_is_rejected_at_once(name):
     outcome = World().publish(b"1", topic=name)
     assert type(outcome[0].value) is IllegalTopic
 

@@ -42,12 +42,12 @@ from tests.support.kafka_protocol import (
 )
 
 
-def test_text_that_is_not_utf_8_is_refused():
+def test_text_that_is_not_utf_8_is_rejected():
     with pytest.raises(ProtocolError, match="UTF-8"):
         SASL_HANDSHAKE.decode(1, packed("hih", 0, 1, 2) + b"\xff\xfe")
 
 
-def test_null_is_refused_where_kafka_has_none():
+def test_null_is_rejected_where_kafka_has_none():
     with pytest.raises(ProtocolError):
         SASL_HANDSHAKE.decode(1, packed("hi", 0, 1) + text(None))
     with pytest.raises(ProtocolError):
@@ -184,7 +184,7 @@ def test_empty_tagged_fields_that_end_a_flexible_answer_twice_are_passed_over():
         METADATA.decode(12, body + b"\1")
 
 
-def test_a_number_that_never_ends_is_refused():
+def test_a_number_that_never_ends_is_rejected():
     with pytest.raises(ProtocolError, match="more than 5 bytes"):
         METADATA.decode(12, b"\xff" * 20)
 
@@ -208,14 +208,14 @@ def test_fetch_speaks_names_with_a_broker_that_has_no_ids():
     assert FETCH.version_for({1: (0, 5)}) == 5
 
 
-def test_an_answer_about_another_topic_than_was_asked_for_is_refused():
+def test_an_answer_about_another_topic_than_was_asked_for_is_rejected():
     body, _ = fetch_answer(13)
     other = msgspec.structs.replace(FETCH, topic_ids={"t": uuid.UUID(int=1)})
     with pytest.raises(ProtocolError, match=f"{TOPIC_ID}"):
         other.decode(13, body)
 
 
-def test_text_that_does_not_fit_is_refused_before_it_is_sent():
+def test_text_that_does_not_fit_is_rejected_before_it_is_sent():
     with pytest.raises(ValueError, match="does not fit"):
         MetadataRequest(topics=["t" * 2**15], auto_create=False).encode(4)
     with pytest.raises(ValueError, match="does not fit"):
@@ -241,7 +241,7 @@ def test_a_password_is_in_no_representation():
         ({0: (9, 20)}, None),
         ({1: (0, 11)}, None),
         ({}, None),
-        # Kafka 4 says that it speaks versions that it refuses (KAFKA-18659).
+        # Kafka 4 says that it speaks versions that it rejects (KAFKA-18659).
         ({0: (0, 12)}, 8),
     ],
 )

@@ -36,13 +36,13 @@ class TestAnyAnswer:
         assert request_.decode(version, body) == expected
         assert request_.decode(version, memoryview(body)) == expected
 
-    def test_cut_short_anywhere_is_refused(self, request_, version):
+    def test_cut_short_anywhere_is_rejected(self, request_, version):
         body, _ = WRITTEN[request_.api](version)
         for end in range(len(body)):
             with pytest.raises(ProtocolError):
                 request_.decode(version, body[:end])
 
-    def test_going_on_after_its_end_is_refused(self, request_, version):
+    def test_going_on_after_its_end_is_rejected(self, request_, version):
         body, _ = WRITTEN[request_.api](version)
         # librdkafka's mock cluster ends flexible answers with two empty lists of tagged fields.
         one_more = [] if request_.api.is_flexible(version) else [b"\0"]
@@ -50,7 +50,7 @@ class TestAnyAnswer:
             with pytest.raises(ProtocolError, match=rf"{request_.api.name} v{version} .* left over"):
                 request_.decode(version, body + more)
 
-    def test_with_any_number_made_absurd_is_refused_or_read_and_takes_no_memory(self, request_, version):
+    def test_with_any_number_made_absurd_is_rejected_or_read_and_takes_no_memory(self, request_, version):
         body, _ = WRITTEN[request_.api](version)
         tracemalloc.start()
         try:
@@ -63,13 +63,13 @@ class TestAnyAnswer:
             tracemalloc.stop()
         assert peak < 1_000_000
 
-    def test_of_random_bytes_is_refused_or_read(self, request_, version):
+    def test_of_random_bytes_is_rejected_or_read(self, request_, version):
         @settings(max_examples=50)
         @given(st.binary(max_size=200))
-        def refused_or_read(body):
+        def rejected_or_read(body):
             outcome_of(request_, version, body)
 
-        refused_or_read()
+        rejected_or_read()
 
     def test_is_not_read_in_a_version_that_is_not_spoken(self, request_, version):
         for other in (request_.api.lowest - 1, request_.api.highest + 1):

@@ -48,7 +48,7 @@ def test_they_are_asked_for_and_decoded_as_by_a_request_for_metadata(version):
 
 
 @pytest.mark.parametrize("version", versions(MetadataRequest.api))
-def test_cut_short_or_too_long_they_are_refused(version):
+def test_cut_short_or_too_long_they_are_rejected(version):
     body, _ = WRITTEN[MetadataRequest.api](version)
     for damaged in (*(body[:end] for end in range(len(body))), body + b"\0\0\0\0"):
         with pytest.raises(ProtocolError, match=f"Metadata v{version}"):
@@ -56,7 +56,7 @@ def test_cut_short_or_too_long_they_are_refused(version):
 
 
 @given(st.sampled_from(versions(MetadataRequest.api)), st.binary(max_size=200))
-def test_random_bytes_are_decoded_or_refused(version, body):
+def test_random_bytes_are_decoded_or_rejected(version, body):
     with contextlib.suppress(ProtocolError):
         list(ALL.decode(version, body))
 

@@ -196,7 +196,7 @@ def test_an_incompatible_broker_is_told(new_reader):
 
 
 @pytest.mark.parametrize("at", ["metadata", "list", "fetch"])
-def test_what_the_service_may_not_read_is_refused(new_reader, at):
+def test_what_the_service_may_not_read_is_rejected(new_reader, at):
     cluster = filled()
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     start = 0
@@ -212,7 +212,7 @@ def test_what_the_service_may_not_read_is_refused(new_reader, at):
     assert cluster.clock.seconds() < 1
 
 
-def test_times_of_a_format_without_times_are_refused(new_reader):
+def test_times_of_a_format_without_times_are_rejected(new_reader):
     cluster = filled()
     cluster.logs[0].unlisted[5] = [ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT]
     with pytest.raises(BrokerIncompatible, match="without times"):

@@ -217,7 +217,7 @@ def test_a_position_beyond_the_end_is_told_after_asking_for_a_while(new_reader):
     assert reading.read({0: 10}).is_up_to_date
 
 
-def test_an_unknown_topic_is_refused_quickly(new_reader):
+def test_an_unknown_topic_is_rejected_quickly(new_reader):
     reading = new_reader()
     for topic in ("other", "..", "a/b", "x" * 250):
         began_s = reading.cluster.clock.seconds()
@@ -234,7 +234,7 @@ def test_a_topic_that_some_brokers_do_not_know_yet_is_read(new_reader):
     assert values_in(new_reader(cluster).read()) == [b"a"]
 
 
-def test_an_unknown_partition_is_refused_and_one_that_was_added_is_read(new_reader):
+def test_an_unknown_partition_is_rejected_and_one_that_was_added_is_read(new_reader):
     cluster = Cluster(partitions=2)
     reading = new_reader(cluster)
     reading.read()

@@ -16,17 +16,17 @@ from sampleapp.brokers.kafka.connections.security import Security
 from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.errors import StartUpError
 
-__all__ = ["REFUSAL_INTERVAL_S", "CurrentSecurity"]
+__all__ = ["REJECTION_INTERVAL_S", "CurrentSecurity"]
 
-REFUSAL_INTERVAL_S: Final = 60.0
-"""Minimum time between two reloads that refusals cause, in seconds."""
+REJECTION_INTERVAL_S: Final = 60.0
+"""Minimum time between two reloads that rejections cause, in seconds."""
 
 _FILES: Final = "files"
 
 
 class CurrentSecurity:
     """
-    The TLS and SASL settings of new connections, reloaded on request, and when a broker refuses them.
+    The TLS and SASL settings of new connections, reloaded on request, and when a broker rejects them.
 
     Open connections keep the settings that they were made with. Invalid files change nothing.
     """
@@ -48,7 +48,7 @@ class CurrentSecurity:
         self._limit = LogLimit(clock)
         self._security = Security.load(config, environ=environ, files=self._files)
         self._digests = self._files.digests()
-        self._refused_at_s: float | None = None
+        self._rejected_at_s: float | None = None
         if config.sasl in {"PLAIN", "OAUTHBEARER"} and not config.tls:
             self._log.warn(
                 "The {what} for Kafka is sent over the network unencrypted: use kafka+tls://{otherwise}.",
@@ -87,21 +87,21 @@ class CurrentSecurity:
         self._security = Security.load(self._config, environ=self._environ, files=self._files)
         self._digests = self._files.digests()
 
-    def has_changed_since(self, refused: Security) -> bool:
+    def has_changed_since(self, rejected: Security) -> bool:
         """
         Return whether the settings differ from those of a refused connection, after a reload if they do not.
 
-        Refusals reload at most once in `REFUSAL_INTERVAL_S`: a broker that refuses everything must not keep
+        Rejections reload at most once in `REFUSAL_INTERVAL_S`: a broker that rejects everything must not keep
         the service reading files. An invalid file is logged.
 
-        :param refused: the settings of the refused connection.
+        :param rejected: the settings of the refused connection.
         """
-        if self._security is not refused:
+        if self._security is not rejected:
             return True
         now_s = self._clock.seconds()
-        if self._refused_at_s is not None and now_s - self._refused_at_s < REFUSAL_INTERVAL_S:
+        if self._rejected_at_s is not None and now_s - self._rejected_at_s < REJECTION_INTERVAL_S:
             return False
-        self._refused_at_s = now_s
+        self._rejected_at_s = now_s
         before = self._digests
         try:
             self.reload()
@@ -111,7 +111,7 @@ class CurrentSecurity:
         self._limit.forget(_FILES)
         if self._digests == before:
             return False
-        self._log.info("Reloaded Kafka's credentials or certificates after a refusal: they have changed.")
+        self._log.info("Reloaded Kafka's credentials or certificates after a rejection: they have changed.")
         return True
 
     def _read_token(self, path: Path) -> None:

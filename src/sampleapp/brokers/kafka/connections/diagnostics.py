@@ -34,7 +34,7 @@ __all__ = [
     "not_connected",
     "not_kafka",
     "not_usable",
-    "refused_versions",
+    "rejected_versions",
     "silent",
     "silent_while_securing",
     "slow_to_connect",
@@ -138,7 +138,7 @@ def closed(peer: Peer, received: bytes) -> FailureReason:
         ),
         public=NO_RESPONSE,
         lasting=False,
-        is_refusal=peer.client_certificate,
+        is_rejection=peer.client_certificate,
     )
 
 
@@ -162,7 +162,7 @@ def not_kafka(peer: Peer, received: bytes) -> FailureReason:
     return FailureReason(sentence=sentence, public=NOT_KAFKA, lasting=True)
 
 
-def refused_versions(peer: Peer, error: int) -> FailureReason:
+def rejected_versions(peer: Peer, error: int) -> FailureReason:
     """The broker answered ApiVersions with an error."""
     return FailureReason(
         sentence=(
@@ -202,7 +202,7 @@ def tls_failed(peer: Peer, reason: BaseException | None) -> FailureReason | None
     """
     if isinstance(reason, CertificateNotTrusted):
         # With a certificate for another host, reloading our own files cannot help.
-        return _tls_failure(_not_trusted(peer, reason), is_refusal=not isinstance(reason, WrongHost))
+        return _tls_failure(_not_trusted(peer, reason), is_rejection=not isinstance(reason, WrongHost))
     words = [word.lower() for word in openssl_reasons(reason)]
     if not words:
         return None
@@ -246,8 +246,8 @@ def _lacks(api: Api, spoken: tuple[int, int] | None) -> str:
     return f"supports {api.name} only from version {lowest} on: upgrade this service"
 
 
-def _tls_failure(sentence: str, *, is_refusal: bool = True) -> FailureReason:
-    return FailureReason(sentence=sentence, public=_INSECURE, lasting=True, is_refusal=is_refusal)
+def _tls_failure(sentence: str, *, is_rejection: bool = True) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_INSECURE, lasting=True, is_rejection=is_rejection)
 
 
 def _not_trusted(peer: Peer, problem: CertificateNotTrusted) -> str:
@@ -265,7 +265,7 @@ def _handshake_failed(peer: Peer, said: str) -> str:
         if not peer.client_certificate:
             return f"{peer.at} requires a client certificate: give certificate= and key=."
         return (
-            f"{peer.at} refused the client certificate ({alert}): check that the broker trusts its "
+            f"{peer.at} rejected the client certificate ({alert}): check that the broker trusts its "
             "authority, and that it has not expired."
         )
     if alert in {"handshake failure", "protocol version", "insufficient security"} or "unsupported" in said:

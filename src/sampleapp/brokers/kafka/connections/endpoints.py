@@ -38,7 +38,7 @@ _ATTEMPT_DELAY_S: Final = 0.1
 """
 Delay between attempts to reach the addresses of one name: the recommended minimum (RFC 8305, section 5).
 
-Twisted also waits this long after the last attempt before it reports that all were refused.
+Twisted also waits this long after the last attempt before it reports that all were rejected.
 """
 
 _LOWEST: Final = ApiVersionsRequest.api.lowest
@@ -122,7 +122,7 @@ class _KafkaEndpoint:
         try:
             return await self._attempt(security, stages).run(factory)
         except ConnectionFailed as error:
-            if not error.reason.is_refusal or not self._security.has_changed_since(security):
+            if not error.reason.is_rejection or not self._security.has_changed_since(security):
                 raise
         # At once: a lasting failure would fail the requests that wait for the connection.
         return await self._attempt(self._security.for_new_connection(), stages).run(factory)
@@ -273,7 +273,7 @@ class _Attempt:
             known = negotiate(request.api, response.ranges)
             response = await connection.ask(request, version=_LOWEST if known is None else known)
         if response.error:
-            raise ConnectionFailed(diagnostics.refused_versions(self._peer, response.error))
+            raise ConnectionFailed(diagnostics.rejected_versions(self._peer, response.error))
         reason = diagnostics.not_usable(self._peer, response.ranges)
         if reason is not None:
             raise ConnectionFailed(reason)

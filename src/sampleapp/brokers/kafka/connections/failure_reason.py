@@ -18,7 +18,7 @@ class FailureReason(Struct, frozen=True):
     """True if retrying cannot help until an operator changes something."""
     incompatible: bool = False
     """True if the broker is too old, or too new, for this service."""
-    is_refusal: bool = False
+    is_rejection: bool = False
     """True if one side rejected the other's credentials or certificate: reloading the files may help."""
 
 

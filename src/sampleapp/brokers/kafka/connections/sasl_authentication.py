@@ -10,7 +10,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed,
 from sampleapp.brokers.kafka.connections.handshake import HandshakeProtocol
 from sampleapp.brokers.kafka.connections.sasl_mechanisms import (
     SaslError,
-    SaslRefused,
+    SaslRejected,
     SaslSteps,
     ServerUnproven,
 )
@@ -54,7 +54,7 @@ async def authenticate(
     while token is not None:
         response = await connection.ask(SaslAuthenticateRequest(token=token), version=version)
         if response.error:
-            raise ConnectionFailed(_refused(peer, mechanism, response.error, status=_status(steps)))
+            raise ConnectionFailed(_rejected(peer, mechanism, response.error, status=_status(steps)))
         lifetime_ms = response.session_lifetime_ms
         token = _next(steps, response.token, peer, mechanism)
     return lifetime_ms
@@ -90,15 +90,15 @@ def _next(steps: SaslSteps, response: bytes | None, peer: Peer, mechanism: str) 
         return next(steps) if response is None else steps.send(response)
     except StopIteration:
         return None
-    except SaslRefused as error:
-        refused = _refused(peer, mechanism, ErrorCode.SASL_AUTHENTICATION_FAILED, status=error.status)
-        raise ConnectionFailed(refused) from error
+    except SaslRejected as error:
+        rejected = _rejected(peer, mechanism, ErrorCode.SASL_AUTHENTICATION_FAILED, status=error.status)
+        raise ConnectionFailed(rejected) from error
     except ServerUnproven as error:
         raise ConnectionFailed(
             _lasting(
                 f"{peer.at} did not prove that it knows the password for {mechanism}: it may not be the "
                 "broker; check the address, and proxies in between.",
-                is_refusal=True,
+                is_rejection=True,
             )
         ) from error
     except SaslError as error:
@@ -108,18 +108,18 @@ def _next(steps: SaslSteps, response: bytes | None, peer: Peer, mechanism: str) 
 
 
 def _status(steps: SaslSteps) -> str | None:
-    """Return the status of OAuth with which the server refused, if it gave a known one."""
+    """Return the status of OAuth with which the server rejected, if it gave a known one."""
     try:
-        steps.throw(SaslRefused("it refused them"))
-    except SaslRefused as error:
+        steps.throw(SaslRejected("it rejected them"))
+    except SaslRejected as error:
         return error.status
     except (SaslError, StopIteration):
         return None
     return None
 
 
-def _lasting(sentence: str, *, is_refusal: bool = False) -> FailureReason:
-    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True, is_refusal=is_refusal)
+def _lasting(sentence: str, *, is_rejection: bool = False) -> FailureReason:
+    return FailureReason(sentence=sentence, public=_PUBLIC, lasting=True, is_rejection=is_rejection)
 
 
 def _too_old(peer: Peer) -> FailureReason:
@@ -144,22 +144,22 @@ def _not_offered(peer: Peer, mechanism: str, offered: SaslMechanisms) -> Failure
         return _lasting(
             f"{peer.at} has no SASL on this listener: leave out sasl=, or give the port of a SASL listener."
         )
-    return _refused(peer, mechanism, offered.error)
+    return _rejected(peer, mechanism, offered.error)
 
 
-def _refused(peer: Peer, mechanism: str, error: int, *, status: str | None = None) -> FailureReason:
+def _rejected(peer: Peer, mechanism: str, error: int, *, status: str | None = None) -> FailureReason:
     # The broker's message is not repeated: a custom callback may have put anything there.
     if error != ErrorCode.SASL_AUTHENTICATION_FAILED:
-        sentence = f"refused SASL with {mechanism} ({ErrorCode.name_of(error)}): read the log of the broker."
+        sentence = f"rejected SASL with {mechanism} ({ErrorCode.name_of(error)}): read the log of the broker."
     elif mechanism == "OAUTHBEARER":
         why = f" ({status})" if status else ""
         sentence = (
-            f"refused the token for {mechanism}{why}: check that the token in the file of token_file= has "
+            f"rejected the token for {mechanism}{why}: check that the token in the file of token_file= has "
             "not expired, and has the issuer, audience and scope that the broker expects."
         )
     else:
         sentence = (
-            f"refused the credentials for {mechanism}: check the user name and the password, and that the "
+            f"rejected the credentials for {mechanism}: check the user name and the password, and that the "
             f"broker has this user for {mechanism}."
         )
-    return _lasting(f"{peer.at} {sentence}", is_refusal=True)
+    return _lasting(f"{peer.at} {sentence}", is_rejection=True)

@@ -2,8 +2,9 @@
 The client's side of SASL's PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628).
 
 Each mechanism is a generator, without I/O: it yields a message to send, is sent the server's response, and
-returns when both sides are satisfied. It raises `SaslError` if they cannot be. If the server refuses outside
-of the mechanism, the caller throws `SaslRefused` into the generator, which raises one that may have a reason.
+returns when both sides are satisfied. It raises `SaslError` if they cannot be. If the server rejects outside
+of the mechanism, the caller throws `SaslRejected` into the generator, which raises one that may have a
+reason.
 
 Names and passwords are encoded in UTF-8 without SASLprep (RFC 4013): Kafka's brokers and clients do the same
 (``ScramFormatter.normalize``), and a prepared password would not match the one that the broker stored.
@@ -28,7 +29,7 @@ __all__ = [
     "MIN_ITERATIONS",
     "Credentials",
     "SaslError",
-    "SaslRefused",
+    "SaslRejected",
     "SaslSteps",
     "ServerUnproven",
     "Token",
@@ -95,7 +96,7 @@ class SaslError(Exception):
     """The server violates the mechanism. The message never holds a credential."""
 
 
-class SaslRefused(SaslError):
+class SaslRejected(SaslError):
     """The server rejects the credentials."""
 
     def __init__(self, message: str, *, status: str | None = None) -> None:
@@ -135,7 +136,7 @@ def oauthbearer(token: Token, extensions: Sequence[tuple[str, str]] = ()) -> Sas
     OAUTHBEARER: one message with the token (RFC 7628, section 3.1), and one that acknowledges an error.
 
     :param extensions: names and values sent with the token (KIP-342).
-    :raise SaslRefused: the server rejects the token.
+    :raise SaslRejected: the server rejects the token.
     :raise SaslError: the server violates the RFC.
     """
     pairs = [("auth", f"Bearer {token.text}"), *extensions]
@@ -146,8 +147,8 @@ def oauthbearer(token: Token, extensions: Sequence[tuple[str, str]] = ()) -> Sas
     # The server fails the authentication only after this message (section 3.2.3).
     try:
         yield b"\x01"
-    except SaslRefused:
-        raise SaslRefused("it refused the token", status=status) from None
+    except SaslRejected:
+        raise SaslRejected("it rejected the token", status=status) from None
     raise SaslError("it continues after an error")
 
 
@@ -177,7 +178,7 @@ def scram(
     :param salted: returns the salted password for a salt and a number of iterations: PBKDF2 with the hash.
     :param hash_name: the name of the hash in `hashlib`.
     :param nonce: a fixed nonce, for tests.
-    :raise SaslRefused: the server rejects the credentials.
+    :raise SaslRejected: the server rejects the credentials.
     :raise ServerUnproven: the server does not know the password.
     :raise SaslError: the server violates the RFC, or asks for too few or too many iterations.
     """
@@ -211,7 +212,7 @@ def scram(
     if verdict is None:
         raise SaslError("its last message is not one of SCRAM")
     if verdict["error"] is not None:
-        raise SaslRefused("it refused the proof")
+        raise SaslRejected("it rejected the proof")
     expected = mac(mac(salted_password, b"Server Key"), message)
     if not hmac.compare_digest(_decoded(verdict["signature"]), expected):
         raise ServerUnproven("it does not know the password")

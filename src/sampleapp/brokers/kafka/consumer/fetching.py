@@ -136,7 +136,7 @@ class Fetching:
             if extent is None or not partition.expects_response(mark):
                 continue
             if extent.error:
-                self._refused(partition, extent.error)
+                self._rejected(partition, extent.error)
                 continue
             position = partition.position
             found = partition.locate(extent, now_s=now_s, start=self._positions.start)
@@ -145,7 +145,7 @@ class Fetching:
                 self._replaced(partition, extent)
                 return
             if found is Found.UNCERTAIN:
-                self._refused(partition, ErrorCode.OFFSET_OUT_OF_RANGE, transient=True)
+                self._rejected(partition, ErrorCode.OFFSET_OUT_OF_RANGE, transient=True)
             elif found is Found.DELETED:
                 deleted.append(f"{position} to {extent.earliest - 1} of partition {partition.number}")
         if deleted:
@@ -163,7 +163,7 @@ class Fetching:
         Request the first and last offsets of partitions, and those that the start is relative to, if any.
 
         :return: by the partition's number.
-        :raise RequestFailed: there was no response.
+        :raise RequestFailed: the leader did not respond.
         """
         found: list[dict[int, tuple[int, int]]] = []
         start = self._positions.start
@@ -259,7 +259,7 @@ class Fetching:
         elif fetched.error:
             if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
                 partition.discard_unread_position()
-            self._refused(partition, fetched.error)
+            self._rejected(partition, fetched.error)
         elif fetched.records:
             await self._deliver(partition, fetched)
         else:
@@ -300,7 +300,7 @@ class Fetching:
             transient=True,
         )
 
-    def _refused(self, partition: Partition, code: int, *, transient: bool = False) -> None:
+    def _rejected(self, partition: Partition, code: int, *, transient: bool = False) -> None:
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             obstacle = Obstacle(
                 f"The service is not allowed to read the topic {self._topic}; it needs the right READ.",

@@ -130,7 +130,7 @@ class Intake:
                 self._accumulator.fail_unplaced(group, error)
         else:
             self._forget_topics()
-            self._outcomes.refuse(error)
+            self._outcomes.reject(error)
         self._end()
 
     def _run_slice(self) -> None:
@@ -173,7 +173,7 @@ class Intake:
         error = self._accumulator.reserve(self._groups)
         if error is not None:
             self._forget_topics()
-            self._outcomes.refuse(error)
+            self._outcomes.reject(error)
             return
         self._is_reserved = True
         yield from self._place(self._groups)

@@ -41,7 +41,7 @@ class Outcomes:
                 if not self.done.called:
                     self.done.callback(cast("list[Outcome]", outcomes))
 
-    def refuse(self, error: PublishError) -> None:
+    def reject(self, error: PublishError) -> None:
         """Answer the caller with one error: none of the records was published."""
         self._close()
         if not self.done.called:

@@ -10,7 +10,7 @@ Theory
 A producer must store each record once, and the records of a partition in order, although answers may be lost.
 Kafka helps with idempotence (KIP-98): a batch carries a producer id, an epoch and the sequence number of
 its first record. The broker appends the next number of the newest epoch, answers a repetition of one of
-the last batches as it did the first time, and refuses everything else. Four rules follow.
+the last batches as it did the first time, and rejects everything else. Four rules follow.
 
 1. *One batch of a partition in flight.* With a second one behind it, a failure of the first would leave
    the second out of sequence, or, without idempotence, in front of it.
@@ -23,7 +23,7 @@ the last batches as it did the first time, and refuses everything else. Four rul
 
 3. *A batch that is given up with an unknown outcome is fenced.* The next batch has the next epoch (KIP-360).
    If the batch that was given up still arrives, for example from the socket of a broker that was stopped for
-   a while, the broker refuses it. Otherwise records would change their order; or the broker could take the
+   a while, the broker rejects it. Otherwise records would change their order; or the broker could take the
    next batch, with the same sequence number, for a repetition, and it would be lost.
 
 4. *A record with an identity is alone in its batch, which has its own producer id.* The id is made from the
@@ -35,7 +35,7 @@ the last batches as it did the first time, and refuses everything else. Four rul
 
 ::
 
-          append        begin_attempt            stored, refuse, split
+          append        begin_attempt            stored, reject, split
     IDLE ───────> READY ─────────────> IN_FLIGHT ──────────────────────> READY or IDLE
                     ^                    │    │
                     │ retry              │    │ unresolved
@@ -117,7 +117,7 @@ class Event(Enum):
     UNRESOLVED = "unresolved"
     RETRY = "retry"
     SPLIT = "split"
-    REFUSE = "refuse"
+    REJECT = "reject"
     LOST = "lost"
     EXPIRE = "expire"
     GIVE_UP_UNSENT = "give_up_unsent"
@@ -164,7 +164,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
         Event.TRY_AGAIN_AFTER: (State.WAITING_RETRY, State.IDLE),
         Event.UNRESOLVED: _to(State.UNRESOLVED),
         Event.SPLIT: _NEXT_BATCH,
-        Event.REFUSE: _NEXT_BATCH,
+        Event.REJECT: _NEXT_BATCH,
         Event.LOST: _NEXT_BATCH,
         Event.EXPIRE: _to(State.IN_FLIGHT),
         Event.GIVE_UP_UNSENT: _to(State.IN_FLIGHT),
@@ -532,7 +532,7 @@ class PartitionQueue:
 
         :return: the batch, encoded. A batch that may be stored has the same bytes as before.
         :raise Exception: anything that aiokafka raises for a record that it cannot encode. The queue is in
-            flight nevertheless, and `refuse` must follow.
+            flight nevertheless, and `reject` must follow.
         """
         to = _AFTER_BEGIN_ATTEMPT.get(self.state)
         if to is None:
@@ -628,31 +628,31 @@ class PartitionQueue:
         self._enter(to)
         return left
 
-    def refuse(self, indexes: Collection[int] | None = None) -> tuple[list[Pending], list[Pending]]:
+    def reject(self, indexes: Collection[int] | None = None) -> tuple[list[Pending], list[Pending]]:
         """
         Note that the broker does not accept the batch, or some of its records.
 
         :param indexes: the places of these records in the batch; ``None`` for all. The others go back to the
             front of the queue.
-        :return: the refused records, in order; and other records that leave the queue, as in
+        :return: the rejected records, in order; and other records that leave the queue, as in
             `try_again_after`.
         """
-        to = self._check(Event.REFUSE)
+        to = self._check(Event.REJECT)
         batch = self._batch
         if indexes is None or batch is None:
-            refused, left = self._drop_batch().records, []
+            rejected, left = self._drop_batch().records, []
             self._attempts = 0
             self._batch_bytes = self._batch_bytes_at_most
         else:
-            refused = [pending for index, pending in enumerate(batch.records) if index in indexes]
-            held = sum(pending.size for pending in refused)
+            rejected = [pending for index, pending in enumerate(batch.records) if index in indexes]
+            held = sum(pending.size for pending in rejected)
             batch.expired = sum(index not in indexes for index in range(batch.expired))
             batch.records = [pending for index, pending in enumerate(batch.records) if index not in indexes]
             batch.held -= held
             self.held -= held
             left = self._take_back()
         self._enter(to)
-        return refused, left
+        return rejected, left
 
     def lost(self) -> list[Pending]:
         """
@@ -815,7 +815,7 @@ class PartitionQueue:
         if sequence.epoch < _MAX_EPOCH:
             self._sequence = _Sequence(producer_id=sequence.producer_id, epoch=sequence.epoch + 1)
         else:
-            # There is no next epoch. If the same producer id is assigned again, the broker refuses its first
+            # The epochs are used up. If the same producer id is assigned again, the broker rejects its first
             # epoch, and the queue then takes another id.
             self._sequence = None
 

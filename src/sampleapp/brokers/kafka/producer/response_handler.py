@@ -25,7 +25,7 @@ from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import BatchToSend
 from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
-from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, refusal, unavailable
+from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, rejection, unavailable
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
 from sampleapp.errors import OutcomeUnknown
@@ -43,7 +43,7 @@ _STORED: Final = int(ErrorCode.NONE)
 
 
 class ResponseHandler:
-    """Settles batches: acknowledge, retry, resend, split, refuse or give up."""
+    """Settles batches: acknowledge, retry, resend, split, reject or give up."""
 
     _log = Logger()
 
@@ -101,9 +101,9 @@ class ResponseHandler:
         if queue.state is not State.IN_FLIGHT:
             self.recover(queue)
             return
-        records, _ = queue.refuse()
+        records, _ = queue.reject()
         self._mark_ready(queue)
-        # 503, not a refusal: most of the records, or all, are good.
+        # 503, not a rejection: most of the records, or all, are good.
         self._accumulator.fail(records, unavailable(SERVICE_FAULT))
 
     def for_each(self, queues: Iterable[PartitionQueue], work: Callable[[PartitionQueue], None]) -> None:
@@ -172,12 +172,12 @@ class ResponseHandler:
                 self._drop_producer_id(queue)
         elif action is Action.SPLIT:
             self._split(queue, response)
-        elif action is Action.REFUSE:
-            self._refuse(queue, response)
-        elif action is Action.REFUSE_IDENTITY:
-            refused, _ = queue.refuse()
+        elif action is Action.REJECT:
+            self._reject(queue, response)
+        elif action is Action.REJECT_IDENTITY:
+            rejected, _ = queue.reject()
             self._mark_ready(queue)
-            self._accumulator.fail(refused, not_recognised(response.error))
+            self._accumulator.fail(rejected, not_recognised(response.error))
         else:
             left = queue.try_again_after(now_s, reason=reason, leader=node_id)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
@@ -200,7 +200,7 @@ class ResponseHandler:
         self._accumulator.fail(records, OutcomeUnknown(why))
 
     def _split(self, queue: PartitionQueue, response: Produced) -> None:
-        """Refuse the records that the broker names, or halve the batch to find them; publish the others."""
+        """Reject the records that the broker names, or halve the batch to find them; publish the others."""
         messages = {
             index: message for index, message in response.record_errors if 0 <= index < queue.batch_records
         }
@@ -209,21 +209,21 @@ class ResponseHandler:
             self._mark_ready(queue)
             self._accumulator.fail(left, _ALREADY_ANSWERED)
             return
-        errors = [refusal(response.error, messages[index]) for index in sorted(messages)]
-        refused, left = queue.refuse(messages)
+        errors = [rejection(response.error, messages[index]) for index in sorted(messages)]
+        rejected, left = queue.reject(messages)
         self._mark_ready(queue)
         self._accumulator.fail(left, _ALREADY_ANSWERED)
-        for pending, error in zip(refused, errors, strict=True):
+        for pending, error in zip(rejected, errors, strict=True):
             self._accumulator.fail([pending], error)
 
-    def _refuse(self, queue: PartitionQueue, response: Produced) -> None:
+    def _reject(self, queue: PartitionQueue, response: Produced) -> None:
         message = response.message
         if queue.batch_records == 1 and response.record_errors:
             message = response.record_errors[0][1] or message
-        error = refusal(response.error, message)
-        refused, _ = queue.refuse()
+        error = rejection(response.error, message)
+        rejected, _ = queue.reject()
         self._mark_ready(queue)
-        self._accumulator.fail(refused, error)
+        self._accumulator.fail(rejected, error)
 
     def _drop_producer_id(self, queue: PartitionQueue) -> None:
         self._producer_ids.retire(queue.drop_producer_id())

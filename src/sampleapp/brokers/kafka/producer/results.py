@@ -30,7 +30,7 @@ __all__ = [
     "illegal_header",
     "illegal_topic",
     "not_recognised",
-    "refusal",
+    "rejection",
     "unavailable",
     "unknown_partition",
 ]
@@ -42,10 +42,10 @@ class Action(Enum):
     TRY_AGAIN = "not stored; another attempt may succeed"
     RESEND = "may be stored; sending the same bytes again will tell"
     SPLIT = "not stored because of some of its records"
-    REFUSE = "not stored, and never will be"
+    REJECT = "not stored, and never will be"
     NEW_PRODUCER_ID = "not stored because of its producer id, epoch or sequence number"
     STOP_IDEMPOTENCE = "not stored because it has a producer id"
-    REFUSE_IDENTITY = "not stored because of the producer id that was made from its record's identity"
+    REJECT_IDENTITY = "not stored because of the producer id that was made from its record's identity"
     GIVE_UP = "may be stored, and there is no way to find out"
 
 
@@ -95,7 +95,7 @@ _NEW_PRODUCER_ID: Final = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.PRODUCER_FENCED,
 )
-_REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
+_REJECTIONS: Final[dict[int, tuple[type[PublishError], str]]] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: (IllegalTopic, "The broker does not allow a topic of this name."),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         TopicNotAuthorized,
@@ -137,7 +137,7 @@ _REFUSALS: Final[dict[int, tuple[type[PublishError], str]]] = {
 }
 # For a code in several of these, the last one counts.
 _ACTIONS: Final[dict[int, Action]] = {
-    **dict.fromkeys(_REFUSALS, Action.REFUSE),
+    **dict.fromkeys(_REJECTIONS, Action.REJECT),
     **dict.fromkeys(_NEW_PRODUCER_ID, Action.NEW_PRODUCER_ID),
     **dict.fromkeys(_SPLIT, Action.SPLIT),
     **dict.fromkeys(_RESEND, Action.RESEND),
@@ -146,15 +146,15 @@ _ACTIONS: Final[dict[int, Action]] = {
 _FINAL_IF_FIRST: Final = frozenset(
     {
         Action.SPLIT,
-        Action.REFUSE,
+        Action.REJECT,
         Action.NEW_PRODUCER_ID,
         Action.STOP_IDEMPOTENCE,
-        Action.REFUSE_IDENTITY,
+        Action.REJECT_IDENTITY,
     },
 )
 # A batch with the sequence number 0 is the first of a producer id, or a repetition: a broker that finds
 # another fault with either does not accept producer ids that it has not assigned.
-_REFUSE_IDENTITY: Final = frozenset(
+_REJECT_IDENTITY: Final = frozenset(
     {*_NEW_PRODUCER_ID, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 
@@ -180,18 +180,18 @@ def decide(
         return Decision(Action.GIVE_UP, _NOT_MENTIONED)
     code = response.error
     action = _ACTIONS.get(code, Action.GIVE_UP)
-    if is_identified and code in _REFUSE_IDENTITY:
-        action = Action.REFUSE_IDENTITY
+    if is_identified and code in _REJECT_IDENTITY:
+        action = Action.REJECT_IDENTITY
     elif action is Action.TRY_AGAIN and response.offset != _NO_OFFSET:
         # A leader that loses the leadership while it waits for its followers gives the same code, but has
         # assigned an offset to the batch by then (kafka.server.DelayedProduce). Another negative offset makes
         # no sense, so the batch may have been appended.
         action = Action.RESEND
     elif action is Action.SPLIT and records == 1:
-        action = Action.REFUSE
+        action = Action.REJECT
     elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and has_producer_id:
         action = Action.STOP_IDEMPOTENCE
-    # A batch that is refused now may have been stored by an earlier attempt.
+    # A batch that is rejected now may have been stored by an earlier attempt.
     if (is_resent and action in _FINAL_IF_FIRST) or (action is Action.RESEND and not has_producer_id):
         action = Action.GIVE_UP
     return Decision(
@@ -202,23 +202,23 @@ def decide(
     )
 
 
-def refusal(code: int, message: str | None = None) -> PublishError:
+def rejection(code: int, message: str | None = None) -> PublishError:
     """
-    Return the error for the caller of a record that the broker refuses.
+    Return the error for the caller of a record that the broker rejects.
 
     :param code: Kafka's error code.
     :param message: the broker's message about this record, if there is one.
     """
     if message is not None:
         message = _PLACE_IN_BATCH.sub("", message)
-    kind, sentence = _REFUSALS.get(
+    kind, sentence = _REJECTIONS.get(
         code, (RecordRefused, f"The broker does not take this record ({ErrorCode.name_of(code)}).")
     )
     return kind(f"{sentence} It says: {message}" if message else sentence)
 
 
 def not_recognised(code: int) -> IdempotencyNotSupported:
-    """Return the error for the caller of a record whose identity the broker refuses."""
+    """Return the error for the caller of a record whose identity the broker rejects."""
     return IdempotencyNotSupported(
         "The broker does not recognise a record that is sent again, so it takes no idempotency keys "
         f"({ErrorCode.name_of(code)}). The record was not published."

@@ -58,7 +58,7 @@ class Topic:
         self.checks: list[TopicCheck] = []
         """Checks that wait until the partitions are known."""
         self.is_idempotent = True
-        """``False`` after one of its partitions has refused a producer id."""
+        """``False`` after one of its partitions has rejected a producer id."""
         self._sticky: PartitionQueue | None = None
         """The queue for records without a key."""
         self._sticky_generation = -1

@@ -15,7 +15,7 @@ from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
-from sampleapp.brokers.kafka.producer.results import refusal, unavailable
+from sampleapp.brokers.kafka.producer.results import rejection, unavailable
 from sampleapp.brokers.kafka.producer.topic import Topic
 from sampleapp.concurrency.pause import Pause
 from sampleapp.errors import IllegalTopic, OutcomeUnknown, PublishError, UnknownTopic
@@ -173,7 +173,7 @@ class TopicMetadata:
             self._missing_since_s.pop(name, None)
             self._set_partitions(topic, count)
         elif error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
-            self._fail(topic, self._refusal(name, error))
+            self._fail(topic, self._rejection(name, error))
         elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._note_missing(topic)
         elif error is not None and error != ErrorCode.NONE:
@@ -183,13 +183,13 @@ class TopicMetadata:
                 lasting=False,
             )
 
-    def _refusal(self, name: str, error: int) -> PublishError:
+    def _rejection(self, name: str, error: int) -> PublishError:
         if error == ErrorCode.INVALID_TOPIC_EXCEPTION and self._auto_create and _may_collide(name):
             return IllegalTopic(
                 "The broker does not create a topic with this name. Another topic's name may differ from it "
                 "only by . and _, which Kafka does not allow."
             )
-        return refusal(error)
+        return rejection(error)
 
     def _set_partitions(self, topic: Topic, count: int) -> None:
         if count < len(topic.queues):

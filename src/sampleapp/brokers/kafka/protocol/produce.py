@@ -46,9 +46,11 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
     log_start_offset: int = -1
     """The first offset that the partition still has; -1 if the version does not say (before v5)."""
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    """The records that caused a refusal, by index in the batch, each with the reason (since v8, KIP-467)."""
+    """
+    The records that caused a rejection, by index in the batch, each with the reason (since v8, KIP-467).
+    """
     message: str | None = None
-    """The reason for a refusal of the batch (since v8)."""
+    """The reason for a rejection of the batch (since v8)."""
 
 
 class ProduceResponse(msgspec.Struct, frozen=True, gc=False):
@@ -112,7 +114,7 @@ class ProduceRequest(Request[ProduceResponse], frozen=True, kw_only=True):
                     partition, error, offset, timestamp_ms, start = reader.fields(_APPENDED_WITH_START)
                 else:
                     partition, error, offset, timestamp_ms = reader.fields(_APPENDED)
-                errors, message = _refusal(reader) if version >= _RECORD_ERRORS_SINCE else ((), None)
+                errors, message = _rejection(reader) if version >= _RECORD_ERRORS_SINCE else ((), None)
                 partitions.append(
                     Produced(topic, partition, error, offset, timestamp_ms, start, errors, message)
                 )
@@ -140,7 +142,7 @@ def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceResponse | N
     return ProduceResponse(partitions, *INT32.unpack_from(body, end))
 
 
-def _refusal(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
+def _rejection(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
     count = reader.count(_SMALLEST_RECORD_ERROR)
     errors = tuple((reader.int32(), reader.nullable_string()) for _ in range(count)) if count else ()
     return errors, reader.nullable_string()

@@ -261,7 +261,7 @@ class Reading:
             listed = [each for each in (*found, since) if each is not None]
             error = next((each.error for each in listed if each.error), 0)
             if error:
-                self._refused(partition, error)
+                self._rejected(partition, error)
                 continue
             if None in found:
                 partition.fail("Kafka's answer does not have the partition.", now_s=now_s)
@@ -351,7 +351,7 @@ class Reading:
             elif fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 partition.is_suspect = True
             elif fetched.error:
-                self._refused(partition, fetched.error)
+                self._rejected(partition, fetched.error)
             else:
                 partition.succeed()
                 stable, high = fetched.last_stable_offset, fetched.high_watermark
@@ -420,7 +420,7 @@ class Reading:
         for each in partitions:
             each.fail(error.reason.public, now_s=now_s)
 
-    def _refused(self, partition: Partition, code: int) -> None:
+    def _rejected(self, partition: Partition, code: int) -> None:
         """
         Take an error code for a partition.
 

@@ -91,7 +91,7 @@ class Topics:
                 if view is not None:
                     return view
             else:
-                self._refuse(topic, error_code, since_s=self._clock.seconds() - began_s)
+                self._reject(topic, error_code, since_s=self._clock.seconds() - began_s)
             await deferLater(self._clock, _RETRY_S)
 
     def _learn(self, topic: str, asked_at_s: float, *, believe: bool) -> TopicView | None:
@@ -123,7 +123,7 @@ class Topics:
             self._forget(next(iter(self._views)))
         return view
 
-    def _refuse(self, topic: str, error: int | None, *, since_s: float) -> None:
+    def _reject(self, topic: str, error: int | None, *, since_s: float) -> None:
         """Raise the error of a topic, unless another broker should be asked first."""
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             self._forget(topic)
