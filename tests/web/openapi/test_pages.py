@@ -527,7 +527,7 @@ def test_a_person_with_a_token_sees_the_readings(tmp_path):
     options = ["--callers", "callers.toml"]
     with LiveService(directory=tmp_path, options=options) as service, Chromium(directory=tmp_path) as browser:
         browser.open(f"{service.url}docs/readings")
-        browser.wait_for(f"{STATE} == 'rejected'")
+        browser.wait_for(f"{STATE} == 'refused'")
         browser.evaluate(f"document.getElementById('token').value = '{token_of('full')}'")
         browser.evaluate("document.getElementById('access').requestSubmit()")
         browser.wait_for(f"{STATE} == 'live'")
