@@ -12,7 +12,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from sampleapp.model import ConsumerRecord, PartitionDescription, ReadResult, TopicDescription
-from sampleapp.web.gate import TO_SEE
+from sampleapp.web.access_control import TO_SEE
 from sampleapp.web.routing import App
 from tests.support.callers import FULL, by, caller
 from tests.support.in_memory import Connection, InMemoryService, PromptBroker, request_bytes

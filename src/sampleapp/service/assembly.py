@@ -31,6 +31,7 @@ from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
 from sampleapp.web import (
+    AccessControl,
     AdminApp,
     App,
     Cors,
@@ -39,7 +40,6 @@ from sampleapp.web import (
     Documentation,
     Exchange,
     Features,
-    Gate,
     HostRule,
     HTTPServer,
     Limits,
@@ -198,28 +198,31 @@ def build_web(
     :param others: more applications that the server serves.
     :param now: the time of day, in seconds since the epoch, for the timestamps of records.
     """
-    gate = None
+    access_control = None
     if authenticator is not None:
-        gate = Gate(authenticator, seconds=reactor.seconds, max_body=limits.max_body)
+        access_control = AccessControl(authenticator, seconds=reactor.seconds, max_body=limits.max_body)
     gateway = SampleApp(
         broker=broker,
         get_representation=get_representation,
         changes=changes,
         clock=reactor,
-        gate=gate,
+        access_control=access_control,
         allowed_origins=config.allowed_origins,
         limits=limits,
         recorded=recorded,
         hooks=hooks,
         now=now,
     )
-    probes = Probes(get_reasons=get_reasons, may_see_reasons=_every_client if gate is None else gate.knows)
+    probes = Probes(
+        get_reasons=get_reasons,
+        may_see_reasons=_every_client if access_control is None else access_control.knows,
+    )
     documentation = Documentation(run=run, clock=reactor)
     table = RouteTable(gateway.app, AdminApp(probes, documentation, access=gateway.access).app, *others)
     cors = Cors(config.allowed_origins, methods=table.methods) if config.allowed_origins else None
-    host_rule = _host_rule(config) if gate is None else None
+    host_rule = _host_rule(config) if access_control is None else None
     features = Features(
-        is_guarded=gate is not None,
+        is_guarded=access_control is not None,
         takes_certificates=any(listener.takes_certificates for listener in listeners),
         is_for_other_sites=cors is not None,
         has_hsts=config.has_hsts and any(listener.has_tls for listener in listeners),

@@ -1,12 +1,12 @@
 """The HTTP interface: application, routes, access control, publishing, documentation and server."""
 
+from sampleapp.web.access_control import AccessControl
 from sampleapp.web.admin import AdminApp, MetricsApp
 from sampleapp.web.app import SampleApp
 from sampleapp.web.cors import Cors
 from sampleapp.web.descriptions import Features
 from sampleapp.web.errors import problem_response
 from sampleapp.web.failures import rejection_in_form, response_to_failure
-from sampleapp.web.gate import Gate
 from sampleapp.web.openapi.pages import Documentation
 from sampleapp.web.probes import Probes
 from sampleapp.web.publish.idempotency import IdempotentRecords
@@ -28,6 +28,7 @@ from sampleapp.web.server import (
 )
 
 __all__ = [
+    "AccessControl",
     "AdminApp",
     "App",
     "Batch",
@@ -37,7 +38,6 @@ __all__ = [
     "Documentation",
     "Exchange",
     "Features",
-    "Gate",
     "HTTPServer",
     "HostRule",
     "IdempotentRecords",

@@ -12,9 +12,9 @@ from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.readings.changes import Changes
+from sampleapp.web.access_control import TO_CONSUME, TO_PUBLISH, TO_SEE, AccessControl, AuthorizedTopic
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.errors import PathNotFound
-from sampleapp.web.gate import TO_CONSUME, TO_PUBLISH, TO_SEE, AuthorizedTopic, Gate
 from sampleapp.web.openapi import operations
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.hooks import Hooks
@@ -179,7 +179,7 @@ class SampleApp:
         get_representation: GetRepresentation,
         clock: IReactorTime,
         changes: Changes | None = None,
-        gate: Gate | None = None,
+        access_control: AccessControl | None = None,
         allowed_origins: Iterable[str] = (),
         limits: Limits | None = None,
         recorded: RecordedFields | None = None,
@@ -191,7 +191,7 @@ class SampleApp:
         :param get_representation: returns the readings.
         :param clock: schedules long work in slices.
         :param changes: of the readings; without them there is no ``/changes``.
-        :param gate: authenticates and authorizes requests; by default any caller has all rights.
+        :param access_control: authenticates and authorizes requests; by default any caller has all rights.
         :param allowed_origins: the other sites whose pages may publish, each in the form that
             `sampleapp.web.cors.check_origin` accepts. Pages of this service always may.
         :param limits: for the lengths of bodies.
@@ -202,9 +202,9 @@ class SampleApp:
         """
         limits = Limits() if limits is None else limits
         recorded = RecordedFields() if recorded is None else recorded
-        self.access = AccessPolicy(gate, CrossSiteRule(allowed_origins))
+        self.access = AccessPolicy(access_control, CrossSiteRule(allowed_origins))
         """The checks before a request is served."""
-        self.streams = OpenStreams(clock=clock, gate=gate, limits=limits)
+        self.streams = OpenStreams(clock=clock, access_control=access_control, limits=limits)
         """The open streams and waiting pages."""
         self.reads = TopicReads(broker)
         """The reads of topics."""

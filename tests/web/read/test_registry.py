@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampleapp.access import AccessError, InvalidCredentials, NotGranted, TooManyStreamsOfCaller
+from sampleapp.web.access_control import TO_CONSUME, AccessControl
 from sampleapp.web.errors import TooManyStreams
-from sampleapp.web.gate import TO_CONSUME, Gate
 from sampleapp.web.read.event_streams import EventStream
 from sampleapp.web.read.registry import OpenStream, OpenStreams, StreamKind
 from sampleapp.web.responses import Event, Response
@@ -250,7 +250,9 @@ def test_many_streams_are_checked_in_turns_of_a_few_milliseconds():
     get(service, "/records/t.1", "one")
     clock, ended = ClockInTurns(), SlowList()
     ended.clock = clock
-    streams = OpenStreams(clock=clock, gate=Gate(service.authenticator, seconds=clock.seconds))
+    streams = OpenStreams(
+        clock=clock, access_control=AccessControl(service.authenticator, seconds=clock.seconds)
+    )
     for _ in range(1000):
         Stream(ended, streams, StreamKind.RECORDS, opener.request, "t.1")
     service.use_callers(TWO)

@@ -33,6 +33,7 @@ from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RejectedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
+from sampleapp.web.access_control import TO_PUBLISH, rejection_of_topic
 from sampleapp.web.errors import (
     LEAST_URGENT,
     RequestError,
@@ -42,7 +43,6 @@ from sampleapp.web.errors import (
     row_of,
     urgency_of,
 )
-from sampleapp.web.gate import TO_PUBLISH, rejection_of_topic
 from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_response
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.server import Request, Share
@@ -114,7 +114,7 @@ class BatchPublisher:
             now_ms=now_ms,
             trace=trace,
             reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
-            scope=request.admitted,
+            scope=request.checked,
         )
         return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
 

@@ -15,7 +15,7 @@ from sampleapp.access import Hook, HookVerifier, InvalidSignature, SignedRequest
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
-from sampleapp.web.gate import TO_PUBLISH, authorize_topic
+from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher, trace_of
 from sampleapp.web.responses import Response
@@ -72,7 +72,7 @@ class Hooks:
             request.verify_body(request, request.body)
         names = dict.fromkeys(name for name, _ in decoded_parameters(request.query))
         faults = list(unknown_parameters(names, "a hook takes none"))
-        verified: _Verified = request.admitted
+        verified: _Verified = request.checked
         if isinstance(verified.hook.scheme, Slack) and not faults:
             if _is_ssl_check(request.body):
                 return Response(HTTPStatus.OK, _PLAIN_TEXT)
@@ -115,7 +115,7 @@ class Hooks:
 
 def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, body: bytes) -> None:
     hook, request.charge = verifier.finish(signed, body)
-    request.admitted = _Verified(hook, signed.signature_fields)
+    request.checked = _Verified(hook, signed.signature_fields)
     request.caller = hook.caller
     request.exchange.caller = hook.caller.name
     if request.share is not None:

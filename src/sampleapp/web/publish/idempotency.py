@@ -63,7 +63,7 @@ def check_key(request: Request) -> None:
 
     :raise MalformedIdempotencyKey: the field is not valid.
     """
-    request.admitted = scope_of(request)
+    request.checked = scope_of(request)
 
 
 def reject_key(request: Request) -> None:

@@ -54,7 +54,7 @@ class Messages:
     def _publish_one(self, request: Request) -> Deferred[Response]:
         message = parse_message(request.body)
         now_ms, trace = self._publisher.now_ms(), trace_of(request)
-        scope: IdempotencyScope | None = request.admitted
+        scope: IdempotencyScope | None = request.checked
         return self._publisher.publish(
             request,
             record_of(message, now_ms=now_ms, trace=trace)

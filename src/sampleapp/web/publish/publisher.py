@@ -14,7 +14,7 @@ from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
 from sampleapp.model import Record
-from sampleapp.web.gate import TO_PUBLISH, AuthorizedTopic, authorize_topic
+from sampleapp.web.access_control import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.publish.idempotency import IdempotentRecords
 from sampleapp.web.responses import Response, published_response
 from sampleapp.web.server import Limits, Request

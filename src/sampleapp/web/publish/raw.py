@@ -23,8 +23,8 @@ from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.model import TOPIC_RULE, is_legal_topic
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
-from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
 from sampleapp.web.publish.publisher import Publisher, trace_of
@@ -167,10 +167,10 @@ class RawPublishing:
         return UNSUPPORTED_FORMAT if is_of_rest_proxy(content_type) else self._raw
 
     def _check_head(self, request: Request, *, topic: str) -> None:
-        request.admitted = _read_head(request, topic, self._recorded, unrecorded=self._unrecorded())
+        request.checked = _read_head(request, topic, self._recorded, unrecorded=self._unrecorded())
 
     def _publish_events(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
-        head: _Head = request.admitted
+        head: _Head = request.checked
         return self._batches.publish_events(
             request,
             topic=topic,
@@ -181,14 +181,14 @@ class RawPublishing:
         )
 
     def _publish_structured(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
-        head: _Head = request.admitted
+        head: _Head = request.checked
         key = read_event_key(request.body)
         if head.key is None and key is not None:
-            request.admitted = replace(head, key=key)
+            request.checked = replace(head, key=key)
         return self._publish_raw(request, topic=topic)
 
     def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
-        head: _Head = request.admitted
+        head: _Head = request.checked
         return self._publisher.publish_to(
             topic,
             key=head.key,
@@ -199,7 +199,7 @@ class RawPublishing:
         )
 
     def _check_tombstone(self, request: Request, *, topic: str) -> None:
-        request.admitted = _read_head(
+        request.checked = _read_head(
             request, topic, self._recorded, unrecorded=self._unrecorded(), is_tombstone=True
         )
 
@@ -223,7 +223,7 @@ class RawPublishing:
                     )
                 ]
             )
-        head: _Head = request.admitted
+        head: _Head = request.checked
         return self._publisher.publish_to(
             topic,
             key=head.key,

@@ -24,8 +24,8 @@ from sampleapp.interfaces import Outcome
 from sampleapp.messages.records import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
-from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.publish.batches import RECORD_BYTES
 from sampleapp.web.publish.idempotency import reject_key
 from sampleapp.web.publish.publisher import Publisher, trace_of

@@ -25,7 +25,7 @@ from sampleapp.records.read_parameters import (
     PageParameters,
 )
 from sampleapp.records.record_lines import record_lines
-from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.read.registry import OpenStreams, WaitingPage
 from sampleapp.web.read.topic_reads import ReadTurn, ReadTurns, TopicReads
 from sampleapp.web.responses import Headers, Response
@@ -242,10 +242,10 @@ class RecordPages:
         """
         Read a page, and wait for its first record if the request says so.
 
-        :param request: its ``admitted`` are the `PageParameters`.
+        :param request: its ``checked`` are the `PageParameters`.
         :return: fires with the response, or fails with the errors of `_page`. Cancelling it ends the reading.
         """
-        return Deferred.fromCoroutine(self._page(request, topic, request.admitted))
+        return Deferred.fromCoroutine(self._page(request, topic, request.checked))
 
     async def _page(self, request: Request, topic: AuthorizedTopic, parameters: PageParameters) -> Response:
         """

@@ -13,7 +13,7 @@ from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.errors import Fault, InvalidParameters
 from sampleapp.model import TOPIC_RULE, is_legal_topic
 from sampleapp.records.read_parameters import read_page_parameters, read_stream_parameters
-from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.negotiation import asks_for_stream
 from sampleapp.web.read.pages import RecordPages
 from sampleapp.web.read.streams import RecordStreams
@@ -79,7 +79,7 @@ def _check(request: Request, topic: str, read_parameters: Callable[[], object]) 
     if not is_legal_topic(topic):
         faults.append(Fault("/topic", f"The topic in the path must be {TOPIC_RULE}."))
     try:
-        request.admitted = read_parameters()
+        request.checked = read_parameters()
     except InvalidParameters as error:
         faults += error.faults
     if faults:

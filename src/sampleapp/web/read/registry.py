@@ -13,8 +13,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.access import AccessError, Caller, Right, TooManyStreamsOfCaller
 from sampleapp.concurrency.sliced_work import Rounds
+from sampleapp.web.access_control import TO_CONSUME, AccessControl, Grant
 from sampleapp.web.errors import TooManyStreams, TooManyTopics
-from sampleapp.web.gate import TO_CONSUME, Gate, Grant
 from sampleapp.web.server import Limits, Request
 
 __all__ = [
@@ -162,14 +162,14 @@ class OpenStreams:
         self,
         *,
         clock: IReactorTime,
-        gate: Gate | None = None,
+        access_control: AccessControl | None = None,
         limits: Limits | None = None,
         random: Random | None = None,
     ) -> None:
         """
         :param clock: measures the life of each stream.
-        :param gate: knows the rights of callers; by default any caller has all rights, and no limit of its
-            own.
+        :param access_control: knows the rights of callers; by default any caller has all rights, and no limit
+            of its own.
         :param random: spreads the times at which clients come back.
         """
         limits = Limits() if limits is None else limits
@@ -179,7 +179,7 @@ class OpenStreams:
         self._limit_per_caller = limits.max_streams_per_caller
         self.clock = clock
         self.random = Random() if random is None else random  # noqa: S311 -- not a secret
-        self._gate = gate
+        self._access_control = access_control
         self._open: Rounds[OpenStream] = Rounds(
             clock,
             lambda stream: stream.visit(clock.seconds()),
@@ -205,7 +205,11 @@ class OpenStreams:
     def grant(self, kind: StreamKind, request: Request | None, topic: str | None) -> Grant | None:
         """Check that one more may be opened; see `OpenStream`. Return the right of its caller."""
         may = _may_read if topic is None else partial(_may_consume, topic)
-        grant = None if self._gate is None or request is None else self._gate.grant(request, may)
+        grant = (
+            None
+            if self._access_control is None or request is None
+            else self._access_control.grant(request, may)
+        )
         is_page, name = self.place_of(kind, grant)
         if self._places[is_page] >= self.limit:
             self.rejections["max-streams"] += 1

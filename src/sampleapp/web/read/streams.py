@@ -34,8 +34,8 @@ from sampleapp.records.place import Place
 from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import is_temporary
-from sampleapp.web.gate import AuthorizedTopic
 from sampleapp.web.read.event_streams import STREAM_HEADERS, EventStream, response_to_temporary_error
 from sampleapp.web.read.registry import OpenStreams, StreamKind
 from sampleapp.web.read.topic_reads import ReadTurns, TopicReads

@@ -16,7 +16,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerUnavailable
 from sampleapp.interfaces import IBroker
 from sampleapp.model import TopicDescription
-from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.access_control import AuthorizedTopic
 
 __all__ = ["KEPT_S", "TopicQueries", "encode_array"]
 

@@ -13,7 +13,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import UnknownPartition, UnknownTopic
 from sampleapp.interfaces import IBroker
 from sampleapp.model import PartitionDescription, TopicDescription
-from sampleapp.web.gate import AuthorizedTopic
+from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.read.topic_queries import TopicQueries, encode_array
 from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import (

@@ -20,6 +20,7 @@ from werkzeug import exceptions
 from sampleapp.access import Right
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.messages.queries import GET_PUBLISHES_NOTHING, require_no_parameters
+from sampleapp.web.access_control import AccessControl, TopicUse, authorize_topic
 from sampleapp.web.cross_site import CrossSiteRule
 from sampleapp.web.descriptions import Description
 from sampleapp.web.errors import (
@@ -31,7 +32,6 @@ from sampleapp.web.errors import (
     problem_response,
 )
 from sampleapp.web.failures import response_to_failure
-from sampleapp.web.gate import Gate, TopicUse, authorize_topic
 from sampleapp.web.responses import Response, set_response
 from sampleapp.web.routing.paths import (
     match_path,
@@ -95,7 +95,7 @@ class Variant(Struct, frozen=True):
 class AccessPolicy(Struct, frozen=True):
     """The checks before a request is served: by default any caller has all rights."""
 
-    gate: Gate | None = None
+    access_control: AccessControl | None = None
     """Authenticates and authorizes requests; ``None`` if callers need no credentials."""
     cross_site: CrossSiteRule = CrossSiteRule()
     """The rule for pages of other sites; by default they may not publish."""
@@ -417,9 +417,9 @@ class _AppResource(KleinResource):
         check_values(own.fields)
         # Klein fails with a traceback on a host name that IDNA cannot encode.
         check_host(own.fields, is_required=False)
-        gate = self._access.gate
-        if gate is not None:
-            gate.admit(own, self._right_to(own.method, path))
+        access_control = self._access.access_control
+        if access_control is not None:
+            access_control.authorize(own, self._right_to(own.method, path))
         if own.share is not None:
             own.share.owner = own.exchange.caller
         if own.method == b"OPTIONS" and has_content(own.fields):

@@ -31,7 +31,7 @@ class RouteTable:
         :param others: more bound applications. No path may be in two.
         """
         access = app.access
-        self._gate = access.gate
+        self._access_control = access.access_control
         self._check_site = access.cross_site.check
         self.apps = (app, *others)
         """All applications in the table."""
@@ -71,10 +71,10 @@ class RouteTable:
         variant = bound.variant
         if variant is None:
             variant = bound.choose(request)
-        # Before the gate, which does not charge a caller's rate for a body that is over the limit.
+        # Before access control, which does not charge a caller's rate for a body that is over the limit.
         request.max_body = variant.max_body
-        if self._gate is not None:
-            self._gate.admit(request, bound.right)
+        if self._access_control is not None:
+            self._access_control.authorize(request, bound.right)
         self._check_site(request)
         is_plain = not bound.has_variables and variant.check_head is None
         if request.method in SAFE:
@@ -107,8 +107,8 @@ class RouteTable:
 
     def _authenticate(self, request: Request) -> None:
         """Authenticate before 404, 405 and OPTIONS, so that routes are not disclosed."""
-        if self._gate is not None:
-            self._gate.admit(request, Right.ANY)
+        if self._access_control is not None:
+            self._access_control.authorize(request, Right.ANY)
 
     def _find(self, method: bytes, path: bytes) -> BoundRoute:
         text = percent_decoded(path)

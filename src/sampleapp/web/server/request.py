@@ -75,8 +75,8 @@ class Request(Struct, gc=False):
 
     Called when the client closes its side of the connection.
     """
-    admitted: Any = None
-    """A value that the dispatch made of the head, for the handler."""
+    checked: Any = None
+    """The result of the route's `check_head`, for its handler."""
     verify_body: Callable[[Request, bytes], None] | None = None
     """
     Verifies the body as it was sent, before it is decoded; set by the dispatch.

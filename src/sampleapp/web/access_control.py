@@ -15,8 +15,8 @@ __all__ = [
     "TO_CONSUME",
     "TO_PUBLISH",
     "TO_SEE",
+    "AccessControl",
     "AuthorizedTopic",
-    "Gate",
     "Grant",
     "TopicUse",
     "authorize_topic",
@@ -31,7 +31,7 @@ _REJECTIONS: Final = {
 }
 
 
-class Gate:
+class AccessControl:
     """Authenticates the callers of requests, limits their rates and checks their rights."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Gate:
         self._seconds = seconds
         self._max_body = max_body
 
-    def admit(self, request: Request, right: Right) -> None:
+    def authorize(self, request: Request, right: Right) -> None:
         """
         Check a request and set its caller.
 
@@ -72,7 +72,7 @@ class Gate:
         Return the right under which a long response is sent, to be checked while it is sent.
 
         :param may: returns whether a caller has the right.
-        :raise AccessError: the caller of the request has lost it since `admit`.
+        :raise AccessError: the caller of the request has lost it since `authorize`.
         """
         return Grant(self._authenticator, request, may)
 
