@@ -27,7 +27,7 @@ def test_only_what_was_asked_for_is_printed(service):
 
     def values(*options):
         stdout, stderr = sampleapp(service, *arguments, *options)
-        return [json.loads(line)["value"] for line in stdout.splitlines()], stderr
+        return [json.loads(line)["content"] for line in stdout.splitlines()], stderr
 
     times = [record["timestamp"] for record in consumed(service, "some")]
     third = datetime.fromtimestamp(times[2] / 1000, timezone.utc).isoformat(timespec="milliseconds")
@@ -78,8 +78,8 @@ def test_consume_follow_prints_what_is_added_later_and_ends_with_ctrl_c(service)
     publish(service, "live", "first")
     arguments = ["consume", "live", "--follow", "--broker", service.broker]
     with Watched(service, *arguments) as following:
-        following.wait_for('"value":"first"')
+        following.wait_for('"content":"first"')
         publish(service, "live", "second")
-        following.wait_for('"value":"second"')
+        following.wait_for('"content":"second"')
         code, lines = following.interrupt()
     assert (code, [json.loads(line)["offset"] for line in lines]) == (0, [0, 1])

@@ -48,6 +48,15 @@ def test_the_output_is_that_of_reading_the_broker_byte_for_byte(service, topic, 
     assert sampleapp(service, "consume", topic, "--url", service.url, *options) == direct
 
 
+def test_the_output_is_that_of_http_byte_for_byte(service, topic):
+    with closing(http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=DEADLINE_S)) as connection:
+        connection.request("GET", f"/topics/{topic}/records")
+        page = connection.getresponse().read().decode()
+    assert page.count("\n") >= 6
+    for source in (["--broker", service.broker], ["--url", service.url]):
+        assert sampleapp(service, "consume", topic, *source) == (page, "")
+
+
 def test_it_says_what_to_do_when_it_cannot_read(service, topic):
     arguments = ["--url", service.url]
     _, stderr = sampleapp(service, "consume", "none", *arguments, code=1)
@@ -61,17 +70,17 @@ def test_follow_goes_on_after_a_crash_of_the_service_and_ends_with_sigterm(tmp_p
     with LiveService(directory=tmp_path) as service:
         publish(service, "live", "first")
         with Watched(service, "consume", "live", "--follow", "--url", service.url) as following:
-            following.wait_for('"value":"first"')
+            following.wait_for('"content":"first"')
             publish(service, "live", "second")
-            following.wait_for('"value":"second"')
+            following.wait_for('"content":"second"')
             service.kill()
             following.wait_for("Asking again until there is an answer.")
             port = urlsplit(service.url).port
             with LiveService(directory=tmp_path, listen=f"tcp:{port}:interface=127.0.0.1") as again:
                 publish(again, "live", "third")
-                following.wait_for('"value":"third"')
+                following.wait_for('"content":"third"')
                 publish(again, "live", "fourth")
-                following.wait_for('"value":"fourth"')
+                following.wait_for('"content":"fourth"')
                 following.process.send_signal(signal.SIGTERM)
                 code, lines = following.end()
     assert code == 0

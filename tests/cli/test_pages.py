@@ -128,7 +128,7 @@ class Printing:
     def printed(self):
         """Return the values and sentences that were printed since the last call."""
         captured = self._capture.readouterr()
-        return [json.loads(line)["value"] for line in captured.out.splitlines()], captured.err.decode()
+        return [json.loads(line)["content"] for line in captured.out.splitlines()], captured.err.decode()
 
 
 @pytest.fixture

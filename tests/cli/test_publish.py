@@ -23,7 +23,7 @@ def test_a_published_message_is_answered_and_consumed(service):
     sampleapp(service, "publish", "one", "-", stdin=b"no key\n")
     sampleapp(service, "publish", "one", "--key", "", "--", "--dashes")
     sampleapp(service, "publish", "one", "-5.5", "--key", "cellar")
-    found = [(record["offset"], record["key"], record["value"]) for record in consumed(service, "one")]
+    found = [(record["offset"], record.get("key"), record["content"]) for record in consumed(service, "one")]
     assert found == [(0, "k", "ä"), (1, None, "no key\n"), (2, "", "--dashes"), (3, "cellar", "-5.5")]
 
 
@@ -71,10 +71,10 @@ def test_records_have_the_headers_the_time_the_bytes_and_the_keys_that_they_were
     stdout, stderr = sampleapp(service, "delete", "given", b"\xff")
     assert (json.loads(stdout), stderr) == ({"topic": "given", "partition": 0, "offset": 2}, "")
     one, two, three = consumed(service, "given")
-    assert (one["value"], one["timestamp"]) == ("c", 1795244400500)
-    assert one["headers"] == [{"name": "a", "value": "1=2"}, {"name": "ä", "value": ""}]
-    assert (two["key"], two["value_base64"]) == ("k", "AP8K")
-    assert (three["key_base64"], three["value"]) == ("/w==", None)
+    assert (one["content"], one["timestamp"]) == ("c", 1795244400500)
+    assert one["headers"] == {"a": "1=2", "ä": ""}
+    assert (two["key"], two["content_base64"]) == ("k", "AP8K")
+    assert (three["key_base64"], three["content"]) == ("/w==", None)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_bytes_are_given_in_base64(service):
         "Line 2: not base64 with padding (RFC 4648, section 4).\nPublished 3 lines, 1 failed.\n"
     )
     one, two, three, *others = consumed(service, "bytes")
-    assert (one["key_base64"], one["value_base64"]) == ("/w==", "AP8=")
-    assert one["headers"] == [{"name": "a", "value": "1"}]
-    assert (two["key"], two["value_base64"]) == ("k", "AP8=")
-    assert (three["key_base64"], three["value"]) == ("AP8=", "raw")
-    assert sorted(each.get("value", each.get("value_base64")) for each in others) == ["", "A", "AP8="]
+    assert (one["key_base64"], one["content_base64"]) == ("/w==", "AP8=")
+    assert one["headers"] == {"a": "1"}
+    assert (two["key"], two["content_base64"]) == ("k", "AP8=")
+    assert (three["key_base64"], three["content"]) == ("AP8=", "raw")
+    assert sorted(each.get("content", each.get("content_base64")) for each in others) == ["", "A", "AP8="]
 
 
 def test_what_is_not_base64_or_is_given_twice_is_rejected(service):

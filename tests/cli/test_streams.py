@@ -92,7 +92,7 @@ def test_a_terminal_is_shown_escapes_and_a_file_gets_the_bytes_themselves(servic
     arguments = ["consume", "controls", "--broker", service.broker]
     shown = shown_on_a_terminal(*arguments, directory=service.directory)
     assert r'"a\u009b31m\u007f\u202eb\u001bé"' in shown
-    assert json.loads(shown)["value"] == content
+    assert json.loads(shown)["content"] == content
     assert '"a\x9b31m\x7f\u202eb' in sampleapp(service, *arguments)[0]
 
 
@@ -139,7 +139,7 @@ def test_a_reader_that_does_not_read_does_not_keep_a_signal_from_ending_it(servi
 def test_sigterm_ends_a_following_with_a_whole_last_line(service):
     publish(service, "terminated", "first")
     with Watched(service, "consume", "terminated", "--follow", "--broker", service.broker) as following:
-        following.wait_for('"value":"first"')
+        following.wait_for('"content":"first"')
         following.process.terminate()
         code, lines = following.end()
-    assert (code, [json.loads(line)["value"] for line in lines]) == (0, ["first"])
+    assert (code, [json.loads(line)["content"] for line in lines]) == (0, ["first"])

@@ -46,7 +46,7 @@ class Reading:
     def printed(self):
         """What it has printed since the last call: values, and sentences."""
         captured = self._capture.readouterr()
-        return [json.loads(line)["value"] for line in captured.out.splitlines()], captured.err.decode()
+        return [json.loads(line)["content"] for line in captured.out.splitlines()], captured.err.decode()
 
 
 @pytest.fixture

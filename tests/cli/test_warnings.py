@@ -27,7 +27,7 @@ def test_a_batch_that_is_too_large_is_a_warning_on_stderr_and_the_others_are_pri
             timeout=60,
         )
     printed = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(each["offset"], each["value"]) for each in printed] == [(0, "before"), (3, "after")]
+    assert [(each["offset"], each["content"]) for each in printed] == [(0, "before"), (3, "after")]
     assert done.stderr.decode().splitlines() == [
         "Skipped 1 batch(es) of the topic t: after decompression they are larger than max_batch_bytes, 50000 "
         "bytes. Their records are not read. The last one is in partition 0, "

@@ -72,6 +72,10 @@ async def test_a_page_has_its_records_its_position_and_says_that_it_is_up_to_dat
             {"content": "c", "headers_base64": [["a", "/w=="], ["a", None]]},
             {"value": b"c", "headers": (("a", b"\xff"), ("a", None))},
         ),
+        (
+            {"content": "c", "headers": {"b": "1"}, "headers_base64": [["a", "/w=="]]},
+            {"value": b"c", "headers": (("b", b"1"), ("a", b"\xff"))},
+        ),
         ({"content": "c", "new_member": 1}, {"value": b"c"}),
     ],
 )

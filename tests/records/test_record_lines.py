@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from sampleapp.client._records import decode_record
 from sampleapp.model import ConsumerRecord
 from sampleapp.records.record_lines import record_line, record_lines
 from tests.support.strategies import texts, topics
@@ -51,13 +53,15 @@ def octets_of(line, name):
 def test_a_record_can_be_made_again_from_its_line(read):
     text = record_line(read)
     line = json.loads(text)
-    if "headers" in line:
-        again = tuple((name, content.encode()) for name, content in line["headers"].items())
-    else:
-        again = tuple(
-            (name, None if content is None else b64decode(content, validate=True))
-            for name, content in line["headers_base64"]
-        )
+    texts = [(name, content.encode()) for name, content in line["headers"].items()]
+    others = [
+        (name, None if content is None else b64decode(content, validate=True))
+        for name, content in line.get("headers_base64", [])
+    ]
+    # Each of them in order; of a name that repeats, all are in the list.
+    assert texts == [each for each in read.headers if each in texts]
+    assert others == [each for each in read.headers if each not in texts]
+    assert not {name for name, _ in texts} & {name for name, _ in others}
     assert ("key" in line or "key_base64" in line) == (read.key is not None)
     assert "content" in line or "content_base64" in line
     assert read == ConsumerRecord(
@@ -67,8 +71,9 @@ def test_a_record_can_be_made_again_from_its_line(read):
         timestamp_ms=line["timestamp"],
         key=octets_of(line, "key"),
         value=octets_of(line, "content"),
-        headers=again,
+        headers=read.headers,
     )
+    assert decode_record(text) == replace(read, headers=(*texts, *others))
     assert len(text.decode().splitlines()) == 1
 
 
@@ -88,9 +93,15 @@ def test_a_record_can_be_made_again_from_its_line(read):
         ({"value": b"\xed\xa0\x80"}, b'"key":"k","content_base64":"7aCA","headers":{}}'),
         ({"value": '"\\\r\n\x85\u2028\u2029\u2030ä'.encode()}, None),
         ({"headers": (("a", b"1"), ("b", b""))}, b'"headers":{"a":"1","b":""}}'),
-        ({"headers": (("a", b"1"), ("a", b"2"))}, b'"headers_base64":[["a","MQ=="],["a","Mg=="]]}'),
-        ({"headers": (("a", b"\xff"),)}, b'"headers_base64":[["a","/w=="]]}'),
-        ({"headers": (("a", None),)}, b'"headers_base64":[["a",null]]}'),
+        (
+            {"headers": (("a", b"1"), ("b", b"3"), ("a", b"2"))},
+            b'"headers":{"b":"3"},"headers_base64":[["a","MQ=="],["a","Mg=="]]}',
+        ),
+        (
+            {"headers": (("a", b"\xff"), ("b", b"3"))},
+            b'"headers":{"b":"3"},"headers_base64":[["a","/w=="]]}',
+        ),
+        ({"headers": (("a", None),)}, b'"headers":{},"headers_base64":[["a",null]]}'),
     ],
 )
 def test_a_line_has_the_members_in_this_order(fields, end):

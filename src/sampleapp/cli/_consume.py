@@ -108,11 +108,12 @@ def consume(
     """
     Print the records of TOPIC, one JSON object per line.
 
-    Each object has the members topic, partition, offset, timestamp (milliseconds since 1970, in UTC), key and
-    value. If the record has no key or no value, the member is null. If the record has headers, the member
-    headers is a list of objects with name and value.
+    The lines are those of GET /topics/TOPIC/records, and Each has the
+    members topic, partition, offset, timestamp (milliseconds since 1970, in UTC), key (absent if the record
+    has none), content (null in a tombstone) and headers (an object).
 
-    If a key or value is not UTF-8, the member key_base64 or value_base64 has its bytes in base64 instead.
+    A key or content that is not UTF-8 is key_base64 or content_base64 instead. Headers that repeat, are not
+    UTF-8 or are null are a list of [name, base64 or null] named headers_base64.
 
     The command reads the broker, whether the service is running or not. With --url it reads through the
     service instead, and goes on by itself after a restart of the service. It adds and changes no record.

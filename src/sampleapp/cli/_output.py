@@ -60,7 +60,7 @@ class _Writing:
 
 def print_result(result: object, *, flush: bool = True) -> None:
     """
-    Print a value as one line of JSON, in UTF-8 whatever the locale.
+    Print a value as one line of JSON, in UTF-8 whatever the locale; bytes are JSON already.
 
     On a terminal, control characters are escaped, which changes the text and not the value.
 
@@ -69,7 +69,7 @@ def print_result(result: object, *, flush: bool = True) -> None:
         success, since the reader had enough. Or its reader does not read, and the command was interrupted.
     :raise OutputLost: stdout cannot be written.
     """
-    line = _encode(result) + b"\n"
+    line = (result if isinstance(result, bytes) else _encode(result)) + b"\n"
     if sys.stdout.isatty():
         line = escaped_json(line)
     with _written():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import click
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
@@ -11,39 +9,9 @@ from zope.interface import implementer
 from sampleapp.cli._output import flush_results, print_result
 from sampleapp.interfaces import IRecordObserver
 from sampleapp.model import ConsumerRecord
+from sampleapp.records.record_lines import record_line
 
-__all__ = ["Printer", "printable"]
-
-
-def printable(record: ConsumerRecord) -> dict[str, object]:
-    """
-    Convert a record to a document that JSON represents without loss.
-
-    :return: the members of the record; ``key_base64`` or ``value_base64`` instead of a key or value that is
-        not UTF-8; ``headers`` only if there are any.
-    """
-    document: dict[str, object] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        **_member("key", record.key),
-        **_member("value", record.value),
-    }
-    if record.headers:
-        # A list, not an object: a name may occur more than once, and the order matters.
-        document["headers"] = [{"name": name, **_member("value", value)} for name, value in record.headers]
-    return document
-
-
-def _member(name: str, data: bytes | None) -> dict[str, str | None]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode("utf-8")}
-    except UnicodeDecodeError:
-        # Replacement characters would show a value that was never published.
-        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
+__all__ = ["Printer"]
 
 
 @implementer(IRecordObserver)
@@ -71,7 +39,7 @@ class Printer:
             return
         try:
             # Existing records follow each other closely; a new record may be the last for a long time.
-            print_result(printable(record), flush=self.caught_up_once)
+            print_result(record_line(record), flush=self.caught_up_once)
         except (click.exceptions.Exit, click.ClickException) as error:
             self.done.errback(error)
             return

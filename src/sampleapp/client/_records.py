@@ -36,8 +36,8 @@ class _Line(Struct, frozen=True, kw_only=True):
     key_base64: bytes | None = None
     content: str | None = None
     content_base64: bytes | None = None
-    headers: dict[str, str] | None = None
-    headers_base64: list[tuple[str, bytes | None]] | None = None
+    headers: dict[str, str] = {}
+    headers_base64: tuple[tuple[str, bytes | None], ...] = ()
 
     def record(self) -> ConsumerRecord:
         return ConsumerRecord(
@@ -47,13 +47,11 @@ class _Line(Struct, frozen=True, kw_only=True):
             timestamp_ms=self.timestamp,
             key=self.key_base64 if self.key is None else self.key.encode(),
             value=self.content_base64 if self.content is None else self.content.encode(),
-            headers=self._headers() if self.headers or self.headers_base64 else (),
+            headers=(
+                *[(name, value.encode()) for name, value in self.headers.items()],
+                *self.headers_base64,
+            ),
         )
-
-    def _headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        if self.headers is not None:
-            return tuple((name, value.encode()) for name, value in self.headers.items())
-        return tuple(self.headers_base64 or ())
 
 
 _decoder = msgspec.json.Decoder(_Line)

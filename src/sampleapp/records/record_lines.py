@@ -6,14 +6,17 @@ Records as JSON, one line each (NDJSON), which are also the data of events (``te
     {"topic":"t","partition":0,"offset":42,"timestamp":1795363727918,"key":"k","content":"21.5","headers":{}}
 
 A record without a key has no ``key``, and a tombstone has the content null. A key or content that is not
-UTF-8 is ``key_base64`` or ``content_base64`` (RFC 4648, section 4). Headers with repeated names, or with
-contents that are not UTF-8 or null, are ``headers_base64``, a list of ``[name, base64 or null]``.
+UTF-8 is ``key_base64`` or ``content_base64`` (RFC 4648, section 4). ``headers`` has the headers whose name
+comes once and whose content is UTF-8. All others are beside it, in ``headers_base64``: a list of
+``[name, base64 or null]``.
 """
 
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from json.encoder import encode_basestring
 from typing import Final
 
@@ -105,5 +108,14 @@ def _headers(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
             break
     else:
         return b',"headers":%b}' % _encode(texts)
+    counts = Counter([name for name, _ in headers])
+    texts.clear()
+    others = []
+    for name, content in headers:
+        if content is not None and counts[name] == 1:
+            with suppress(UnicodeDecodeError):
+                texts[name] = content.decode()
+        if name not in texts:
+            others.append((name, content))
     # msgspec encodes bytes as base64.
-    return b',"headers_base64":%b}' % _encode(headers)
+    return b',"headers":%b,"headers_base64":%b}' % (_encode(texts), _encode(others))

@@ -470,8 +470,8 @@ READ_RECORDS: Final = Description(
         "reached, a browser gets 200 and the event `unavailable`, whose data is the problem document: after "
         "429 and 503, `EventSource` would not come back.\n\n"
         "A record without a key has no `key`; `content` is null in a tombstone. A key or a content that is "
-        "not UTF-8 is `key_base64` or `content_base64`. Headers that are repeated, not UTF-8 or null are "
-        "`headers_base64`, a list of `[name, base64 or null]`."
+        "not UTF-8 is `key_base64` or `content_base64`. `headers` has the headers that come once and are "
+        "UTF-8; the others are beside it in `headers_base64`, a list of `[name, base64 or null]`."
     ),
     parameters=(
         _TOPIC,

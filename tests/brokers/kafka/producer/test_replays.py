@@ -185,14 +185,15 @@ def test_the_first_is_told_from_the_same_again_and_from_another(key):
     assert world.stored() == [b"1", b"between"]
 
 
-def test_the_header_has_a_nonce_of_each_attempt_and_the_beginning_of_the_fingerprint():
+def test_the_header_has_as_text_a_nonce_of_each_attempt_and_the_beginning_of_the_fingerprint():
     world = Instances(partitions=1)
     each = identified("k")
     world.now(world.one, each)
     world.now(world.two, each)
     sent = [data for request in world.cluster.produces for _, parts in request.topics for _, data in parts]
     found = [data[data.index(FINGERPRINT_HEADER.encode()) :] for data in sent]
-    (first, second) = (data[len(FINGERPRINT_HEADER) + 1 :] for data in found)
+    # Its length is a varint of two bytes, and hexadecimal digits follow.
+    (first, second) = (bytes.fromhex(data[len(FINGERPRINT_HEADER) + 2 :].decode("ascii")) for data in found)
     assert (len(first), len(second)) == (32, 32)
     assert first[:8] != second[:8]
     assert first[8:] == second[8:] == each.identity.fingerprint[:24]

@@ -2,10 +2,11 @@
 Telling the first record with an identity from one that is sent again.
 
 The broker answers both with the position of the first (see `partition_queue`). So each record with an
-identity gets a header of 32 bytes: a nonce of this attempt, 8 bytes, and the beginning of the identity's
-fingerprint, 24 bytes. After the acknowledgement, the record at that position is fetched. With the nonce of
-this attempt, it is this record. With another nonce and the same digest, this record was sent before. With
-another digest, another record was published with the same key.
+identity gets a header: a nonce of this attempt, 8 bytes, and the beginning of the identity's fingerprint, 24
+bytes, in hexadecimal digits, since readers get headers that are text in a simpler form. After the
+acknowledgement, the record at that position is fetched. With the nonce of this attempt, it is this record.
+With another nonce and the same digest, this record was sent before. With another digest, another record was
+published with the same key.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from sampleapp.model import FINGERPRINT_HEADER, Record, RecordMetadata, Replayed
 __all__ = ["ReplayDetection", "fingerprint_of", "with_fingerprint"]
 
 _NONCE_BYTES: Final = 8
+_NONCE_DIGITS: Final = 2 * _NONCE_BYTES
 _DIGEST_BYTES: Final = 24
 _MOST_FETCHES: Final = 16
 """Maximum number of fetches under way: each has a whole record in memory."""
@@ -62,7 +64,7 @@ def with_fingerprint(record: Record) -> Record:
     if record.identity is None:
         return record
     fingerprint = token_bytes(_NONCE_BYTES) + record.identity.fingerprint[:_DIGEST_BYTES]
-    return replace(record, headers=(*record.headers, (FINGERPRINT_HEADER, fingerprint)))
+    return replace(record, headers=(*record.headers, (FINGERPRINT_HEADER, fingerprint.hex().encode("ascii"))))
 
 
 def fingerprint_of(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
@@ -174,7 +176,7 @@ class ReplayDetection:
         if found == b"":
             # For example of a topic that was deleted and made again since.
             raise OutcomeUnknown("Another record is at the place where the broker has stored this one.")
-        if found is None or found[_NONCE_BYTES:] == fingerprint[_NONCE_BYTES:]:
+        if found is None or found[_NONCE_DIGITS:] == fingerprint[_NONCE_DIGITS:]:
             return ReplayedRecord(topic=place.topic, partition=place.partition, offset=place.offset)
         raise IdempotencyKeyReused("Another record was published with this idempotency key.")
 
