@@ -62,9 +62,13 @@ def test_names_may_be_escaped():
         ("====", b""),
         ("true", b"\xb6\xbb\x9e"),
         ("////", b"\xff\xff\xff"),
+        ("Zm9v\nZm8=\r\n", b"foofo"),
+        ("Zm9vZm9v\r\n Zm8\n", b"foofoofo"),
+        (" Zm9v\tZm9v", b"foofoo"),
+        (" \n", b""),
     ],
 )
-def test_base64_may_lack_its_padding(text, expected):
+def test_base64_may_lack_its_padding_and_have_line_breaks(text, expected):
     body = body_of([{"key": text, "value": text}])
     assert contents_of(body, BINARY) == [(expected, expected, None)]
     # As PHP writes it.
@@ -72,7 +76,22 @@ def test_base64_may_lack_its_padding(text, expected):
 
 
 @pytest.mark.parametrize(
-    "value", ["Z", "Zm9v Zm9v", " Zm9v", "Zm9v\n", "-_8=", "Zg==Zg==", "é", "Zm8\\/", 1, True, {"a": 1}, []]
+    "value",
+    [
+        "Z",
+        "Zm 9v",
+        "Zm9\nvZm9v",
+        "Zm9v\nZ",
+        "Zm9v\\nZm9v",
+        "-_8=",
+        "Zg==Zg==",
+        "é",
+        "Zm8\\/",
+        1,
+        True,
+        {"a": 1},
+        [],
+    ],
 )
 def test_what_is_not_base64_is_rejected(value):
     with pytest.raises(Unserializable) as rejected:

@@ -37,8 +37,15 @@ __all__ = [
 RESPONSE: Final = b"application/vnd.kafka.v2+json"
 """The type of responses, unless the client accepts only another name of it."""
 
-# Older clients name a type without a version, or plain JSON.
-_RESPONSES: Final = (RESPONSE, b"application/vnd.kafka+json", b"application/json")
+# Clients also name a type of requests or of older versions (Karapace takes all in karapace/rapu.py), or JSON.
+_RESPONSES: Final = (
+    *(
+        f"application/vnd.kafka{embedded}{version}+json".encode("ascii")
+        for version in (".v2", "", ".v1")
+        for embedded in ("", ".binary", ".json", ".avro", ".jsonschema", ".protobuf")
+    ),
+    b"application/json",
+)
 _OF_REST_PROXY: Final = b"application/vnd.kafka"
 
 
@@ -144,8 +151,8 @@ _PartitionNumber = Annotated[int, Meta(description="The partition for the record
 _Base64 = Annotated[
     str,
     Meta(
-        description="Bytes in base64, with or without padding (RFC 4648, section 4).",
-        pattern="^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2,3})?=*$",
+        description="Bytes in base64 (RFC 4648, section 4), with or without padding and line breaks.",
+        pattern=r"^[ \t\r\n]*(?:[A-Za-z0-9+/]{4}[ \t\r\n]*)*(?:[A-Za-z0-9+/]{2,3})?=*[ \t\r\n]*$",
         extra_json_schema={"contentEncoding": "base64"},
     ),
 ]

@@ -165,6 +165,19 @@ def test_a_compressed_body_is_read_as_any_other():
         (b"application/json", b"application/json"),
         (b"application/json, " + V2 + b";q=0.5", b"application/json"),
         (b"not/valid/at/all", V2),
+        *[
+            (each, each)
+            for each in (
+                b"application/vnd.kafka.json.v2+json",
+                b"application/vnd.kafka.binary.v2+json",
+                b"application/vnd.kafka.avro.v1+json",
+            )
+        ],
+        (b"application/vnd.kafka.json.v2+json, " + V2, V2),
+        (
+            b"application/vnd.kafka.JSON.v2+json; charset=utf-8, text/plain",
+            b"application/vnd.kafka.json.v2+json",
+        ),
     ],
 )
 def test_the_answer_has_the_type_that_the_client_takes(accept, media_type):
