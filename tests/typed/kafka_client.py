@@ -7,7 +7,7 @@ A fake whose methods are not those of the client would let tests pass that say n
 from __future__ import annotations
 
 from sampleapp.brokers.kafka.cluster_client import AfkakClient, ClusterClient, ConnectionListener
-from sampleapp.brokers.kafka.watch import Watch
+from sampleapp.brokers.kafka.cluster_health import ClusterHealth
 from tests.support.connection_listener import Connections
 from tests.support.kafka_simulator import SimulatedClient
 
@@ -20,8 +20,8 @@ def is_a_simulated_client(client: SimulatedClient) -> ClusterClient:
     return client
 
 
-def is_told_of_connections(watch: Watch) -> ConnectionListener:
-    return watch
+def is_told_of_connections(cluster_health: ClusterHealth) -> ConnectionListener:
+    return cluster_health
 
 
 def remembers_connections(connections: Connections) -> ConnectionListener:

@@ -7,8 +7,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
+from sampleapp.brokers.kafka.cluster_health import UNREACHABLE_AFTER_S, ClusterHealth
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.watch import UNREACHABLE_AFTER_S, Watch
 from sampleapp.brokers.shared.condition import Condition
 
 CONNECT_TIMEOUT_S = 5.0
@@ -60,20 +60,22 @@ class Listener:
 
 @pytest.fixture
 def watch_of():
-    """A function that watches brokers of which some answer; returns the listener, after 20 s."""
-    watches = []
+    """A function that probes brokers of which some answer; returns the listener, after 20 s."""
+    cluster_healths = []
 
     def watch_of(brokers, *, answering):
         clock = Clock()
         listener = Listener(clock)
-        watches.append(Watch(condition=Condition(clock), interval_s=10.0, clock=clock))
-        watches[-1].start(client=Client(clock, answering=answering, brokers=brokers), listener=listener)
+        cluster_healths.append(ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock))
+        cluster_healths[-1].start(
+            client=Client(clock, answering=answering, brokers=brokers), listener=listener
+        )
         clock.pump([0.125] * 160)
         return listener
 
     yield watch_of
-    for watch in watches:
-        watch.stop()
+    for cluster_health in cluster_healths:
+        cluster_health.stop()
 
 
 def test_brokers_that_are_frozen_do_not_hide_one_that_answers(watch_of):
@@ -99,42 +101,42 @@ class BusyClient(Client):
 def test_a_cluster_that_answers_other_requests_is_not_unreachable_although_a_look_takes_long(answers_until_s):
     clock = Clock()
     listener = Listener(clock)
-    watch = Watch(condition=Condition(clock), interval_s=10.0, clock=clock)
-    watch.start(client=BusyClient(clock, answering=set(), brokers=[1]), listener=listener)
+    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health.start(client=BusyClient(clock, answering=set(), brokers=[1]), listener=listener)
     for second in range(60):
         if second <= answers_until_s:
-            watch.responded("kafka1", 9092)
+            cluster_health.responded("kafka1", 9092)
         assert listener.unreachable_at == [] or second > answers_until_s
         clock.pump([0.25] * 4)
     silent_from_s = answers_until_s + UNREACHABLE_AFTER_S
     assert listener.unreachable_at == [silent_from_s] * (silent_from_s < 60)
-    watch.stop()
+    cluster_health.stop()
 
 
 def test_answers_do_not_hide_that_the_addresses_that_brokers_advertise_cannot_be_used():
     clock = Clock()
     listener = Listener(clock)
-    watch = Watch(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
     client = Client(clock, answering=set(), brokers=[1])
     client.when_connected = lambda _: fail(RequestFailed(SILENT, sent=False))
-    watch.start(client=client, listener=listener)
+    cluster_health.start(client=client, listener=listener)
     for _ in range(60):
-        watch.responded("first", 9092)
+        cluster_health.responded("first", 9092)
         clock.advance(0.1)
     assert len(listener.unreachable_at) == 1
-    watch.stop()
+    cluster_health.stop()
 
 
 def test_a_fault_of_whoever_is_told_does_not_end_the_watching(no_failure_is_lost):
     clock = Clock()
     listener = Listener(clock)
-    watch = Watch(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
     tell = listener.cluster_reached
     listener.cluster_reached = lambda: 1 / 0
-    watch.start(client=Client(clock, answering={1}, brokers=[1]), listener=listener)
+    cluster_health.start(client=Client(clock, answering={1}, brokers=[1]), listener=listener)
     assert [failure.type for failure in no_failure_is_lost] == [ZeroDivisionError]
     no_failure_is_lost.clear()
     listener.cluster_reached = tell
     clock.advance(1)
     assert listener.reached_at == [1.0]
-    watch.stop()
+    cluster_health.stop()

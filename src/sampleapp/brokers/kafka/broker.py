@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.cluster_client import AfkakClient
+from sampleapp.brokers.kafka.cluster_health import ClusterHealth
 from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
@@ -25,7 +26,6 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.reader import Reader
-from sampleapp.brokers.kafka.watch import Watch
 from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
@@ -107,7 +107,9 @@ class KafkaBroker:
         self._security: CurrentSecurity | None = None
         self._condition = Condition(reactor, broker="Kafka", unavailable="Kafka is unreachable")
         self._condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
-        self._watch = Watch(condition=self._condition, interval_s=metadata_interval_s, clock=reactor)
+        self._cluster_health = ClusterHealth(
+            condition=self._condition, interval_s=metadata_interval_s, clock=reactor
+        )
         self._interval_s = metadata_interval_s
         self._followings: Followings[Following] = Followings()
         self._sent: Counter[tuple[str, int]] = Counter()
@@ -147,7 +149,7 @@ class KafkaBroker:
             ),
             clock=self._reactor,
         )
-        self._watch.start(client=self._client, listener=self._producer)
+        self._cluster_health.start(client=self._client, listener=self._producer)
         self._followings.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -331,7 +333,7 @@ class KafkaBroker:
                 timeout_s=min(CONNECT_TIMEOUT_S, self._config.delivery_timeout_s),
             ),
             reactor=self._reactor,
-            listener=self._watch,
+            listener=self._cluster_health,
             sent=self._sent,
         )
 
@@ -339,7 +341,7 @@ class KafkaBroker:
         followings = Deferred.fromCoroutine(self._followings.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
-        self._watch.stop()
+        self._cluster_health.stop()
         try:
             if self._producer is not None:
                 await self._producer.drain()

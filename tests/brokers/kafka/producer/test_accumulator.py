@@ -39,7 +39,7 @@ def test_a_new_leader_is_used_while_the_old_one_wants_nothing():
     world.advance(0.1)
     assert waiting == []
     world.cluster.elect(2)
-    # As when another partition, or the watch, has asked.
+    # As when another partition, or a probe, has asked.
     world.client.load_metadata(["t"])
     world.advance(0.5)
     assert isinstance(waiting[0], RecordMetadata)

@@ -223,7 +223,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     def elect(self, broker):
         self.cluster.elect(broker)
-        # As the watch does, or another partition that was asked for.
+        # As a probe does, or another partition that was asked for.
         self.world.client.load_metadata(["t"]).addErrback(lambda _: None)
 
     @precondition(lambda self: self.may_be_made_again and self.records)

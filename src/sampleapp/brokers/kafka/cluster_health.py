@@ -15,7 +15,7 @@ from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.concurrency.pause import Pause
 
-__all__ = ["UNREACHABLE_AFTER_S", "ClusterListener", "Watch"]
+__all__ = ["UNREACHABLE_AFTER_S", "ClusterHealth", "ClusterListener"]
 
 UNREACHABLE_AFTER_S: Final = 5.0
 """The time without reaching a broker after which the cluster counts as unreachable, in seconds."""
@@ -45,7 +45,7 @@ class ClusterListener(Protocol):
         """Handle that a broker was reached, with new metadata. Called after each successful probe."""
 
 
-class Watch:
+class ClusterHealth:
     """
     Probes the cluster, and keeps the part `WRITING` of the condition.
 
@@ -64,7 +64,7 @@ class Watch:
 
     def __init__(self, *, condition: Condition, interval_s: float, clock: IReactorTime) -> None:
         """
-        :param condition: the watch sets its part `WRITING`, from `start` on.
+        :param condition: this object sets its part `WRITING`, from `start` on.
         :param interval_s: the regular interval of probes, in seconds.
         """
         self._condition = condition
@@ -96,7 +96,7 @@ class Watch:
         :param listener: is notified of the results.
         """
         self._is_running = True
-        Deferred.fromCoroutine(self._watch(client, listener)).addErrback(
+        Deferred.fromCoroutine(self._probe_until_stopped(client, listener)).addErrback(
             lambda failure: self._log.failure("Watching the cluster failed", failure=failure)
         )
 
@@ -147,7 +147,7 @@ class Watch:
         self._waking = None
         self._pause.wake()
 
-    async def _watch(self, client: ClusterClient, listener: ClusterListener) -> None:
+    async def _probe_until_stopped(self, client: ClusterClient, listener: ClusterListener) -> None:
         while self._is_running:
             self._is_probing = True
             self._probe_again = False
