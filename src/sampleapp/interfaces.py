@@ -120,7 +120,7 @@ class IFollowing(Interface):
             be called more than once.
         """
 
-    def obstacle() -> str | None:
+    def unavailable_reason() -> str | None:
         """
         Return the reason why records cannot be read at the moment.
 

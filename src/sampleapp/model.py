@@ -384,7 +384,7 @@ class Health(Struct, frozen=True, kw_only=True):
     ready: bool
     reasons: tuple[str, ...] = ()
     """One sentence for each reason, for an operator; empty exactly when ready."""
-    obstacles: tuple[str, ...] = ()
+    public_reasons: tuple[str, ...] = ()
     """
     The reasons why a record that is published now would not be stored.
 

@@ -187,7 +187,7 @@ class ManualFollowing:
     def stop(self):
         return succeed(None)
 
-    def obstacle(self):
+    def unavailable_reason(self):
         return self.said
 
     def deliver(self, *values, start=0):

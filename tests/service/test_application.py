@@ -31,7 +31,7 @@ class EndlessFollowing:
     def stop(self):
         return Deferred()
 
-    def obstacle(self):
+    def unavailable_reason(self):
         return None
 
 

@@ -20,7 +20,7 @@ class Following:
     def stop(self):
         return succeed(None)
 
-    def obstacle(self):
+    def unavailable_reason(self):
         return self.held_up_by
 
 
@@ -50,7 +50,7 @@ def setup():
 
 def test_it_is_ready_once_the_broker_works_and_all_readings_are_read():
     broker, readiness = setup()
-    broker.now = Health(ready=False, reasons=("/file is closed",), obstacles=("The file is closed.",))
+    broker.now = Health(ready=False, reasons=("/file is closed",), public_reasons=("The file is closed.",))
     assert readiness.reasons() == [
         "The file is closed.",
         "The stored readings are still being read; ask again.",

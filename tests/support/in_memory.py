@@ -234,7 +234,7 @@ class InMemoryService:
         self.broker = ManualBroker() if broker is None else broker
         self.readings = Readings()
         self.not_ready = None
-        self.changes = Changes(clock=self.clock, obstacle=self._obstacle)
+        self.changes = Changes(clock=self.clock, unavailable_reason=self._unavailable_reason)
         self.changes.use(self.readings)
         self.changes.complete()
         self.reasons = []
@@ -293,7 +293,7 @@ class InMemoryService:
         """One more record of the readings was read."""
         apply_next(self.readings, key, value, **place)
 
-    def _obstacle(self):
+    def _unavailable_reason(self):
         return None if self.not_ready is None else str(self.not_ready)
 
     def _representation(self, version):

@@ -211,7 +211,7 @@ class _Following:
         self.topic.followings.remove(self)
         return succeed(None)
 
-    def obstacle(self):
+    def unavailable_reason(self):
         return None
 
     def _deliver(self):

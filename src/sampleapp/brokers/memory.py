@@ -405,8 +405,8 @@ class _Following:
         self._ended(self)
         return succeed(None)
 
-    def obstacle(self) -> str | None:
-        """See `IFollowing.obstacle`. Memory can always be read."""
+    def unavailable_reason(self) -> str | None:
+        """See `IFollowing.unavailable_reason`. Memory can always be read."""
         return None
 
     def is_lasting(self) -> bool:
@@ -454,4 +454,4 @@ def _read(topic_id: str, records: _Log, start: ReadStart | None, request: ReadRe
 
 
 def _not_ready(reason: str) -> Health:
-    return Health(ready=False, reasons=(reason,), obstacles=(reason,))
+    return Health(ready=False, reasons=(reason,), public_reasons=(reason,))

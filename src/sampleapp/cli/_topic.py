@@ -112,7 +112,7 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
 
 
 class _Supervisor:
-    """Checks the progress of reading: prints obstacles, and ends it after a time-out or for good."""
+    """Checks the progress of reading: prints failures, and ends it after a time-out or for good."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Supervisor:
             self._time_out(timeout_s)
         elif now_s >= self._report_at_s:
             self._report_at_s = now_s + REPORT_AFTER_S
-            self._report_obstacles()
+            self._report_failures()
 
     def _time_out(self, timeout_s: float) -> None:
         if self._printer.caught_up_once:
@@ -159,8 +159,8 @@ class _Supervisor:
             sentence = f"Gave up after {timeout_s:g} seconds without a record. {self._reasons()}"
             self._printer.done.errback(CommandFailed(sentence.rstrip()))
 
-    def _report_obstacles(self) -> None:
-        """Print obstacles to reading, once for each."""
+    def _report_failures(self) -> None:
+        """Print failures to read, once for each."""
         reasons = self._broker.health().reasons
         if reasons and reasons != self._reported:
             note(f"{self._reasons()} Trying again.")

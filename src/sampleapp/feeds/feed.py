@@ -89,9 +89,9 @@ class Feed:
         """True if there is a listener or a wait."""
         return bool(self._audience) or bool(self._waits)
 
-    def obstacle(self) -> str | None:
-        """See `IFollowing.obstacle`."""
-        return self._following.obstacle()
+    def unavailable_reason(self) -> str | None:
+        """See `IFollowing.unavailable_reason`."""
+        return self._following.unavailable_reason()
 
     def wait(
         self, positions: Mapping[int, int], *, key: bytes | None, others: bool, skipped: frozenset[int]

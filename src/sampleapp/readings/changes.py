@@ -81,13 +81,13 @@ class IChangesObserver(Protocol):
 class Changes:
     """Tells one observer of all changes of the collection. Without an observer, it costs nothing."""
 
-    def __init__(self, *, clock: IReactorTime, obstacle: Callable[[], str | None]) -> None:
+    def __init__(self, *, clock: IReactorTime, unavailable_reason: Callable[[], str | None]) -> None:
         """
         :param clock: schedules slices and pauses.
-        :param obstacle: returns the reason why the readings are not complete, or ``None``.
+        :param unavailable_reason: returns the reason why the readings are not complete, or ``None``.
         """
         self._clock = clock
-        self._obstacle = obstacle
+        self._unavailable_reason = unavailable_reason
         self._observer: IChangesObserver | None = None
         self._readings: Readings | None = None
         self._is_complete = False
@@ -127,9 +127,9 @@ class Changes:
 
         :raise ReadingsNotReady: it is not; with the reason.
         """
-        obstacle = self._obstacle()
-        if obstacle is not None:
-            raise ReadingsNotReady(obstacle)
+        unavailable_reason = self._unavailable_reason()
+        if unavailable_reason is not None:
+            raise ReadingsNotReady(unavailable_reason)
 
     def observe(self, observer: IChangesObserver) -> None:
         """Tell an observer of the state, soon or once it is complete, and then of all changes."""

@@ -42,7 +42,7 @@ class ReadingsFollower:
         self._topic = topic
         self._clock = clock
         self._cooperator = cooperator_on(clock)
-        self.changes = Changes(clock=clock, obstacle=self.obstacle)
+        self.changes = Changes(clock=clock, unavailable_reason=self.unavailable_reason)
         """The changes of the readings, also after the topic was deleted and created again."""
         self._begin()
         self._following: IFollowing | None = None
@@ -91,7 +91,7 @@ class ReadingsFollower:
         """The number of readings."""
         return len(self._readings)
 
-    def obstacle(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """
         Return the reason why readings are not served.
 
@@ -100,10 +100,10 @@ class ReadingsFollower:
         """
         if self._is_complete:
             return None
-        obstacle = None if self._following is None else self._following.obstacle()
-        if obstacle is None:
+        unavailable_reason = None if self._following is None else self._following.unavailable_reason()
+        if unavailable_reason is None:
             return _STILL_READ
-        return f"{obstacle} The readings are served once all of them have been read."
+        return f"{unavailable_reason} The readings are served once all of them have been read."
 
     def representation(self, version: Version) -> Representation | Deferred[Representation]:
         """
@@ -115,9 +115,9 @@ class ReadingsFollower:
         :raise ReadingsNotReady: not all records have been read that were in the topic at the start, or when
             it was created again. Its message has the reason, if there is one.
         """
-        obstacle = None if self._is_complete else self.obstacle()
-        if obstacle is not None:
-            raise ReadingsNotReady(obstacle)
+        unavailable_reason = None if self._is_complete else self.unavailable_reason()
+        if unavailable_reason is not None:
+            raise ReadingsNotReady(unavailable_reason)
         return self._readings.encoded_representation(version) or self._encodings[version].representation()
 
     def record_received(self, record: ConsumerRecord) -> None:

@@ -14,7 +14,7 @@ class Readiness:
     """
     The readiness of the service: it can publish messages, and has read all readings once.
 
-    The check answers at once, from the known state. After all readings have been read once, an obstacle to
+    The check answers at once, from the known state. After all readings have been read once, a failure of
     reading does not count: the readings become stale, but messages are accepted, and no other process would
     read further.
     """
@@ -35,8 +35,8 @@ class Readiness:
         :return: sentences that any caller may see: they have no path, address or secret.
         """
         reasons = [_STOPPING] if self._is_stopping else []
-        reasons += self._broker.health().obstacles
-        obstacle = self._follower.obstacle()
-        if obstacle is not None:
-            reasons.append(obstacle)
+        reasons += self._broker.health().public_reasons
+        unavailable_reason = self._follower.unavailable_reason()
+        if unavailable_reason is not None:
+            reasons.append(unavailable_reason)
         return list(dict.fromkeys(reasons))

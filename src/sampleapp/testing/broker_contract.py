@@ -148,11 +148,11 @@ class BrokerContract(IdempotencyContract):
             following = broker.follow(topic=topic, observer=recorder)
             await settled(broker, [record(topic)])
             await recorder.until(1)
-            assert following.obstacle() is None
+            assert following.unavailable_reason() is None
             await within(following.stop())
-            assert following.obstacle() is None
+            assert following.unavailable_reason() is None
             late = broker.follow(topic=topic, observer=Recorder())
-            assert late.obstacle() is None or isinstance(late.obstacle(), str)
+            assert late.unavailable_reason() is None or isinstance(late.unavailable_reason(), str)
         assert recorder.reset_at == []
 
     async def test_concurrent_publishes_get_offsets_of_their_own_without_gaps(self) -> None:
@@ -1224,8 +1224,8 @@ class BrokerContract(IdempotencyContract):
         health = broker.health()
         assert not health.ready
         assert health.reasons
-        assert health.obstacles
-        assert all(isinstance(reason, str) and reason for reason in (*health.reasons, *health.obstacles))
+        assert health.public_reasons
+        assert all(isinstance(reason, str) and reason for reason in (*health.reasons, *health.public_reasons))
 
 
 for _name, _test in (*vars(BrokerContract).items(), *vars(IdempotencyContract).items()):

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.cluster_health import UNREACHABLE_AFTER_S, ClusterHealth
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.logs import logged_lines
 
 INTERVAL_S = 10.0
@@ -52,9 +52,11 @@ class Watched:
     def __init__(self):
         self.clock = Clock()
         self.client = Client(self.clock)
-        self.condition = Condition(self.clock, unavailable="Kafka is unreachable")
+        self.health_tracker = HealthTracker(self.clock, unavailable="Kafka is unreachable")
         self.told = []
-        self.cluster_health = ClusterHealth(condition=self.condition, interval_s=INTERVAL_S, clock=self.clock)
+        self.cluster_health = ClusterHealth(
+            health_tracker=self.health_tracker, interval_s=INTERVAL_S, clock=self.clock
+        )
 
     def cluster_unreachable(self, reason):
         self.told.append((self.clock.seconds(), reason))
@@ -95,13 +97,13 @@ def test_each_look_that_succeeds_is_told(probed):
     probed.pass_s(25)
     assert [round(at_s, 1) for at_s, _ in probed.told] == [0.0, 10.0, 20.0]
     assert probed.unreachable() == []
-    assert probed.condition.health().ready
+    assert probed.health_tracker.health().ready
 
 
 def test_a_cluster_that_rejects_connections_is_unreachable_after_five_seconds_which_is_told_once(probed):
     probed.fail_with(reason())
     probed.start()
-    assert probed.condition.health().reasons == (reason().sentence,)
+    assert probed.health_tracker.health().reasons == (reason().sentence,)
     probed.pass_s(UNREACHABLE_AFTER_S - 0.2)
     assert probed.told == []
     probed.pass_s(30)
@@ -118,7 +120,7 @@ def test_a_frozen_cluster_is_unreachable_five_seconds_after_the_first_request_th
     assert 3 + UNREACHABLE_AFTER_S <= at_s < 3.3 + UNREACHABLE_AFTER_S
     assert "No broker of the cluster has answered for 5 s" in why.sentence
     assert not why.lasting
-    assert probed.condition.health().reasons == (why.sentence,)
+    assert probed.health_tracker.health().reasons == (why.sentence,)
 
 
 def test_a_frozen_cluster_that_nobody_asks_anything_is_unreachable_five_seconds_after_the_next_look(probed):
@@ -143,11 +145,11 @@ def test_an_outage_that_is_shorter_is_not_told(probed):
     probed.fail_with(reason())
     probed.cluster_health.lost(HOST, PORT)
     probed.pass_s(UNREACHABLE_AFTER_S - 0.5)
-    assert not probed.condition.health().ready
+    assert not probed.health_tracker.health().ready
     probed.answer()
     probed.pass_s(30)
     assert probed.unreachable() == []
-    assert probed.condition.health().ready
+    assert probed.health_tracker.health().ready
 
 
 def test_a_connection_that_comes_about_ends_the_outage_at_once(probed):
@@ -163,7 +165,7 @@ def test_a_connection_that_comes_about_ends_the_outage_at_once(probed):
     probed.cluster_health.connected(HOST, PORT)
     probed.clock.advance(0)
     assert probed.told[-1] == (probed.clock.seconds(), None)
-    assert probed.condition.health().ready
+    assert probed.health_tracker.health().ready
 
 
 def test_without_any_connection_the_end_of_an_outage_is_noticed_within_a_second(probed):
@@ -215,7 +217,7 @@ def test_news_that_come_during_a_look_are_looked_at_soon_after(probed):
 def test_advertised_addresses_that_cannot_be_used_are_named(probed):
     probed.client.advertised = lambda: fail(RequestFailed(reason("b:1 refused the connection."), sent=False))
     probed.start()
-    [said] = probed.condition.health().reasons
+    [said] = probed.health_tracker.health().reasons
     assert said.startswith("None of the addresses that the brokers advertise can be used: b:1 refused")
     probed.pass_s(UNREACHABLE_AFTER_S + 0.2)
     assert [why.sentence for why in probed.unreachable()] == [said]
@@ -295,7 +297,7 @@ def test_unreachable_is_told_once_between_two_times_that_it_was_reached(events):
     probed.answer()
     probed.pass_s(INTERVAL_S + 1)
     assert probed.told[-1][1] is None
-    assert probed.condition.health().ready
+    assert probed.health_tracker.health().ready
     probed.cluster_health.stop()
     assert probed.clock.getDelayedCalls() == []
 
@@ -339,7 +341,7 @@ def test_an_address_that_fails_for_another_reason_is_logged_again_but_not_all_th
 @pytest.mark.parametrize("seam", ["mark_healthy", "mark_failed"])
 def test_the_watch_goes_on_after_any_fault(seam, no_failure_is_lost, monkeypatch):
     probed = Watched()
-    monkeypatch.setattr(probed.condition, seam, lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(probed.health_tracker, seam, lambda *_, **__: 1 / 0)
     probed.client.answer = lambda: (
         succeed(None) if seam == "mark_healthy" else fail(RequestFailed(reason(), sent=False))
     )
@@ -349,7 +351,7 @@ def test_the_watch_goes_on_after_any_fault(seam, no_failure_is_lost, monkeypatch
     probed.client.answer = lambda: succeed(None)
     for _ in range(10):
         probed.clock.advance(INTERVAL_S)
-    assert probed.condition.health().ready
+    assert probed.health_tracker.health().ready
     probed.cluster_health.stop()
     assert {failure.type for failure in no_failure_is_lost} == {ZeroDivisionError}
     no_failure_is_lost.clear()

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.cluster_health import UNREACHABLE_AFTER_S, ClusterHealth
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 
 CONNECT_TIMEOUT_S = 5.0
 SILENT = FailureReason(sentence="No answer.", public="Kafka does not answer.", lasting=False)
@@ -66,7 +66,9 @@ def watch_of():
     def watch_of(brokers, *, answering):
         clock = Clock()
         listener = Listener(clock)
-        cluster_healths.append(ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock))
+        cluster_healths.append(
+            ClusterHealth(health_tracker=HealthTracker(clock), interval_s=10.0, clock=clock)
+        )
         cluster_healths[-1].start(
             client=Client(clock, answering=answering, brokers=brokers), listener=listener
         )
@@ -101,7 +103,7 @@ class BusyClient(Client):
 def test_a_cluster_that_answers_other_requests_is_not_unreachable_although_a_look_takes_long(answers_until_s):
     clock = Clock()
     listener = Listener(clock)
-    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health = ClusterHealth(health_tracker=HealthTracker(clock), interval_s=10.0, clock=clock)
     cluster_health.start(client=BusyClient(clock, answering=set(), brokers=[1]), listener=listener)
     for second in range(60):
         if second <= answers_until_s:
@@ -116,7 +118,7 @@ def test_a_cluster_that_answers_other_requests_is_not_unreachable_although_a_loo
 def test_answers_do_not_hide_that_the_addresses_that_brokers_advertise_cannot_be_used():
     clock = Clock()
     listener = Listener(clock)
-    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health = ClusterHealth(health_tracker=HealthTracker(clock), interval_s=10.0, clock=clock)
     client = Client(clock, answering=set(), brokers=[1])
     client.when_connected = lambda _: fail(RequestFailed(SILENT, sent=False))
     cluster_health.start(client=client, listener=listener)
@@ -130,7 +132,7 @@ def test_answers_do_not_hide_that_the_addresses_that_brokers_advertise_cannot_be
 def test_a_fault_of_whoever_is_told_does_not_end_the_watching(no_failure_is_lost):
     clock = Clock()
     listener = Listener(clock)
-    cluster_health = ClusterHealth(condition=Condition(clock), interval_s=10.0, clock=clock)
+    cluster_health = ClusterHealth(health_tracker=HealthTracker(clock), interval_s=10.0, clock=clock)
     tell = listener.cluster_reached
     listener.cluster_reached = lambda: 1 / 0
     cluster_health.start(client=Client(clock, answering={1}, brokers=[1]), listener=listener)

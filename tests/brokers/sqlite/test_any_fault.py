@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.brokers.sqlite import following, publishes, store, thread, wal, writer
 from sampleapp.errors import PublishError
 from sampleapp.model import ReadRequest, ReadResult, RecordMetadata
@@ -62,7 +62,7 @@ SEAMS = {
     "settle many": (publishes.PublishMany, "settle", BEFORE),
     "settled many": (publishes.PublishMany, "settle", AFTER),
     "stored": (following.Followings, "stored", BEFORE),
-    "healthy": (Condition, "mark_healthy", BEFORE),
+    "healthy": (HealthTracker, "mark_healthy", BEFORE),
     "read": (store.Store, "read", BEFORE),
     "section": (store.Store, "section", BEFORE),
     "changes": (store.Store, "changes", BEFORE),
@@ -253,7 +253,7 @@ async def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, cal
             await eventually(lambda: broker.health().ready and nothing_waits(broker))
             await within(broker.publish(record("t", b"last")))
             await eventually(lambda: b"last" in observer.values() and observer.caught_up_at)
-            assert following.obstacle() is None
+            assert following.unavailable_reason() is None
             stopping = broker.stop(deadline_s=20)
         await within(stopping)
         faults.disarm()

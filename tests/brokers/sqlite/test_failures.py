@@ -43,9 +43,9 @@ async def unavailable(broker, error=BrokerUnavailable):
     health = broker.health()
     assert not health.ready
     assert "log.sqlite3" in health.reasons[0]
-    (obstacle,) = health.obstacles
-    assert "/" not in obstacle
-    assert "log.sqlite3" not in obstacle
+    (public_reason,) = health.public_reasons
+    assert "/" not in public_reason
+    assert "log.sqlite3" not in public_reason
     return health.reasons[0]
 
 
@@ -360,7 +360,7 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
             following = broker.follow(topic="t", observer=recorder)
             await eventually(lambda: not broker.health().ready)
             assert "is damaged" in broker.health().reasons[0]
-            assert following.obstacle() == "The stored records are damaged and cannot be read."
+            assert following.unavailable_reason() == "The stored records are damaged and cannot be read."
             assert recorder.caught_up_at == []
             # The back-off makes it try some more times.
             disk.asked.clear()
@@ -370,7 +370,7 @@ async def test_a_file_that_is_damaged_while_it_runs_is_reported_once_and_read_ag
             file.write(original)
         await recorder.until(300)
         await eventually(lambda: broker.health().ready)
-        assert following.obstacle() is None
+        assert following.unavailable_reason() is None
         assert recorder.values() == values
 
 

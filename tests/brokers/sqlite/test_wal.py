@@ -149,7 +149,9 @@ async def test_a_deleted_wal_is_one_line_in_the_log_while_a_topic_is_followed(pa
             wal(path).unlink()
             await eventually(lambda: not broker.health().ready)
             # Also before anybody publishes.
-            assert broker.health().obstacles == ("Records cannot be stored until the service is restarted.",)
+            assert broker.health().public_reasons == (
+                "Records cannot be stored until the service is restarted.",
+            )
             (end,) = await settled(broker, [record("t")])
         assert isinstance(end, BrokerUnavailable)
         assert str(end) == (
@@ -160,9 +162,12 @@ async def test_a_deleted_wal_is_one_line_in_the_log_while_a_topic_is_followed(pa
         line = formatEvent(event)
         assert f"{wal(path)} was deleted while it was in use, and no more records are stored" in line
         assert "still trying" not in line
-        assert following.obstacle() == "The stored records cannot be read until the service is restarted."
+        assert (
+            following.unavailable_reason()
+            == "The stored records cannot be read until the service is restarted."
+        )
         assert following.is_lasting()
-        assert broker.health().obstacles == ("Records cannot be stored until the service is restarted.",)
+        assert broker.health().public_reasons == ("Records cannot be stored until the service is restarted.",)
 
 
 def zeroed(path, _):

@@ -7,8 +7,8 @@ from collections import defaultdict
 from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.consumer import Following
-from sampleapp.brokers.shared.condition import Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.model import EARLIEST
 from tests.support.brokers import Recorder
 from tests.support.kafka_simulator.log import TOPIC
@@ -30,7 +30,7 @@ class FollowingSetup:
         **options,
     ):
         self.cluster = cluster
-        self.condition = Condition()
+        self.health_tracker = HealthTracker()
         self.recorder = recorder(**options)
         self.followings = Followings()
         self.max_batch_bytes = max_batch_bytes
@@ -45,7 +45,7 @@ class FollowingSetup:
             observer=observer,
             new_client=self.cluster.new_client,
             clock=self.cluster.clock,
-            condition=self.condition,
+            health_tracker=self.health_tracker,
             ended=self.followings.ended,
             start=self.start,
             max_batch_bytes=self.max_batch_bytes,
@@ -67,12 +67,12 @@ class FollowingSetup:
         return bool(self.recorder.caught_up_at)
 
     @property
-    def obstacle(self):
-        return self.following.obstacle()
+    def unavailable_reason(self):
+        return self.following.unavailable_reason()
 
     @property
     def reasons(self):
-        return self.condition.health().reasons
+        return self.health_tracker.health().reasons
 
     def catch_up(self):
         self.cluster.until(lambda: self.caught_up)
@@ -107,7 +107,7 @@ class FollowingSetup:
         self.cluster.run(20)
         assert self.cluster.clock.getDelayedCalls() == []
         assert (len(self.recorder.records), len(self.recorder.caught_up_at)) == told
-        assert self.condition.health().ready
+        assert self.health_tracker.health().ready
         # Reading makes no topics.
         assert all(topics == (TOPIC,) and not creates for _, topics, creates in self.cluster.loads)
 

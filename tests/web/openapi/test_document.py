@@ -428,7 +428,7 @@ class ReadBroker(ManualBroker):
         self.fields = fields
 
     def follow(self, *, topic, observer, start):
-        return SimpleNamespace(stop=lambda: succeed(None), obstacle=lambda: None)
+        return SimpleNamespace(stop=lambda: succeed(None), unavailable_reason=lambda: None)
 
     def read(self, request):
         if self.error is not None:

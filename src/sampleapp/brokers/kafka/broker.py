@@ -26,8 +26,8 @@ from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.reader import Reader
-from sampleapp.brokers.shared.condition import WRITING, Condition
 from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.concurrency.token_bucket import Bucket, Rate
@@ -105,10 +105,10 @@ class KafkaBroker:
         self._reactor = reactor
         self._environment = environment
         self._security: CurrentSecurity | None = None
-        self._condition = Condition(reactor, broker="Kafka", unavailable="Kafka is unreachable")
-        self._condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
+        self._health_tracker = HealthTracker(reactor, broker="Kafka", unavailable="Kafka is unreachable")
+        self._health_tracker.expect(WRITING, _NOT_STARTED, public_reason=_NOT_STARTED)
         self._cluster_health = ClusterHealth(
-            condition=self._condition, interval_s=metadata_interval_s, clock=reactor
+            health_tracker=self._health_tracker, interval_s=metadata_interval_s, clock=reactor
         )
         self._interval_s = metadata_interval_s
         self._followings: Followings[Following] = Followings()
@@ -135,7 +135,7 @@ class KafkaBroker:
             "Records are kept in Kafka, at {addresses}",
             addresses=", ".join(address(host, port) for host, port in config.addresses),
         )
-        self._condition.expect(WRITING, _NOT_REACHED, obstacle=_NOT_REACHED)
+        self._health_tracker.expect(WRITING, _NOT_REACHED, public_reason=_NOT_REACHED)
         self._client = self._new_client()
         self._producer = Producer(
             client=self._client,
@@ -189,7 +189,7 @@ class KafkaBroker:
             return succeed({name: BrokerUnavailable("The service has not started.") for name in topics})
         if create or self._stopping.is_requested:
             return self._producer.check_topics(topics)
-        if not self._condition.health().ready:
+        if not self._health_tracker.health().ready:
             return succeed({})
         return Deferred.fromCoroutine(self._check_without_creating(topics))
 
@@ -227,7 +227,7 @@ class KafkaBroker:
             partition=partition,
             new_client=self._new_client,
             clock=self._reactor,
-            condition=self._condition,
+            health_tracker=self._health_tracker,
             ended=self._followings.ended,
             metadata_interval_s=self._interval_s,
             max_batch_bytes=self._config.max_batch_bytes,
@@ -246,7 +246,7 @@ class KafkaBroker:
 
     def health(self) -> Health:
         """See `IBroker.health`."""
-        return self._condition.health()
+        return self._health_tracker.health()
 
     def measures(self) -> KafkaMeasures:
         """See `IMeasured.measures`."""
@@ -353,7 +353,7 @@ class KafkaBroker:
             await self._replays.stop()
             if self._client is not None:
                 await self._client.close()
-        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
+        self._health_tracker.expect(WRITING, _STOPPED, public_reason=_STOPPED)
 
     def _deadline_passed(self) -> None:
         if self._producer is not None:

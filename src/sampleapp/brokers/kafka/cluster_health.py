@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed, ask_one_of
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason, address
-from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.concurrency.pause import Pause
@@ -47,7 +47,7 @@ class ClusterListener(Protocol):
 
 class ClusterHealth:
     """
-    Probes the cluster, and keeps the part `WRITING` of the condition.
+    Probes the cluster, and keeps the part `WRITING` of the health tracker.
 
     A probe loads metadata, and connects to a broker at the address that it advertises. There is a probe at
     regular intervals; at once when a connection was lost, as after a request that was not answered in time;
@@ -62,12 +62,12 @@ class ClusterHealth:
 
     _log = Logger()
 
-    def __init__(self, *, condition: Condition, interval_s: float, clock: IReactorTime) -> None:
+    def __init__(self, *, health_tracker: HealthTracker, interval_s: float, clock: IReactorTime) -> None:
         """
-        :param condition: this object sets its part `WRITING`, from `start` on.
+        :param health_tracker: this object sets its part `WRITING`, from `start` on.
         :param interval_s: the regular interval of probes, in seconds.
         """
-        self._condition = condition
+        self._health_tracker = health_tracker
         self._interval_s = interval_s
         self._clock = clock
         self._pause = Pause(clock)
@@ -192,14 +192,14 @@ class ClusterHealth:
                 return
         self._is_unreachable = True
         reason = self._last_failure or _SILENT
-        self._condition.mark_failed(WRITING, reason.sentence, obstacle=reason.public)
+        self._health_tracker.mark_failed(WRITING, reason.sentence, public_reason=reason.public)
         listener.cluster_unreachable(reason)
 
     def _probe_failed(self, reason: FailureReason) -> None:
         self._failed_probes += 1
         self._last_failure = reason
         if self._is_running:
-            self._condition.mark_failed(WRITING, reason.sentence, obstacle=reason.public)
+            self._health_tracker.mark_failed(WRITING, reason.sentence, public_reason=reason.public)
             self._log_failing_addresses(logged=reason.sentence)
 
     def _probe_succeeded(self, client: ClusterClient, listener: ClusterListener) -> None:
@@ -212,7 +212,7 @@ class ClusterHealth:
         if not self._was_reached:
             self._was_reached = True
             self._log.info("Kafka was reached; brokers: {count}", count=len(client.node_ids()))
-        self._condition.mark_healthy(WRITING)
+        self._health_tracker.mark_healthy(WRITING)
         self._log_failing_addresses(logged="")
         listener.cluster_reached()
 

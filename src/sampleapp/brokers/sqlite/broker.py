@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
@@ -95,9 +95,9 @@ class SQLiteBroker:
             now=now,
         )
         self._thread = PrivateThread(threads=threads)
-        self._condition = Condition()
+        self._health_tracker = HealthTracker()
         self._followings = Followings(
-            store=self._store, thread=self._thread, clock=clock, condition=self._condition
+            store=self._store, thread=self._thread, clock=clock, health_tracker=self._health_tracker
         )
         self._reader = Reader(
             store=self._store, thread=self._thread, clock=clock, response_timeout_s=response_timeout_s
@@ -106,7 +106,7 @@ class SQLiteBroker:
             store=self._store,
             thread=self._thread,
             clock=clock,
-            condition=self._condition,
+            health_tracker=self._health_tracker,
             buffer_bytes=buffer_bytes,
             response_timeout_s=response_timeout_s,
             stored=self._followings.stored,
@@ -185,7 +185,7 @@ class SQLiteBroker:
 
     def health(self) -> Health:
         """See `IBroker.health`."""
-        return self._condition.health()
+        return self._health_tracker.health()
 
     def measures(self) -> SQLiteMeasures:
         """See `IMeasured.measures`."""
@@ -228,7 +228,7 @@ class SQLiteBroker:
                 self._response_timeout_s, self._clock, onTimeoutCancel=_raise_timed_out
             )
         except StoreError as error:
-            raise BrokerUnavailable(error.obstacle) from error
+            raise BrokerUnavailable(error.public_reason) from error
 
     def _deadline_passed(self) -> None:
         self._store.abandon()
@@ -243,7 +243,7 @@ class SQLiteBroker:
         self._log.error(
             "{path} did not respond at shutdown; abandoning its thread.", path=str(self._store.path)
         )
-        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
+        self._health_tracker.expect(WRITING, _STOPPED, public_reason=_STOPPED)
         self._stopping.finish()
 
     async def _stop(self) -> None:
@@ -256,16 +256,16 @@ class SQLiteBroker:
         finally:
             if self._started:
                 await self._close()
-        self._condition.expect(WRITING, _STOPPED, obstacle=_STOPPED)
+        self._health_tracker.expect(WRITING, _STOPPED, public_reason=_STOPPED)
 
     async def _close(self) -> None:
         try:
             fault = await self._thread.run(self._store.close)
             if fault is not None:
-                self._condition.mark_failed(
+                self._health_tracker.mark_failed(
                     WRITING,
                     fault.reason,
-                    obstacle=fault.obstacle_to_storing,
+                    public_reason=fault.public_storing_reason,
                     needs_restart=fault.needs_restart,
                 )
         finally:

@@ -52,15 +52,15 @@ _UNAVAILABLE = "The broker cannot store records at the moment; this one was not 
 _RESTART = "The broker cannot store records until the service is restarted; this one was not stored."
 
 CANNOT_BE_READ = "The stored records cannot be read at the moment."
-"""The obstacle of a following, for callers, if there is no more exact one."""
+"""The reason why records cannot be read, for callers, if there is no more exact one."""
 
-_OBSTACLES: dict[Code | None, str] = {
+_READING_REASONS: dict[Code | None, str] = {
     Code.BUSY: "The stored records are in use by another program, and cannot be read until it ends.",
     Code.CORRUPT: "The stored records are damaged and cannot be read.",
     Code.NOTADB: "The stored records are damaged and cannot be read.",
 }
 
-_OBSTACLES_TO_STORING: dict[Code | None, str] = {
+_STORING_REASONS: dict[Code | None, str] = {
     Code.BUSY: "The stored records are in use by another program, and nothing can be stored until it ends.",
     Code.FULL: "The disk of the broker is full.",
     Code.CORRUPT: "The stored records are damaged.",
@@ -152,18 +152,18 @@ class StoreError(Exception):
         self._detail = detail or (_RESTART if needs_restart else _UNAVAILABLE)
 
     @property
-    def obstacle(self) -> str:
-        """The reason why reading does not continue, for callers; see `IFollowing.obstacle`."""
+    def public_reason(self) -> str:
+        """The reason why reading does not continue, for callers; see `IFollowing.unavailable_reason`."""
         if self.needs_restart:
             return "The stored records cannot be read until the service is restarted."
-        return _OBSTACLES.get(self.code, CANNOT_BE_READ)
+        return _READING_REASONS.get(self.code, CANNOT_BE_READ)
 
     @property
-    def obstacle_to_storing(self) -> str:
-        """The reason why nothing can be stored, for callers; see `sampleapp.model.Health.obstacles`."""
+    def public_storing_reason(self) -> str:
+        """The reason why nothing can be stored, for callers; see `sampleapp.model.Health.public_reasons`."""
         if self.needs_restart:
             return "Records cannot be stored until the service is restarted."
-        return _OBSTACLES_TO_STORING.get(self.code, "Records cannot be stored at the moment.")
+        return _STORING_REASONS.get(self.code, "Records cannot be stored at the moment.")
 
     @property
     def is_lasting(self) -> bool:

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from sampleapp.brokers.shared import followings
-from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.observers import (
     batch_observer,
     deliver,
@@ -58,13 +58,13 @@ class Following:
         find: Callable[[str, Start], Deferred[int]],
         read: Callable[[str, int], Deferred[Page]],
         clock: IReactorTime,
-        condition: Condition,
+        health_tracker: HealthTracker,
         ended: Callable[[Following], None],
     ) -> None:
         """
         :param find: returns the offset at which to begin.
         :param read: reads a page of the topic from an offset on.
-        :param condition: receives errors of reading; this following is the part.
+        :param health_tracker: receives errors of reading; this following is the part.
         :param ended: is called after the following has stopped.
         """
         self.topic = topic
@@ -75,7 +75,7 @@ class Following:
         self._has_partition = partition in {None, 0}
         self._find = find
         self._read = read
-        self._condition = condition
+        self._health_tracker = health_tracker
         self._ended = ended
         self._position = 0
         self._end: int | None = None
@@ -84,7 +84,7 @@ class Following:
         self._told_begun = False
         self._more = False
         self._stopped = False
-        self._obstacle: str | None = None
+        self._unavailable_reason: str | None = None
         self._is_lasting = False
         self._exists: bool | None = None
         self._running: Deferred[None] | None = None
@@ -117,13 +117,13 @@ class Following:
         self._pause.end()
         return waiter
 
-    def obstacle(self) -> str | None:
-        """See `IFollowing.obstacle`."""
-        return self._obstacle
+    def unavailable_reason(self) -> str | None:
+        """See `IFollowing.unavailable_reason`."""
+        return self._unavailable_reason
 
     def is_lasting(self) -> bool:
         """See `IFollowing.is_lasting`."""
-        return self._obstacle is not None and self._is_lasting
+        return self._unavailable_reason is not None and self._is_lasting
 
     def exists(self) -> bool | None:
         """See `IFollowing.exists`."""
@@ -143,13 +143,13 @@ class Following:
                 self._is_lasting = error.is_lasting
                 if error.needs_restart and not self._stopped:
                     # Nothing can be stored either. Without a publish, the writer does not notice it.
-                    self._condition.mark_failed(
+                    self._health_tracker.mark_failed(
                         WRITING,
                         error.reason,
-                        obstacle=error.obstacle_to_storing,
+                        public_reason=error.public_storing_reason,
                         needs_restart=error.needs_restart,
                     )
-                await self._failed(error.reason, error.obstacle)
+                await self._failed(error.reason, error.public_reason)
             except Exception:  # noqa: BLE001 -- nothing cancels this, and reading must continue
                 self._log.failure(
                     "Reading the topic {topic} failed unexpectedly; trying again", topic=self.topic
@@ -160,17 +160,17 @@ class Following:
                 reason = f"The topic {self.topic} could not be read; see the log."
                 await self._failed(reason, CANNOT_BE_READ)
         await self._finish_reading_ahead()
-        self._condition.forget(self)
-        self._obstacle = None
+        self._health_tracker.forget(self)
+        self._unavailable_reason = None
         self._running = None
         self._ended(self)
         self._stop_waiters.succeed(None)
 
-    async def _failed(self, reason: str, obstacle: str) -> None:
+    async def _failed(self, reason: str, public_reason: str) -> None:
         if self._stopped:
             return
-        self._condition.mark_failed(self, reason)
-        self._obstacle = obstacle
+        self._health_tracker.mark_failed(self, reason)
+        self._unavailable_reason = public_reason
         self._failures += 1
         await self._pause.sleep(_BACKOFF.delay_s(self._failures))
 
@@ -193,8 +193,8 @@ class Following:
         if self._stopped:
             return
         self._failures = 0
-        self._condition.mark_healthy(self)
-        self._obstacle = None
+        self._health_tracker.mark_healthy(self)
+        self._unavailable_reason = None
         self._end = page.end
         if page.next_offset < page.end:
             self._ahead = self._read(self.topic, page.next_offset)
@@ -247,13 +247,13 @@ class Followings:
     """All followings of a broker. Wakes them for new records of this process and of others."""
 
     def __init__(
-        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, condition: Condition
+        self, *, store: Store, thread: PrivateThread, clock: IReactorTime, health_tracker: HealthTracker
     ) -> None:
         """:param thread: the thread of the store."""
         self._store = store
         self._thread = thread
         self._clock = clock
-        self._condition = condition
+        self._health_tracker = health_tracker
         self._registry: followings.Followings[Following] = followings.Followings()
         self._pause = Pause(clock)
         self._changes: tuple[int, int] | None = None
@@ -271,7 +271,7 @@ class Followings:
             find=lambda topic, start: self._thread.run(self._store.first_offset, topic, start),
             read=self._read,
             clock=self._clock,
-            condition=self._condition,
+            health_tracker=self._health_tracker,
             ended=self._registry.ended,
         )
         self._registry.add(following)

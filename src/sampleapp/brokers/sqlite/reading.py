@@ -118,7 +118,7 @@ class Reader:
         except (PublishError, CancelledError):
             raise
         except StoreError as error:
-            raise BrokerUnavailable(error.obstacle) from error
+            raise BrokerUnavailable(error.public_reason) from error
         except Exception as error:
             self._log.failure("Reading the topic {topic} failed unexpectedly", topic=request.topic)
             raise BrokerUnavailable(CANNOT_BE_READ) from error

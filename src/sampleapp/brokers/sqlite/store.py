@@ -409,12 +409,12 @@ class Store:
             )
         else:
             try:
-                obstacle = None if checkpoint(connection) else "another program is reading it"
+                reason = None if checkpoint(connection) else "another program is reading it"
             except sqlite3.Error as error:
-                obstacle = str(error)
-            if obstacle is not None:
+                reason = str(error)
+            if reason is not None:
                 return StoreError(
-                    f"{what}, and its records cannot be copied to {self.path} yet: {obstacle}. Do not stop "
+                    f"{what}, and its records cannot be copied to {self.path} yet: {reason}. Do not stop "
                     "the service, which keeps trying; make room on the disk, or end the other "
                     "program."
                 )

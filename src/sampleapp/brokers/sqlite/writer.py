@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.shared.condition import WRITING, Condition
+from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.sqlite.faults import StoreError
 from sampleapp.brokers.sqlite.publishes import Publish, PublishMany, PublishOne, weight
 from sampleapp.brokers.sqlite.store import Store
@@ -73,7 +73,7 @@ class Writer:
         store: Store,
         thread: PrivateThread,
         clock: IReactorTime,
-        condition: Condition,
+        health_tracker: HealthTracker,
         buffer_bytes: int,
         response_timeout_s: float,
         stored: Callable[[Sequence[Record]], None],
@@ -86,7 +86,7 @@ class Writer:
         self._store = store
         self._thread = thread
         self._clock = clock
-        self._condition = condition
+        self._health_tracker = health_tracker
         self._buffer_bytes = buffer_bytes
         self._response_timeout_s = response_timeout_s
         self._stored = stored
@@ -105,14 +105,14 @@ class Writer:
         self._commit_records = Distribution(RECORDS)
         self._commit_s = Distribution(SECONDS)
         self._failed_commits = 0
-        condition.expect(WRITING, _NOT_STARTED, obstacle=_NOT_STARTED)
+        health_tracker.expect(WRITING, _NOT_STARTED, public_reason=_NOT_STARTED)
 
     def start(self) -> None:
         """Open the file, and begin to store the records that have been published."""
-        self._condition.expect(
+        self._health_tracker.expect(
             WRITING,
             f"{self._store.path} has not been opened yet.",
-            obstacle="The file with the records has not been opened yet.",
+            public_reason="The file with the records has not been opened yet.",
         )
         self._running = True
         # Busy with the probe, which opens the file, so that a failure to open is met and logged once.
@@ -166,7 +166,7 @@ class Writer:
         if not self._running:
             self.give_up()
             return succeed(None)
-        self._condition.expect(WRITING, _STOPPING, obstacle=_STOPPING)
+        self._health_tracker.expect(WRITING, _STOPPING, public_reason=_STOPPING)
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
@@ -383,10 +383,10 @@ class Writer:
 
     def _timed_out(self) -> None:
         self._hanging = True
-        self._condition.mark_failed(
+        self._health_tracker.mark_failed(
             WRITING,
             f"{self._store.path} has not been written to for {self._response_timeout_s:g} seconds.",
-            obstacle=f"The disk has not responded for {self._response_timeout_s:g} seconds.",
+            public_reason=f"The disk has not responded for {self._response_timeout_s:g} seconds.",
         )
         self._fail_queue(BrokerUnavailable, "The broker does not respond; the record was not published.")
         self._fail_transaction(
@@ -397,7 +397,7 @@ class Writer:
         if self._stopping:
             return
         self._failing = False
-        self._condition.mark_healthy(WRITING)
+        self._health_tracker.mark_healthy(WRITING)
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
@@ -406,8 +406,11 @@ class Writer:
         if self._stopping:
             return
         self._failing = True
-        self._condition.mark_failed(
-            WRITING, error.reason, obstacle=error.obstacle_to_storing, needs_restart=error.needs_restart
+        self._health_tracker.mark_failed(
+            WRITING,
+            error.reason,
+            public_reason=error.public_storing_reason,
+            needs_restart=error.needs_restart,
         )
         self._probe_later()
 

@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer import delivery
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.kafka_simulator import Cluster, FollowingSetup, SimulatedClient, reason, values
 
 KINDS = [
@@ -45,7 +45,7 @@ CALLS = {
     "begin_delivery": Partition,
     "clear_failure": Partition,
     "note_empty_response": Partition,
-    "mark_healthy": Condition,
+    "mark_healthy": HealthTracker,
 }
 ANSWERS = ["request", "load_metadata"]
 OBSERVER = ["record_received", "caught_up"]
@@ -171,7 +171,7 @@ def test_any_exception_is_survived(faults, no_failure_is_lost, faulty, counts, i
         cluster.run(5)
         setup.assert_each_exactly_once()
         assert len(setup.recorder.caught_up_at) == 1
-        assert setup.obstacle is None
+        assert setup.unavailable_reason is None
         assert setup.reasons == ()
     setup.stop()
     faults.disarm()

@@ -26,12 +26,12 @@ def test_a_topic_that_does_not_exist_is_empty_until_it_does(setup):
     following = setup(cluster)
     with capturedLogs() as events:
         cluster.run(0.9)
-        assert following.obstacle == "Kafka does not know the topic at the moment; it is asked again."
+        assert following.unavailable_reason == "Kafka does not know the topic at the moment; it is asked again."
         following.catch_up()
         assert 1 <= cluster.clock.seconds() < 2
         cluster.run(20)
         assert following.reasons == ()
-        assert following.obstacle is None
+        assert following.unavailable_reason is None
         cluster.add_partitions(2)[0].append(b"first")
         cluster.until(lambda: following.values, within_s=1)
     assert following.values == [b"first"]
@@ -78,7 +78,7 @@ def test_when_no_broker_answers_it_tries_again_until_one_does(setup):
     following = setup(cluster)
     cluster.run(60)
     assert following.reasons == ("The topic t cannot be read: 10.0.0.1:9092 refuses connections.",)
-    assert following.obstacle == "The topic cannot be read: No broker answers."
+    assert following.unavailable_reason == "The topic cannot be read: No broker answers."
     cluster.down = set()
     cluster.until(lambda: following.caught_up, within_s=6)
     assert following.values == [b"a"]
@@ -92,7 +92,7 @@ def test_a_partition_without_a_leader_is_told_and_read_when_it_has_one(setup):
     following = setup(cluster)
     cluster.run(5)
     assert following.reasons == ("Partition 1 of the topic t has no leader, so nothing can be read from it.",)
-    assert following.obstacle == "Partition 1 has no leader, so nothing can be read from it."
+    assert following.unavailable_reason == "Partition 1 has no leader, so nothing can be read from it."
     assert not following.caught_up
     cluster.logs[1].leader = 3
     cluster.until(lambda: following.caught_up, within_s=2)
@@ -110,7 +110,7 @@ def test_a_topic_that_may_not_be_read_is_told_and_read_when_it_may(setup):
     assert following.reasons == (
         "The service is not allowed to read the topic t; it needs the right DESCRIBE.",
     )
-    assert following.obstacle == "The service is not allowed to read the topic."
+    assert following.unavailable_reason == "The service is not allowed to read the topic."
     assert not following.caught_up
     cluster.topic_errors = {}
     cluster.logs[0].errors = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -138,7 +138,7 @@ def test_before_kafka_has_answered_that_is_what_it_waits_for(setup):
     cluster.ignorant = 1
     following = setup(cluster)
     cluster.run(0.001)
-    assert following.obstacle == "Kafka has not answered yet."
+    assert following.unavailable_reason == "Kafka has not answered yet."
     cluster.silent = set()
     following.catch_up()
-    assert following.obstacle is None
+    assert following.unavailable_reason is None

@@ -390,7 +390,7 @@ class FollowingMachine(RuleBasedStateMachine):
             for offset in self.cluster.logs[number].shown:
                 assert offset >= end or (number, offset) in told
         assert self.setup.reasons == ()
-        assert self.setup.obstacle is None
+        assert self.setup.unavailable_reason is None
         self.setup.stop()
 
 

@@ -14,7 +14,7 @@ from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.consumer import Following
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.brokers import Recorder, eventually, within
 from tests.support.connection_listener import Connections
 from tests.support.faster_time import FasterReactor
@@ -39,7 +39,7 @@ async def following(cluster, topic, *, reactor=reactor):
         client_id="tests",
         timeout_s=5.0,
     )
-    recorder, condition = Recorder(), Condition()
+    recorder, health_tracker = Recorder(), HealthTracker()
     running = Following(
         topic=topic,
         observer=recorder,
@@ -51,12 +51,12 @@ async def following(cluster, topic, *, reactor=reactor):
             listener=Connections(),
         ),
         clock=reactor,
-        condition=condition,
+        health_tracker=health_tracker,
         ended=lambda _: None,
     )
     running.begin()
     try:
-        yield recorder, condition
+        yield recorder, health_tracker
     finally:
         await within(running.stop())
 
@@ -75,12 +75,12 @@ async def write(cluster, topic, count):
 async def test_it_reads_what_librdkafka_reads(mock):
     mock.create_topic("plain", partitions=5)
     await write(mock, "plain", 2000)
-    async with following(mock, "plain") as (recorder, condition):
+    async with following(mock, "plain") as (recorder, health_tracker):
         await eventually(lambda: recorder.caught_up_at)
         assert recorder.caught_up_at == [2000]
         await write(mock, "plain", 500)
         await recorder.until(2500)
-        assert condition.health().ready
+        assert health_tracker.health().ready
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "plain")
 
 
@@ -97,13 +97,13 @@ async def test_it_reads_every_codec_of_librdkafka(mock, codec):
 @pytest_twisted.ensureDeferred
 async def test_it_follows_leaders_that_move(mock):
     mock.create_topic("moving", partitions=3, replicas=3)
-    async with following(mock, "moving", reactor=FasterReactor()) as (recorder, condition):
+    async with following(mock, "moving", reactor=FasterReactor()) as (recorder, health_tracker):
         for step in range(3):
             for partition in range(3):
                 mock.set_leader("moving", partition, 1 + (partition + step) % 3)
             await write(mock, "moving", 100)
             await eventually(lambda step=step: len(recorder.records) >= 100 * (step + 1))
-        await eventually(lambda: condition.health().ready)
+        await eventually(lambda: health_tracker.health().ready)
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "moving")
 
 
@@ -119,10 +119,10 @@ async def test_it_survives_errors_and_lost_connections(mock):
         ErrorCode.OFFSET_OUT_OF_RANGE,
         DROP_CONNECTION,
     )
-    async with following(mock, "troubled", reactor=FasterReactor()) as (recorder, condition):
+    async with following(mock, "troubled", reactor=FasterReactor()) as (recorder, health_tracker):
         await recorder.until(200)
         assert recorder.caught_up_at == [200]
-        await eventually(lambda: condition.health().ready)
+        await eventually(lambda: health_tracker.health().ready)
     assert by_place(recorder.records) == await log_of(mock.bootstrap, "troubled")
 
 
@@ -132,11 +132,11 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
         mock.create_topic("t", partitions=3)
         for partition in range(3):
             mock.set_leader("t", partition, partition + 1)
-        async with following(mock, "t", reactor=FasterReactor()) as (recorder, condition):
+        async with following(mock, "t", reactor=FasterReactor()) as (recorder, health_tracker):
             await eventually(lambda: recorder.caught_up_at)
             mock.broker_down(2)
-            await eventually(lambda: not condition.health().ready)
-            (reason,) = condition.health().reasons
+            await eventually(lambda: not health_tracker.health().ready)
+            (reason,) = health_tracker.health().reasons
             # The metadata may be newer, and have no leader for the partition.
             assert reason.startswith(
                 ("The topic t cannot be read from broker 2: ", "Partition 1 of the topic t has no leader")
@@ -145,15 +145,15 @@ async def test_it_survives_brokers_that_go_and_come(clusters):
             mock.broker_up()
             await write(mock, "t", 100)
             await recorder.until(100)
-            await eventually(lambda: condition.health().ready)
+            await eventually(lambda: health_tracker.health().ready)
         assert by_place(recorder.records) == await log_of(mock.bootstrap, "t")
 
 
 @pytest_twisted.ensureDeferred
 async def test_it_finds_a_topic_that_is_made_later(mock):
-    async with following(mock, "later", reactor=FasterReactor()) as (recorder, condition):
+    async with following(mock, "later", reactor=FasterReactor()) as (recorder, health_tracker):
         await eventually(lambda: recorder.caught_up_at)
-        assert condition.health().ready
+        assert health_tracker.health().ready
         mock.create_topic("later", partitions=2)
         await write(mock, "later", 50)
         await recorder.until(50)

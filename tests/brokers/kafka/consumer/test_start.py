@@ -64,6 +64,6 @@ def test_an_error_in_any_answer_about_the_offsets_is_an_error(setup, rejected):
     cluster = cluster_with_a_past()
     cluster.logs[0].unlisted[rejected] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
     following = setup(cluster, start=FromTime(SINCE_MS))
-    cluster.until(lambda: following.obstacle is not None)
-    assert following.obstacle == "Partition 0 cannot be read: Kafka answers UNKNOWN_SERVER_ERROR."
+    cluster.until(lambda: following.unavailable_reason is not None)
+    assert following.unavailable_reason == "Partition 0 cannot be read: Kafka answers UNKNOWN_SERVER_ERROR."
     assert following.catch_up() == [b"2", b"3"]

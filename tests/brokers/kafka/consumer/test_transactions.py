@@ -63,11 +63,11 @@ def test_one_that_stays_open_for_ten_seconds_is_told_once_for_all_partitions_and
     following = setup(cluster)
     with capturedLogs() as events:
         cluster.run(9)
-        assert following.obstacle is None
+        assert following.unavailable_reason is None
         cluster.run(20)
     assert not following.caught_up
     where = "in partition 0 at offset 1, 2 at offset 0."
-    assert following.obstacle == f"An open transaction blocks reading, {where}"
+    assert following.unavailable_reason == f"An open transaction blocks reading, {where}"
     assert following.reasons == (f"An open transaction blocks reading the topic t, {where}",)
     (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
     assert "kafka-transactions.sh find-hanging" in formatEvent(warning)
@@ -77,7 +77,7 @@ def test_one_that_stays_open_for_ten_seconds_is_told_once_for_all_partitions_and
         following.catch_up()
         cluster.run(1)
     assert sorted(following.values) == [b"a", b"b", b"b"]
-    assert following.obstacle is None
+    assert following.unavailable_reason is None
     assert following.reasons == ()
     assert [formatEvent(event) for event in events] == [
         "No open transaction blocks reading the topic t any longer."
@@ -91,11 +91,11 @@ def test_one_that_stays_open_after_catching_up_is_told_as_well(setup):
     following.catch_up()
     begin_transaction(cluster.logs[0], b"b")
     cluster.run(12)
-    assert following.obstacle == "An open transaction blocks reading, in partition 0 at offset 1."
+    assert following.unavailable_reason == "An open transaction blocks reading, in partition 0 at offset 1."
     end_transaction(cluster.logs[0])
     assert following.until(2) == [b"a", b"b"]
     cluster.run(1)
-    assert following.obstacle is None
+    assert following.unavailable_reason is None
 
 
 def test_transactions_that_end_in_time_are_not_told(setup):

@@ -28,7 +28,7 @@ def test_a_corrupt_batch_is_told_and_never_passed_over(setup):
     assert not following.caught_up
     (reason,) = following.reasons
     assert reason == "Partition 0 of the topic t cannot be read on at offset 1: its checksum is wrong."
-    assert following.obstacle == "Partition 0 cannot be read on at offset 1: its checksum is wrong."
+    assert following.unavailable_reason == "Partition 0 cannot be read on at offset 1: its checksum is wrong."
     cluster.asked.clear()
     cluster.run(60)
     assert sum(node_id == 1 for node_id, _ in cluster.asked) <= 14
@@ -87,7 +87,7 @@ def test_a_batch_that_is_too_large_is_passed_over_and_told(setup, codec):
         "bytes. Their records are not read. The last one is in partition 0, from offset 1 to 2"
     )
     assert following.reasons == ()
-    assert following.obstacle is None
+    assert following.unavailable_reason is None
 
 
 def test_a_batch_that_is_large_and_not_compressed_is_read(setup):
@@ -125,8 +125,8 @@ def test_what_is_damaged_inside_of_a_batch_is_told_and_what_stands_before_it_is_
     following = setup(cluster, recorder=recorder)
     cluster.run(30)
     assert following.values == values(2)
-    assert following.obstacle is not None
-    assert following.obstacle.startswith("Partition 0 cannot be read on at offset 2: ")
+    assert following.unavailable_reason is not None
+    assert following.unavailable_reason.startswith("Partition 0 cannot be read on at offset 2: ")
     log.batches[0] = (first, last, data)
     following.catch_up()
     following.assert_each_exactly_once()

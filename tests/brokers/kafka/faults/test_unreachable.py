@@ -54,9 +54,9 @@ async def test_without_any_broker_it_starts_and_says_so_and_works_once_there_is_
         host, port = mock.addresses[1]
         await eventually(lambda: f"{host}:{port}" in " ".join(broker.health().reasons))
         assert not broker.health().ready
-        (obstacle,) = broker.health().obstacles
-        assert host not in obstacle
-        assert str(port) not in obstacle
+        (public_reason,) = broker.health().public_reasons
+        assert host not in public_reason
+        assert str(port) not in public_reason
         mock.broker_up()
         await within(waiting)
         await eventually(lambda: broker.health().ready)

@@ -106,9 +106,9 @@ class Call(Struct, Generic[R]):
         version = request.version_for(ranges)
         if version is None:
             raise RequestFailed(self._not_offered(), sent=False)
-        obstacle = request.obstacle(version)
-        if obstacle is not None:
-            raise RequestFailed(_too_old(obstacle), sent=False)
+        unsupported_reason = request.unsupported_reason(version)
+        if unsupported_reason is not None:
+            raise RequestFailed(_too_old(unsupported_reason), sent=False)
         self.version = version
         return request_frame(request, version=version, correlation_id=correlation_id, client_id=client_id)
 
@@ -155,5 +155,7 @@ class Call(Struct, Generic[R]):
         )
 
 
-def _too_old(obstacle: str) -> FailureReason:
-    return FailureReason(sentence=obstacle, public=obstacle, lasting=True, incompatible=True)
+def _too_old(unsupported_reason: str) -> FailureReason:
+    return FailureReason(
+        sentence=unsupported_reason, public=unsupported_reason, lasting=True, incompatible=True
+    )

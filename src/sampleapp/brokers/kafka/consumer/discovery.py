@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
-from sampleapp.brokers.kafka.consumer.positions import RETRY, Obstacle, Positions
+from sampleapp.brokers.kafka.consumer.positions import RETRY, Positions, ReadFailure
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.concurrency.pause import Pause
 
@@ -45,7 +45,7 @@ class Discovery:
         :param reset: called when the topic was deleted or replaced, before the positions get the partitions
             of the new topic. With the reason for the log; ``None`` if the topic does not exist.
         """
-        self.obstacle: Obstacle | None = None
+        self.failure: ReadFailure | None = None
         """An error of the topic as a whole."""
         self.waits_for: str | None = "Kafka has not answered yet."
         """The reason why reading has not begun, if it is not an error; for any caller."""
@@ -137,7 +137,7 @@ class Discovery:
             # Ids are unique, so this topic existed all the time, and the brokers did not know it.
             self._former_ids.discard(topic_id)
         self._failures = 0
-        self.obstacle = self.waits_for = None
+        self.failure = self.waits_for = None
         self._missing_since_s = None
         now_s = self._clock.seconds()
         leaders = {
@@ -178,7 +178,7 @@ class Discovery:
         if now_s - self._missing_since_s < _MISSING_AFTER_S:
             self._failures += 1
             return RETRY.delay_s(self._failures)
-        self.obstacle = None
+        self.failure = None
         if gone and not self._positions:
             self._reset(None)
         self._positions.mark_empty()
@@ -192,7 +192,7 @@ class Discovery:
             self._former_ids.add(self.topic_id)
             self.topic_id = None
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            self.obstacle = Obstacle(
+            self.failure = ReadFailure(
                 f"Kafka does not allow a topic of the name {self._topic}.",
                 "Kafka does not allow a topic of this name.",
             )
@@ -207,5 +207,5 @@ class Discovery:
         self._missing_since_s = None
         self._failures += 1
         if self._failures > 1 or not transient:
-            self.obstacle = Obstacle(sentence, public)
+            self.failure = ReadFailure(sentence, public)
         return RETRY.delay_s(self._failures)

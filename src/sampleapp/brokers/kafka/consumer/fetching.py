@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import UnreadableBatch
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
-from sampleapp.brokers.kafka.consumer.positions import Extent, Found, Obstacle, Partition, Positions
+from sampleapp.brokers.kafka.consumer.positions import Extent, Found, Partition, Positions, ReadFailure
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, Fetched, FetchRequest, ListOffsetsRequest
 from sampleapp.concurrency.pause import Pause
@@ -92,10 +92,10 @@ class Fetching:
                     await self._round(due)
             except Exception:  # noqa: BLE001 -- any fault: nothing cancels this, and the loop must go on
                 self._log.failure("Reading topic {topic} failed", topic=self._topic)
-                obstacle = Obstacle(
+                failure = ReadFailure(
                     f"The topic {self._topic} could not be read; see the log.", "The topic could not be read."
                 )
-                self._failed(due, obstacle)
+                self._failed(due, failure)
                 await self._pace.sleep(_LEAST_PACE_S)
             if due:
                 self._changed()
@@ -286,14 +286,16 @@ class Fetching:
         number = partition.number
         self._failed(
             [partition],
-            Obstacle(f"Partition {number} of the topic {self._topic} {rest}", f"Partition {number} {rest}"),
+            ReadFailure(
+                f"Partition {number} of the topic {self._topic} {rest}", f"Partition {number} {rest}"
+            ),
         )
 
     def _unanswered(self, partitions: Sequence[Partition], error: RequestFailed) -> None:
         reason, broker = error.reason, self._node_id
         self._failed(
             partitions,
-            Obstacle(
+            ReadFailure(
                 f"The topic {self._topic} cannot be read from broker {broker}: {reason.sentence}",
                 f"The topic cannot be read: {reason.public}",
             ),
@@ -302,23 +304,23 @@ class Fetching:
 
     def _rejected(self, partition: Partition, code: int, *, transient: bool = False) -> None:
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            obstacle = Obstacle(
+            failure = ReadFailure(
                 f"The service is not allowed to read the topic {self._topic}; it needs the right READ.",
                 "The service is not allowed to read the topic.",
             )
         else:
             number, name = partition.number, ErrorCode.name_of(code)
-            obstacle = Obstacle(
+            failure = ReadFailure(
                 f"Partition {number} of the topic {self._topic} cannot be read: broker {self._node_id} "
                 f"answers {name}.",
                 f"Partition {number} cannot be read: Kafka answers {name}.",
             )
-        self._failed([partition], obstacle, transient=transient or ErrorCode.is_transient(code))
+        self._failed([partition], failure, transient=transient or ErrorCode.is_transient(code))
 
     def _failed(
-        self, partitions: Iterable[Partition], obstacle: Obstacle, *, transient: bool = False
+        self, partitions: Iterable[Partition], failure: ReadFailure, *, transient: bool = False
     ) -> None:
         now_s = self._clock.seconds()
         for partition in partitions:
-            partition.mark_failed(obstacle, now_s=now_s, transient=transient)
+            partition.mark_failed(failure, now_s=now_s, transient=transient)
         self._refresh_metadata()

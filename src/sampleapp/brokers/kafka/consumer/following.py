@@ -16,7 +16,7 @@ from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
 from sampleapp.brokers.kafka.consumer.fetching import Fetching
 from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
-from sampleapp.brokers.shared.condition import Condition
+from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
@@ -55,7 +55,7 @@ class Following:
         observer: IRecordObserver,
         new_client: Callable[[], AfkakClient],
         clock: IReactorTime,
-        condition: Condition,
+        health_tracker: HealthTracker,
         start: Start = EARLIEST,
         partition: int | None = None,
         ended: Callable[[Following], None],
@@ -64,7 +64,7 @@ class Following:
     ) -> None:
         """
         :param new_client: makes the client, which is closed at the end; called once, by `begin`.
-        :param condition: keeps the state of reading; this following is one of its parts.
+        :param health_tracker: keeps the state of reading; this following is one of its parts.
         :param ended: called when the following was stopped and nothing of it is running any longer.
         :param metadata_interval_s: the time between two loads of metadata without errors, in seconds. New
             partitions are found by them.
@@ -75,7 +75,7 @@ class Following:
         self.topic = topic
         self._new_client = new_client
         self._clock = clock
-        self._condition = condition
+        self._health_tracker = health_tracker
         self._metadata_interval_s = metadata_interval_s
         self._ended = ended
         self._positions = Positions(start=start, only=partition)
@@ -92,7 +92,7 @@ class Following:
         self._discovery: Discovery | None = None
         self._fetching: dict[int, Fetching] = {}
         self._fetching_ends: list[Deferred[None]] = []
-        self._transactions = _OpenTransactions(topic=topic, condition=condition)
+        self._transactions = _OpenTransactions(topic=topic, health_tracker=health_tracker)
         self._stopped = False
         self._running = False
         self._has_failed = False
@@ -115,15 +115,15 @@ class Following:
             self._end()
         return waiting
 
-    def obstacle(self) -> str | None:
-        """See `IFollowing.obstacle`."""
+    def unavailable_reason(self) -> str | None:
+        """See `IFollowing.unavailable_reason`."""
         if self._stopped or self._discovery is None:
             return None
         if self._has_failed:
             return "The topic is not followed any longer."
-        obstacle = self._discovery.obstacle or self._positions.obstacle
-        if obstacle is not None:
-            return obstacle.public
+        failure = self._discovery.failure or self._positions.failure
+        if failure is not None:
+            return failure.public
         return self._transactions.public or self._discovery.waits_for
 
     def is_lasting(self) -> bool:
@@ -163,11 +163,11 @@ class Following:
                     topic=self.topic,
                 )
                 self._has_failed = True
-                self._condition.expect(
+                self._health_tracker.expect(
                     self, f"The topic {self.topic} is not followed any longer; see the log."
                 )
                 await self._pause.sleep(None)
-        self._condition.forget(self)
+        self._health_tracker.forget(self)
         self._transactions.forget()
         self._running = False
         self._ended(self)
@@ -242,11 +242,11 @@ class Following:
     def _report(self) -> None:
         if self._stopped or self._discovery is None:
             return
-        obstacle = self._discovery.obstacle or self._positions.obstacle
-        if obstacle is not None:
-            self._condition.mark_failed(self, obstacle.sentence)
+        failure = self._discovery.failure or self._positions.failure
+        if failure is not None:
+            self._health_tracker.mark_failed(self, failure.sentence)
         elif self._positions.begun:
-            self._condition.mark_healthy(self)
+            self._health_tracker.mark_healthy(self)
         self._transactions.update(self._positions.open_transactions(self._clock.seconds()))
 
 
@@ -255,11 +255,11 @@ class _OpenTransactions:
 
     _log = Logger()
 
-    def __init__(self, *, topic: str, condition: Condition) -> None:
+    def __init__(self, *, topic: str, health_tracker: HealthTracker) -> None:
         self.public: str | None = None
         """The reason why reading is blocked, for any caller; ``None`` if it is not."""
         self._topic = topic
-        self._condition = condition
+        self._health_tracker = health_tracker
 
     def update(self, partitions: list[Partition]) -> None:
         """Set the partitions that are blocked."""
@@ -276,7 +276,7 @@ class _OpenTransactions:
         first = self.public is None
         self.public = f"An open transaction blocks reading, in partition {where}."
         sentence = f"An open transaction blocks reading the topic {self._topic}, in partition {where}."
-        self._condition.expect(self, sentence)
+        self._health_tracker.expect(self, sentence)
         if first:
             self._log.warn(
                 "{sentence} Records after it are not read until it is committed or aborted. If its producer "
@@ -287,4 +287,4 @@ class _OpenTransactions:
     def forget(self) -> None:
         """Note that reading is not blocked."""
         self.public = None
-        self._condition.forget(self)
+        self._health_tracker.forget(self)

@@ -12,7 +12,7 @@ from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, Start
 
-__all__ = ["RETRY", "Extent", "Found", "Obstacle", "Partition", "Positions"]
+__all__ = ["RETRY", "Extent", "Found", "Partition", "Positions", "ReadFailure"]
 
 RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
 """The delays between attempts to read."""
@@ -27,7 +27,7 @@ _OPEN_TRANSACTION_AFTER_S: Final = 10.0
 """A transaction that is open for a shorter time is not logged."""
 
 
-class Obstacle(Struct, frozen=True):
+class ReadFailure(Struct, frozen=True):
     """An error that stops reading."""
 
     sentence: str
@@ -77,7 +77,7 @@ class Partition:
         self.last_round = 0
         """The round that had its last records. The earliest comes first, so that none starves (KIP-74)."""
         self.failures = 0
-        self.obstacle: Obstacle | None = None
+        self.failure: ReadFailure | None = None
         self.retry_at_s = 0.0
         self.dropped = False
         """``True`` after it was removed from the topic: no more of its records are delivered."""
@@ -204,7 +204,7 @@ class Partition:
         """Note that requests may name it again."""
         self.delivering = False
 
-    def mark_failed(self, obstacle: Obstacle, *, now_s: float, transient: bool = False) -> None:
+    def mark_failed(self, failure: ReadFailure, *, now_s: float, transient: bool = False) -> None:
         """
         Note an error, and back off: each time longer.
 
@@ -214,12 +214,12 @@ class Partition:
         self.failures += 1
         self.retry_at_s = now_s + RETRY.delay_s(self.failures)
         if self.failures > 1 or not transient:
-            self.obstacle = obstacle
+            self.failure = failure
 
     def clear_failure(self) -> None:
         """Note that reading had no error."""
         self.failures = 0
-        self.obstacle = None
+        self.failure = None
         self._missing_since_s = None
 
     def note_empty_response(self, fetched: Fetched, *, alone: bool, now_s: float) -> None:
@@ -259,7 +259,7 @@ class Partition:
         if leader is None:
             number = self.number
             self.mark_failed(
-                Obstacle(
+                ReadFailure(
                     f"Partition {number} of the topic {topic} has no leader, so nothing can be read from it.",
                     f"Partition {number} has no leader, so nothing can be read from it.",
                 ),
@@ -386,9 +386,9 @@ class Positions:
         return self._begun and not any(each.is_awaited() for each in self._partitions.values())
 
     @property
-    def obstacle(self) -> Obstacle | None:
+    def failure(self) -> ReadFailure | None:
         """The error of one of the partitions, if there is any."""
-        return next((each.obstacle for each in self._partitions.values() if each.obstacle is not None), None)
+        return next((each.failure for each in self._partitions.values() if each.failure is not None), None)
 
     def open_transactions(self, now_s: float) -> list[Partition]:
         """Return all partitions blocked by transactions, if one of them has been blocked for long."""

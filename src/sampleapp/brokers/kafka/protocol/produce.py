@@ -81,8 +81,8 @@ class ProduceRequest(Request[ProduceResponse], frozen=True, kw_only=True):
     may_have_zstd: bool = False
     """True if a batch may be compressed with zstd."""
 
-    def obstacle(self, version: int) -> str | None:
-        """See `Request.obstacle`."""
+    def unsupported_reason(self, version: int) -> str | None:
+        """See `Request.unsupported_reason`."""
         if self.may_have_zstd and version < _ZSTD_SINCE:
             return "The broker does not support compression with zstd, which needs Kafka 2.1 or newer."
         return None

@@ -89,7 +89,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         """
         return negotiate(self.api, ranges)
 
-    def obstacle(self, version: int) -> str | None:  # noqa: ARG002 -- for subclasses
+    def unsupported_reason(self, version: int) -> str | None:  # noqa: ARG002 -- for subclasses
         """Return a sentence if the request cannot be sent in a version of ``api``; otherwise ``None``."""
         return None
 

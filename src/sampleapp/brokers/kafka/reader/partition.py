@@ -56,7 +56,7 @@ class Partition:
         self.source: Iterator[ConsumerRecord | TooLargeBatch | int | None] = iter(())
         """The undecoded rest of the last response; see `sampleapp.brokers.kafka.batches.read_gradually`."""
         self.failures = 0
-        self.obstacle: str | None = None
+        self.failure: str | None = None
         """The reason why it could not be read at the last attempt, for any caller."""
         self.retry_at_s = 0.0
         self.empty_responses = 0
@@ -80,16 +80,16 @@ class Partition:
         """``True`` unless it is still where the caller has asked for it."""
         return self.position != self.start
 
-    def fail(self, obstacle: str, *, now_s: float) -> None:
+    def fail(self, failure: str, *, now_s: float) -> None:
         """Note an error, and back off: each time longer."""
         self.failures += 1
-        self.obstacle = obstacle
+        self.failure = failure
         self.retry_at_s = now_s + _RETRY.delay_s(self.failures)
 
     def succeed(self) -> None:
         """Note a response without an error."""
         self.failures = 0
-        self.obstacle = None
+        self.failure = None
 
     def locate(self, extent: Extent, *, now_s: float) -> bool:
         """

@@ -194,7 +194,7 @@ class Reading:
         if not failed and not page.count and not any(each.has_moved for each in self._partitions):
             raise BrokerUnavailable("Too many reads wait for Kafka.")
         if unresolved or (failed and len(failed) == len(self._partitions) and not page.count):
-            raise BrokerUnavailable(failed[0].obstacle or "Kafka has not answered in time.")
+            raise BrokerUnavailable(failed[0].failure or "Kafka has not answered in time.")
         return True
 
     async def _refreshed(self, view: TopicView) -> TopicView:
@@ -447,8 +447,8 @@ class Reading:
         for each in partitions:
             node_id = view.leaders[each.number].node_id
             if node_id is None:
-                obstacle = f"Partition {each.number} has no leader, so nothing can be read from it."
-                each.fail(obstacle, now_s=self._clock.seconds())
+                failure = f"Partition {each.number} has no leader, so nothing can be read from it."
+                each.fail(failure, now_s=self._clock.seconds())
                 continue
             led = found.setdefault(node_id, [])
             if len(led) < _PARTITIONS_AT_ONCE:

@@ -1,4 +1,4 @@
-"""The condition of a broker: the reasons why it is not ready, with a log line for each change."""
+"""Health tracker: the reasons why a broker is not ready, with a log line for each change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from sampleapp.concurrency.log_limit import LogLimit
 from sampleapp.model import Health
 
-__all__ = ["WRITING", "Condition"]
+__all__ = ["WRITING", "HealthTracker"]
 
 WRITING = "writing"
 """The part for storing records."""
@@ -19,7 +19,7 @@ WRITING = "writing"
 _CANNOT_BE_STORED: Final = "Records cannot be stored at the moment; the log of the service says why."
 
 
-class Condition:
+class HealthTracker:
     """The parts of a broker that are not working now, with one reason each."""
 
     _log = Logger()
@@ -39,26 +39,26 @@ class Condition:
         self._broker = broker
         self._unavailable = unavailable
         self._reasons: dict[Hashable, str] = {}
-        self._obstacle = _CANNOT_BE_STORED
+        self._public_reason = _CANNOT_BE_STORED
         self._limit = LogLimit(clock)
 
-    def expect(self, part: Hashable, reason: str, *, obstacle: str = _CANNOT_BE_STORED) -> None:
+    def expect(self, part: Hashable, reason: str, *, public_reason: str = _CANNOT_BE_STORED) -> None:
         """
         Mark a part as not ready without a log line, since this is expected now.
 
         :param reason: for the operator.
-        :param obstacle: the reason for callers, without paths and addresses; only for `WRITING`.
+        :param public_reason: the reason for callers, without paths and addresses; only for `WRITING`.
         """
         self._reasons[part] = reason
         if part == WRITING:
-            self._obstacle = obstacle
+            self._public_reason = public_reason
 
     def mark_failed(
         self,
         part: Hashable,
         reason: str,
         *,
-        obstacle: str = _CANNOT_BE_STORED,
+        public_reason: str = _CANNOT_BE_STORED,
         needs_restart: bool = False,
     ) -> None:
         """
@@ -68,11 +68,11 @@ class Condition:
         and not if another part has failed for the same reason.
 
         :param reason: for the operator.
-        :param obstacle: the reason for callers, without paths and addresses; only for `WRITING`.
+        :param public_reason: the reason for callers, without paths and addresses; only for `WRITING`.
         :param needs_restart: the part does not recover by itself.
         """
         is_known = self._is_reason_of_another(part, reason)
-        self.expect(part, reason, obstacle=obstacle)
+        self.expect(part, reason, public_reason=public_reason)
         if self._limit.is_news(part, reason) and not is_known:
             state = self._unavailable if part == WRITING else f"{self._broker} is not ready"
             if needs_restart:
@@ -94,8 +94,8 @@ class Condition:
     def health(self) -> Health:
         """Return the health of the broker, with each reason once."""
         reasons = tuple(dict.fromkeys(self._reasons.values()))
-        obstacles = (self._obstacle,) if WRITING in self._reasons else ()
-        return Health(ready=not reasons, reasons=reasons, obstacles=obstacles)
+        public_reasons = (self._public_reason,) if WRITING in self._reasons else ()
+        return Health(ready=not reasons, reasons=reasons, public_reasons=public_reasons)
 
     def _is_reason_of_another(self, part: Hashable, reason: str | None) -> bool:
         return any(other != part and known == reason for other, known in self._reasons.items())
