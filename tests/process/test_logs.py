@@ -95,18 +95,20 @@ def test_what_is_less_important_than_the_level_is_left_out_but_not_why_it_ends(l
     assert "[stderr#error] sampleapp: Cannot listen on " in rejection
 
 
-def test_after_sighup_lines_for_requests_go_to_a_new_file_and_none_is_lost(start, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_after_a_signal_lines_for_requests_go_to_a_new_file_and_none_is_lost(start, tmp_path, number):
     log, moved = tmp_path / "access.log", tmp_path / "access.log.1"
     service = start(options=["--access-log", "access.log", "--access-log-format", "json"])
     ids = [str(number) for number in range(30)]
     with closing(connect(service)) as connection:
-        for number in ids:
-            if number == "10":
+        for request_id in ids:
+            if request_id == "10":
                 log.rename(moved)
-            if number == "20":
-                service.process.send_signal(signal.SIGHUP)
+            if request_id == "20":
+                service.process.send_signal(number)
+                service.wait_for_output(f"{number.name}: reloading files")
                 service.wait_for_output("Reopened the access log.")
-            connection.request("GET", "/nothing", headers={"X-Request-Id": number})
+            connection.request("GET", "/nothing", headers={"X-Request-Id": request_id})
             connection.getresponse().read()
     assert service.stop() == -signal.SIGTERM
     before, after = [

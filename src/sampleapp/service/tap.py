@@ -47,6 +47,8 @@ _LAST_LINES_S: Final = 1.0
 """How long writing the last lines of the log may take, in seconds."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_OTHER_RELOAD_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""Scripts that rotate the logs of other servers send them. By default, they end a process at once."""
 _SAME_SIGNAL_S: Final = 0.5
 """A signal within this time after the first one does not count as a second one."""
 _SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], Any]
@@ -138,9 +140,14 @@ class TwistdService(Service):
         # waited for 0.1 s in the middle of a commit while a large body arrived.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
-    def reload(self) -> None:
-        """Reload all files that can be reloaded, if the service runs."""
+    def reload(self, reason: str) -> None:
+        """
+        Reload all files that can be reloaded, if the service runs.
+
+        :param reason: for the log: the name of a signal.
+        """
         if self.running:
+            _log.info("{reason}: reloading files, and reopening the access log.", reason=reason)
             self._supervision.reloading()
             self._sampleapp.reload().addCallback(lambda _: self._supervision.reloaded())
 
@@ -220,17 +227,20 @@ def _write_in_background(writer: BackgroundWriter, reactor: Any) -> None:
     atexit.register(writer.finish, _LAST_LINES_S)
 
 
-def _reload_on_hangup(service: TwistdService, reactor: Any) -> None:
+def _reload_on(number: signal.Signals, service: TwistdService, reactor: Any) -> None:
     """
-    Reload files on SIGHUP.
+    Reload files on a signal, and then call the handler that it has.
 
-    Even if the signal was ignored, as ``nohup`` does so that it does not end the process.
+    Even if the signal was ignored, as ``nohup`` ignores SIGHUP so that it does not end the process.
     """
+    before = signal.getsignal(number)
 
-    def reload(_number: int, _frame: FrameType | None) -> None:
-        reactor.callFromThread(service.reload)
+    def reload(number: int, frame: FrameType | None) -> None:
+        reactor.callFromThread(service.reload, signal.Signals(number).name)
+        if callable(before):
+            before(number, frame)
 
-    signal.signal(signal.SIGHUP, reload)
+    signal.signal(number, reload)
 
 
 def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa: N802 -- Twisted's name
@@ -267,7 +277,10 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         raise SystemExit(f"sampleapp: {options.with_origins(str(error))}") from error
     if log is not None and log.writer is not None:
         _write_in_background(log.writer, reactor)
-    _reload_on_hangup(service, reactor)
+    _reload_on(signal.SIGHUP, service, reactor)
+    for number in _OTHER_RELOAD_SIGNALS:
+        # After twistd has installed its own handler, which rotates the file of --logfile.
+        reactor.callWhenRunning(_reload_on, number, service, reactor)
     for variable, hint in options.unknown_variables:
         _log.warn(_UNKNOWN_VARIABLE, variable=variable, hint=hint)
     reactor.callWhenRunning(supervision.started)
