@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.event_source import SITE
 from tests.support.waiting import wait_until
 
@@ -42,11 +43,14 @@ def replaced(text, **changes):
 
 def nginx(project, directory, *, port, service_port, site):
     """Write its files; returns the command that runs it."""
-    configuration = (project / "docs/howto/nginx-streams.conf").read_text()
+    configuration = (project / "docs/howto/nginx.conf").read_text()
+    certificate = Authority(directory).server("proxy")
     configuration = replaced(
         configuration,
         **{
-            "listen 80;": f"listen 127.0.0.1:{port};",
+            "listen 443 ssl;": f"listen 127.0.0.1:{port};",
+            "/etc/ssl/example.org.pem": str(certificate.certificate),
+            "/etc/ssl/private/example.org.key": str(certificate.key),
             "127.0.0.1:8080": f"127.0.0.1:{service_port}",
             SITE: site,
             "retry: 3000": "retry: 200",
