@@ -15,6 +15,7 @@ test of their own, with a twistd that listens on a free port; those of the tutor
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
 import re
@@ -638,8 +639,10 @@ ANALYZE = shutil.which("systemd-analyze")
 @pytest.mark.skipif(ANALYZE is None, reason="this machine has no systemd-analyze")
 def test_systemd_understands_the_units_of_the_how_to(project, tmp_path):
     names = ["sampleapp.service", "sampleapp.socket", "sampleapp@.service"]
-    for name in names:
-        unit = (project / "docs/howto" / name).read_text(encoding="utf-8")
+    change = "sampleapp.service.d/production.conf"
+    (tmp_path / change).parent.mkdir()
+    for name in [*names, change]:
+        unit = (project / "docs/howto" / Path(name).name).read_text(encoding="utf-8")
         # It checks that the program exists.
         (tmp_path / name).write_text(unit.replace("/opt/sampleapp/bin/twistd", sys.executable))
     units = [tmp_path / name.replace("@", "@9091") for name in names]
@@ -661,6 +664,120 @@ def test_instances_are_as_confined_as_a_single_service(project):
         return unit.partition("# It can write")[2]
 
     assert confinement("sampleapp@.service") == confinement("sampleapp.service") != ""
+
+
+def unit_settings(text):
+    """Return the settings of a unit, the values of each name in a list."""
+    found = {}
+    for line in text.replace("\\\n", "").splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_the_unit_has_the_directories_that_the_pages_name(project):
+    unit = unit_settings((project / "docs/howto/sampleapp.service").read_text(encoding="utf-8"))
+    directories = {
+        "/run": unit["RuntimeDirectory"],
+        "/var/lib": unit["StateDirectory"],
+        "/var/log": unit["LogsDirectory"],
+    }
+    pages = "\n".join(
+        page.read_text(encoding="utf-8") for page in sorted((project / "docs/howto").glob("*.rst"))
+    )
+    for place, names in directories.items():
+        assert set(re.findall(rf"(?<=[ :=]){place}/(?!secrets)([\w.-]+)/", pages)) == set(names)
+    # A user for the time of one run owns nothing that an operator could make before.
+    assert unit["User"] == ["sampleapp"]
+    assert "DynamicUser" not in unit
+
+
+def test_the_service_can_read_the_files_that_an_operator_makes_as_the_pages_say(project, tmp_path):
+    """The group of this process is that of the service. A file for its owner only would not be readable."""
+    group = grp.getgrgid(os.getgid()).gr_name
+    directory, elsewhere = tmp_path / "etc", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for page, begins in [
+        ("systemd", "useradd"),
+        ("tokens", "umask"),
+        ("webhooks", "install"),
+        ("webhooks", "sampleapp hook github"),
+        ("kafka", "install -m 0640 -g sampleapp /dev/null"),
+        ("kafka", "install -m 0640 -g sampleapp new-credentials"),
+    ]:
+        text = (project / f"docs/howto/{page}.rst").read_text(encoding="utf-8")
+        (block,) = (
+            dedent(block)
+            for block in re.findall(r"^ *\.\. code-block:: shell\n\n((?: +[^\n]*\n|\n)+)", text, re.MULTILINE)
+            if block.strip().startswith(begins)
+        )
+        (elsewhere / "new-credentials").write_text("username=a\npassword=b\n")
+        script = re.sub(r"^useradd .*\\\n.*\n", "", block)
+        assert (begins == "useradd") == (script != block)
+        script = script.replace("/etc/sampleapp", str(directory)).replace("-g sampleapp", f"-g {group}")
+        subprocess.run(
+            ["sh", "-e", "-c", script],
+            cwd=elsewhere,
+            check=True,
+            input="a secret\n",
+            stdout=subprocess.DEVNULL,
+            encoding="utf-8",
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        )
+    made = {path.name: path.stat() for path in [directory, *directory.iterdir()]}
+    assert set(made) == {"etc", "callers.toml", "github.secret", "kafka-credentials"}
+    assert {name: oct(status.st_mode & 0o077) for name, status in made.items()} == {
+        "etc": "0o50",
+        "callers.toml": "0o40",
+        "github.secret": "0o40",
+        "kafka-credentials": "0o40",
+    }
+
+
+def test_the_unit_for_production_starts_a_service(project, tmp_path):
+    change = unit_settings((project / "docs/howto/production.conf").read_text(encoding="utf-8"))
+    variables = dict(value.split("=", 1) for value in change["Environment"])
+    reset, command = change["ExecStart"]
+    assert reset == ""
+    for name, value in variables.items():
+        command = command.replace(f"${{{name}}}", value)
+    program, *arguments = (
+        command.replace("/etc/sampleapp", str(tmp_path)).replace("/var/log/sampleapp", str(tmp_path)).split()
+    )
+    assert program == "/opt/sampleapp/bin/twistd"
+    server = Authority(tmp_path).server()
+    server.certificate.rename(tmp_path / "certificate.pem")
+    server.key.rename(tmp_path / "key.pem")
+    (tmp_path / "kafka-credentials").write_text("username=a\npassword=b\n")
+    (tmp_path / "kafka-credentials").chmod(0o600)
+    digest = "0" * 64
+    (tmp_path / "callers.toml").write_text(f'[[callers.archive.tokens]]\nsha256 = "{digest}"\n')
+    checked = subprocess.run(
+        [Path(sys.executable).with_name("twistd"), *arguments, "--check"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_pages_about_kubernetes_probe_as_the_manifest_does(project):
+    manifest = (project / "deploy/kubernetes/deployment.yaml").read_text(encoding="utf-8")
+    (row,) = re.findall(
+        r"^   \* - Kubernetes\n(.*?)(?=^   \* - )",
+        (project / "docs/howto/operations.rst").read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+    probed = set(re.findall(r"httpGet: \{path: (/\w+), port: admin\}", manifest))
+    (delay,) = re.findall(r'SAMPLEAPP_DRAIN_DELAY, value: "(\d+)"', manifest)
+    assert set(re.findall(r"``(/\w+)``", row)) == probed == {"/live"}
+    assert re.findall(r"--drain-delay (\d+)", row) == [delay]
+    page = (project / "docs/howto/containers.rst").read_text(encoding="utf-8")
+    assert "All probes ask ``/live``" in page
+    assert f"for {delay} seconds more" in page
 
 
 def test_every_problem_type_is_in_the_reference(project):
