@@ -17,6 +17,7 @@ from sampleapp.measures import Measures
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
+    FromOffsets,
     Health,
     ReadRequest,
     ReadResult,
@@ -270,7 +271,7 @@ class IBroker(Interface):
         *,
         topic: str,
         observer: IRecordObserver,
-        start: Start = EARLIEST,
+        start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
     ) -> IFollowing:
         """
@@ -283,7 +284,7 @@ class IBroker(Interface):
         :param topic: its name; a topic that does not exist counts as empty, and is not created.
         :param observer: is called on the reactor's thread.
         :param start: another position to begin at, in the partitions that exist now; a topic that is created
-            later is read from its first record.
+            later is read from its first record. `FromOffsets` has one for each partition.
         :param partition: the only partition to read; all by default.
         """
 

@@ -25,6 +25,7 @@ __all__ = [
     "ConsumerRecord",
     "FromEnd",
     "FromOffset",
+    "FromOffsets",
     "FromTime",
     "GoneRecords",
     "Health",
@@ -276,6 +277,19 @@ Start: TypeAlias = FromOffset | FromEnd | FromTime
 
 EARLIEST: Final = FromOffset(0)
 """The first record that still exists."""
+
+
+class FromOffsets(Struct, frozen=True):
+    """Begin to read each partition at its own offset, or at the nearest one that it has."""
+
+    offsets: Mapping[int, int]
+    """By partition. One that is not named is read from its first record. Must not be changed."""
+    skipped: frozenset[int] = frozenset()
+    """The partitions that are not read."""
+
+    def start_in(self, partition: int) -> Start:
+        """Return the start position of one partition."""
+        return FromOffset(self.offsets.get(partition, 0))
 
 
 ReadStart: TypeAlias = int | Start

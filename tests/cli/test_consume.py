@@ -34,8 +34,8 @@ def test_only_what_was_asked_for_is_printed(service):
     since = [f"{n}" for n, time in enumerate(times) if time >= times[2]]
     assert values("--from", third.replace("+00:00", "Z"), "--partition", "0") == (since, "")
     assert values("--from", "-2", "--limit", "1") == (["2"], "")
-    assert values("--follow", "--from", "2", "--timeout", "0.5") == (["2", "3"], "")
-    assert values("--from", "end") == ([], "There are no records in 'some' from there on.\n")
+    assert values("--follow", "--from", "offset:2", "--timeout", "0.5") == (["2", "3"], "")
+    assert values("--from", "latest") == ([], "There are no records in 'some' for --from 'latest'.\n")
 
 
 def test_a_damaged_file_ends_it_with_what_to_do(service, tmp_path):

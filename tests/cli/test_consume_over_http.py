@@ -61,8 +61,13 @@ def test_it_says_what_to_do_when_it_cannot_read(service, topic):
     arguments = ["--url", service.url]
     _, stderr = sampleapp(service, "consume", "none", *arguments, code=1)
     assert stderr == "Error: There is no topic 'none'. Is its name right?\n"
+    _, stderr = sampleapp(service, "consume", topic, "--key", "none", *arguments)
+    assert stderr == "There are no records in 'kinds' for --key 'none'.\n"
     _, stderr = sampleapp(service, "consume", topic, "--partition", "7", *arguments, code=1)
-    assert stderr == "Error: There is no partition 7 of 'kinds'. Is its name right?\n"
+    assert (
+        stderr
+        == "Error: There is no partition 7 of 'kinds'. The topic has only one partition, with the number 0.\n"
+    )
 
 
 @pytest.mark.slow

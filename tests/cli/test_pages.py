@@ -20,7 +20,7 @@ from sampleapp.client import (
     ServiceUnreachable,
     TopicReplaced,
 )
-from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords
+from sampleapp.model import ConsumerRecord, GoneRecords
 
 
 def problem(status, name="about:blank"):
@@ -78,6 +78,15 @@ class Topic:
         lengths = [len(values) for values in self.partitions]
         if start == "latest":
             offsets = lengths
+        elif start.startswith("offset:"):
+            asked = int(start[7:])
+            offsets = [
+                min(max(asked, first), last) for first, last in zip(self.earliest, lengths, strict=True)
+            ]
+        elif start.startswith("-"):
+            offsets = [
+                max(first, last - int(start[1:])) for first, last in zip(self.earliest, lengths, strict=True)
+            ]
         elif "~" in start:
             places = start.partition("~")[2].split(".")
             offsets = [int(place) if place.isdigit() else 0 for place in [*places, "", ""][:2]]
@@ -146,13 +155,13 @@ RECORDS = ((0, "a0"), (1, "b0"), (0, "a1"), (0, "a2"), (1, "b1"))
         ({"limit": 3}, ["a0", "a1", "a2"]),
         ({"limit": 9}, ["a0", "a1", "a2", "b0", "b1"]),
         ({"partition": 1}, ["b0", "b1"]),
-        ({"start": FromOffset(1)}, ["a1", "a2", "b1"]),
-        ({"start": FromOffset(2)}, ["a2"]),
-        ({"start": FromOffset(99)}, []),
-        ({"start": FromEnd(1)}, ["a2", "b1"]),
-        ({"start": FromEnd(99), "partition": 0}, ["a0", "a1", "a2"]),
-        ({"start": FromEnd(0)}, []),
-        ({"start": FromTime(1000)}, ["a0", "a1", "a2", "b0", "b1"]),
+        ({"start": "offset:1"}, ["a1", "a2", "b1"]),
+        ({"start": "offset:2"}, ["a2"]),
+        ({"start": "offset:99"}, []),
+        ({"start": "-1"}, ["a2", "b1"]),
+        ({"start": "-99", "partition": 0}, ["a0", "a1", "a2"]),
+        ({"start": "latest"}, []),
+        ({"start": "1970-01-01T00:00:01Z"}, ["a0", "a1", "a2", "b0", "b1"]),
     ],
 )
 def test_the_selected_records_are_printed_and_then_it_ends(printing, selection, expected):
@@ -162,20 +171,15 @@ def test_the_selected_records_are_printed_and_then_it_ends(printing, selection, 
 
 
 def test_key_time_partition_and_limit_are_sent_to_the_service(printing):
-    running = printing(Topic(*RECORDS), start=FromTime(1000), partition=1, key=b"\xff", limit=10)
+    running = printing(Topic(*RECORDS), start="1970-01-01T00:00:01Z", partition=1, key=b"\xff", limit=10)
     assert running.topic.asked[-1] == {
         "topic": "t",
-        "start": "1970-01-01T00:00:01+00:00",
+        "start": "1970-01-01T00:00:01Z",
         "partitions": [1],
         "key": b"\xff",
         "limit": 10,
         "wait_s": 0,
     }
-
-
-def test_a_time_in_12_digits_is_sent_as_a_number_since_it_may_be_after_the_year_9999(printing):
-    running = printing(Topic(*RECORDS), start=FromTime(2**63 - 1))
-    assert "9223372036854775807" in [each["start"] for each in running.topic.asked]
 
 
 def test_records_that_come_faster_than_they_are_read_do_not_keep_it_from_ending(printing):
@@ -205,7 +209,7 @@ def test_with_follow_it_prints_what_comes_until_it_is_interrupted(printing):
 
 def test_with_follow_it_goes_on_where_it_was_when_the_service_is_back(printing):
     topic = Topic((0, "a0"))
-    running = printing(topic, follow=True, start=FromEnd(0))
+    running = printing(topic, follow=True, start="latest")
     topic.add((1, "b0"))
     topic.errors = [AWAY, ProblemError(problem(503), retry_after_s=3)]
     topic.lose(AWAY)
@@ -244,14 +248,16 @@ def test_a_topic_that_does_not_exist_is_a_failure(printing):
     assert printing(Topic(errors=[MISSING])).failure == "There is no topic 't'. Is its name right?"
     missing = ProblemError(problem(404, "unknown-partition"))
     running = printing(Topic(errors=[missing]), partition=7)
-    assert running.failure == "There is no partition 7 of 't'. Is its name right?"
+    assert running.failure == "There is no partition 7 of 't'. Detail."
+    running = printing(Topic(errors=[MISSING]), partition=7)
+    assert running.failure == "There is no topic 't'. Is its name right?"
 
 
 def test_another_path_that_does_not_exist_is_told_in_the_words_of_the_service(printing):
     assert "Detail." in printing(Topic(errors=[ProblemError(problem(404, "not-found"))])).failure
 
 
-@pytest.mark.parametrize("start", [FromEnd(0), FromEnd(1), FromOffset(1)])
+@pytest.mark.parametrize("start", ["latest", "-1", "offset:1"])
 def test_with_follow_it_waits_for_the_topic_and_prints_all_of_it(printing, start):
     topic = Topic(errors=[MISSING, MISSING])
     running = printing(topic, follow=True, start=start)
@@ -264,8 +270,8 @@ def test_with_follow_it_waits_for_the_topic_and_prints_all_of_it(printing, start
 def test_an_offset_that_is_gone_is_the_nearest_that_there_is(printing):
     topic = Topic(*RECORDS)
     topic.earliest = [2, 0]
-    running = printing(topic, start=FromOffset(1))
-    assert running.printed() == (["a2", "b0", "b1"], "")
+    running = printing(topic, start="offset:1")
+    assert running.printed() == (["a2", "b1"], "")
 
 
 def test_records_that_are_gone_before_they_were_read_are_told(printing):
@@ -306,9 +312,34 @@ def test_a_time_out_without_a_record_ends_it(printing):
 
 def test_a_time_out_before_everything_is_printed_is_a_failure(printing):
     running = printing(Topic(errors=[ProblemError(problem(503))] * 9), timeout_s=2.5)
+    assert running.ends == []
     for _ in range(5):
         running.clock.advance(0.5)
     assert running.failure == "Gave up after 2.5 seconds without a record. Title (503): Detail."
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.001])
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_short_time_out_prints_what_is_there(printing, follow, timeout_s):
+    topic = Topic(*RECORDS)
+    read = topic.read
+    delays = []
+
+    def slow(**arguments):
+        delayed = Deferred()
+        delays.append((delayed, arguments))
+        return delayed
+
+    topic.read = slow
+    running = printing(topic, follow=follow, timeout_s=timeout_s)
+    while not running.ends:
+        delayed, arguments = delays.pop()
+        if arguments["wait_s"] and len(running.topic.asked) > 4:
+            running.clock.advance(timeout_s)
+        else:
+            running.clock.advance(5)
+            read(**arguments).chainDeferred(delayed)
+    assert running.ends == [5]
 
 
 def test_an_interrupt_before_the_end_is_not_a_success(printing):

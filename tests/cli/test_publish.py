@@ -159,7 +159,7 @@ def test_where_nothing_listens_it_is_said_how_to_start_the_service(service):
             _, stderr = sampleapp(service, *arguments, url=url, code=1)
             assert stderr.endswith(
                 "Connection refused. Is the service running? Start it with: sampleapp serve. "
-                "Or give its URL with --url or SAMPLEAPP_URL.\n"
+                "Or correct the URL in SAMPLEAPP_URL.\n"
             )
 
 

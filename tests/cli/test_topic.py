@@ -8,10 +8,12 @@ import click
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from zope.interface import implementer
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.cli._topic import Selection, print_topic_of
-from sampleapp.model import FromEnd, FromOffset, FromTime, Health
+from sampleapp.interfaces import IRecordObserver
+from sampleapp.model import Health, ReadRequest
 from tests.support.brokers import record
 
 REASON = "127.0.0.1:9 refused the connection."
@@ -28,6 +30,9 @@ class Reading:
             self.broker.publish(record("t", value, timestamp_ms=1000 * n))
         self._capture = capture
         self.ends = []
+        self.again(**selection)
+
+    def again(self, **selection):
         selection = Selection(**{"topic": "t", **selection})
         self.running = Deferred.fromCoroutine(print_topic_of(self.broker, selection, clock=self.clock))
         self.running.addBoth(self.ends.append)
@@ -39,7 +44,11 @@ class Reading:
 
     @property
     def failure(self):
-        (end,) = self.ends
+        return self.failure_of(0)
+
+    def failure_of(self, number):
+        end = self.ends[number]
+        assert len(self.ends) == number + 1
         assert isinstance(end.value, click.ClickException)
         return end.value.message
 
@@ -63,11 +72,11 @@ VALUES = (b"0", b"1", b"2", b"3")
         ({}, ["0", "1", "2", "3"]),
         ({"limit": 2}, ["0", "1"]),
         ({"limit": 9}, ["0", "1", "2", "3"]),
-        ({"start": FromOffset(3)}, ["3"]),
-        ({"start": FromEnd(2)}, ["2", "3"]),
-        ({"start": FromEnd(2), "limit": 1}, ["2"]),
-        ({"start": FromEnd(0)}, []),
-        ({"start": FromTime(1500)}, ["2", "3"]),
+        ({"start": "offset:3"}, ["3"]),
+        ({"start": "-2"}, ["2", "3"]),
+        ({"start": "-2", "limit": 1}, ["2"]),
+        ({"start": "latest"}, []),
+        ({"start": "1970-01-01T00:00:01.500Z"}, ["2", "3"]),
         ({"partition": 0}, ["0", "1", "2", "3"]),
     ],
 )
@@ -77,8 +86,55 @@ def test_what_was_asked_for_is_printed_and_then_it_ends(reading, selection, expe
     assert reading.printed() == (expected, "")
 
 
+def topic_id(reading):
+    found = []
+    request = ReadRequest(topic="t", others=None, limit=0, max_bytes=1)
+    reading.broker.read(request).addCallback(lambda result: found.append(result.topic_id))
+    return found[0]
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+@pytest.mark.parametrize(
+    ("offset", "expected", "sentence"),
+    [
+        (2, ["2", "3"], ""),
+        (4, [], ""),
+        ("", ["0", "1", "2", "3"], ""),
+        (5, ["0", "1", "2", "3"], "ends at 4, and the position is 5"),
+    ],
+)
+def test_reading_goes_on_at_a_position_or_says_that_it_cannot(reading, offset, expected, sentence, partition):
+    first = reading(values=VALUES, start="latest")
+    position = f"{topic_id(first)}~{offset}"
+    first.again(start=position, partition=partition)
+    printed, said = first.printed()
+    assert (first.ends, printed) == ([0, len(expected)], expected)
+    assert sentence in said
+    assert bool(said) == bool(sentence)
+
+
+def test_a_position_of_another_topic_is_said_and_the_topic_read_from_its_first_record(reading):
+    reading = reading(values=VALUES, start="other~2")
+    printed, said = reading.printed()
+    assert printed == ["0", "1", "2", "3"]
+    assert said.endswith("Reading the topic from its first record.\n")
+
+
+def test_a_position_that_reads_no_partition_is_a_failure(reading):
+    first = reading(values=VALUES)
+    first.again(start=f"{topic_id(first)}~-")
+    assert "The position reads none of the 1 partitions of t" in first.failure_of(1)
+
+
+def test_with_follow_a_position_of_a_topic_that_does_not_exist_yet_waits_for_it(reading):
+    reading = reading(follow=True, start="id~7")
+    reading.broker.publish(record("t", b"first"))
+    reading.clock.advance(0)
+    assert reading.printed()[0] == ["first"]
+
+
 def test_with_follow_it_goes_on_to_the_limit(reading):
-    reading = reading(values=VALUES, follow=True, start=FromEnd(1), limit=2)
+    reading = reading(values=VALUES, follow=True, start="-1", limit=2)
     assert reading.ends == []
     reading.broker.publish(record("t", b"4"))
     reading.clock.advance(0)
@@ -90,7 +146,11 @@ def test_with_follow_it_goes_on_to_the_limit(reading):
     ("selection", "sentence"),
     [
         ({"topic": "other"}, "There is no topic 'other'. Is its name right?"),
-        ({"partition": 7}, "There is no partition 7 of 't'. Is its name right?"),
+        ({"topic": "other", "partition": 7}, "There is no topic 'other'. Is its name right?"),
+        (
+            {"partition": 7},
+            "There is no partition 7 of 't'. The topic has only one partition, with the number 0.",
+        ),
     ],
 )
 def test_what_does_not_exist_is_a_failure(reading, selection, sentence):
@@ -130,6 +190,54 @@ def test_without_records_for_so_long_a_following_ends_well(reading):
     assert reading.ends == [5]
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, 0.001])
+def test_a_short_time_out_prints_what_is_there(reading, timeout_s):
+    for follow in (False, True):
+        found = reading(values=VALUES, follow=follow, timeout_s=timeout_s)
+        found.wait(0.5)
+        assert found.ends == [4]
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 3.0])
+def test_existing_records_that_come_slowly_are_not_cut_off_by_a_time_out(reading, timeout_s):
+    found = reading(values=VALUES, broker=Slow, timeout_s=timeout_s, key=b"other")
+    for _ in range(5):
+        found.wait(4)
+        assert found.ends == []
+        found.broker.release(1)
+    found.wait(0.25)
+    assert found.ends == [0]
+
+
+class Slow(MemoryBroker):
+    """A broker whose records come one by one, when they are released."""
+
+    def follow(self, *, observer, **arguments):
+        self.held = []
+        hold = HoldingObserver(self.held, observer)
+        return super().follow(observer=hold, **arguments)
+
+    def release(self, count):
+        for call in self.held[:count]:
+            call()
+        del self.held[:count]
+
+
+@implementer(IRecordObserver)
+class HoldingObserver:
+    def __init__(self, held, observer):
+        self._held, self._observer = held, observer
+
+    def record_received(self, record):
+        self._held.append(lambda: self._observer.record_received(record))
+
+    def caught_up(self):
+        self._held.append(self._observer.caught_up)
+
+    def reset(self):
+        self._held.append(self._observer.reset)
+
+
 class Unreachable(MemoryBroker):
     """A broker that is away, for some time or for ever."""
 
@@ -153,9 +261,9 @@ def test_why_nothing_comes_is_said_once(reading):
 
 
 def test_with_a_timeout_it_gives_up_and_says_why(reading):
-    reading = reading(broker=Unreachable, timeout_s=1.5)
-    reading.wait(2)
-    sentence = f"Gave up after 1.5 seconds without a record. The topic t cannot be read: {REASON}"
+    reading = reading(broker=Unreachable, timeout_s=2.5)
+    reading.wait(3)
+    sentence = f"Gave up after 2.5 seconds without a record. The topic t cannot be read: {REASON}"
     assert reading.failure == sentence
 
 
@@ -166,6 +274,13 @@ class Damaged(Unreachable):
         following = super().follow(**arguments)
         following.is_lasting = lambda: True
         return following
+
+
+def test_without_time_what_cannot_be_read_is_a_failure_as_well(reading):
+    reading = reading(broker=Unreachable, timeout_s=0.0, key=b"k")
+    reading.wait(3)
+    sentence = "Gave up after 2 seconds without a record for --key 'k'."
+    assert reading.failure == f"{sentence} The topic t cannot be read: {REASON}"
 
 
 def test_what_stays_broken_is_not_waited_for(reading):

@@ -50,6 +50,7 @@ from sampleapp.model import (
     ConsumerRecord,
     FromEnd,
     FromOffset,
+    FromOffsets,
     Health,
     ReadRequest,
     ReadResult,
@@ -169,14 +170,14 @@ class MemoryBroker:
         *,
         topic: str,
         observer: IRecordObserver,
-        start: Start = EARLIEST,
+        start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
     ) -> IFollowing:
         """See `IBroker.follow`."""
         following = _Following(
             topic=topic,
             observer=observer,
-            start=start,
+            start=start.start_in(0) if isinstance(start, FromOffsets) else start,
             clock=self._clock,
             records=lambda: self._topics.get(topic) if partition in {None, 0} else None,
             ended=self._followings.ended,

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
-__all__ = ["broker_option", "checked_text", "parsed_url", "url_option"]
+__all__ = [
+    "OptionWithVariable",
+    "broker_option",
+    "broker_or_url_option",
+    "checked_text",
+    "require_one_source",
+    "url_option",
+]
+
+
+ENVIRONMENT, COMMANDLINE = ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE
 
 
 def checked_text(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -28,8 +39,19 @@ def parsed_url(_context: click.Context, parameter: click.Parameter, value: str |
         raise click.BadParameter(f"{error}.", param=parameter) from error
 
 
+class OptionWithVariable(click.Option):
+    """An option that names the origin of its value in errors: the command line, or its variable."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the name of the origin."""
+        if ctx is not None and self.name and ctx.get_parameter_source(self.name) is ENVIRONMENT:
+            return f"'{self.envvar}'"
+        return click.Parameter.get_error_hint(self, ctx)
+
+
 url_option = click.option(
     "--url",
+    cls=OptionWithVariable,
     default="http://127.0.0.1:8080/",
     envvar="SAMPLEAPP_URL",
     show_default=True,
@@ -40,17 +62,27 @@ url_option = click.option(
 )
 
 
-def _readable_broker(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def require_one_source(context: click.Context) -> None:
+    """
+    Check the options of a command that reads either through the service or from its broker.
+
+    :raise click.UsageError: they contradict each other, or the broker cannot be read.
+    """
     from sampleapp.brokers import BrokerURLError, check_readable
 
-    if context.params.get("url") is not None:
-        # The command reads through the service.
-        return value
+    given = {name for name in context.params if context.get_parameter_source(name) is COMMANDLINE}
+    if {"broker", "url"} <= given:
+        raise click.UsageError("--url reads through the service, --broker without it: give one of them.")
+    if context.params["url"] is not None:
+        return
+    if "token" in given:
+        raise click.UsageError(
+            "--token-file is for the service: give its URL with --url or SAMPLEAPP_URL, too."
+        )
     try:
-        check_readable(value)
+        check_readable(context.params["broker"])
     except BrokerURLError as error:
-        raise click.BadParameter(str(error), param=parameter) from error
-    return value
+        raise click.BadParameter(str(error), ctx=context, param_hint="'--broker'") from error
 
 
 broker_option = click.option(
@@ -58,6 +90,26 @@ broker_option = click.option(
     default="sqlite:sampleapp.sqlite3",
     show_default=True,
     metavar="URL",
-    callback=_readable_broker,
-    help="URL of the broker, as given to the service: sqlite:PATH, or kafka://HOST:PORT.",
+    # The URL of the service depends on it.
+    is_eager=True,
+    help="URL of the broker, as given to the service: sqlite:PATH, or kafka://HOST:PORT. It takes "
+    "precedence over the variable of --url.",
+)
+
+
+def _url_unless_broker(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    sources = [context.get_parameter_source(name) for name in ("broker", "url")]
+    return None if sources == [COMMANDLINE, ENVIRONMENT] else parsed_url(context, parameter, value)
+
+
+broker_or_url_option = click.option(
+    "--url",
+    cls=OptionWithVariable,
+    envvar="SAMPLEAPP_URL",
+    show_envvar=True,
+    metavar="URL",
+    callback=_url_unless_broker,
+    # The token depends on it.
+    is_eager=True,
+    help="URL of the service, to read the topic over HTTP instead of from its broker.",
 )

@@ -13,7 +13,6 @@ from twisted.python.failure import Failure
 from sampleapp.cli._output import CommandFailed, flush_results, note
 from sampleapp.cli._printer import Printer
 from sampleapp.cli._run import command_failure
-from sampleapp.cli._times import date_time
 from sampleapp.cli._topic import Selection
 from sampleapp.client import (
     ClientError,
@@ -23,9 +22,7 @@ from sampleapp.client import (
     ProblemError,
     ServiceUnreachable,
 )
-from sampleapp.messages.timestamps import EARLIEST_NUMBER
-from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromTime, Start
-from sampleapp.records.positions import InvalidPosition, Position, format_position, parse_position
+from sampleapp.records.positions import InvalidPosition, Position, parse_position
 
 __all__ = ["PageClient", "print_pages"]
 
@@ -93,15 +90,14 @@ class _Pages:
         self._client = client
         self._clock = clock
         self._printer = printer
-        self._start = FIRST
+        self._start = selection.start
         self._ends: Mapping[int, int] | None = None
         """The ends of the partitions at the start, at which reading is complete without --follow."""
-        self._is_counted = False
-        """True until the first page of a start that counts offsets: it is the nearest that there is."""
         self._has_responded = False
         self._trouble = ""
         self._is_missing = False
         self._timer: IDelayedCall | None = None
+        self._since_s = clock.seconds()
         self._set_timer()
 
     def fail(self, failure: Failure) -> None:
@@ -116,40 +112,21 @@ class _Pages:
 
     async def run(self) -> None:
         """Read until the printer has had enough."""
-        await self._find_start()
+        if not self._selection.follow:
+            end = _parsed((await self._fetch(END, wait_s=0)).position)
+            self._ends = None if end is None else end.offsets
         while not self._printer.done.called:
             before = self._start
             page = await self._read_on()
             for record in page.records:
                 self._printer.record_received(record)
-            if page.records:
-                self._set_timer()
             self._start = page.position
             if page.up_to_date or self._is_past_the_end(page.position):
                 self._printer.caught_up()
             elif not page.records and page.position == before:
                 # For example a partition without a leader.
                 await deferLater(self._clock, PAUSE_S)
-
-    async def _find_start(self) -> None:
-        """Translate the start of the selection, which may count offsets, to a position."""
-        start = self._selection.start
-        is_counted = start != EARLIEST and not isinstance(start, FromTime)
-        if isinstance(start, FromTime):
-            # A shorter number is rejected.
-            is_long = start.timestamp_ms >= EARLIEST_NUMBER
-            self._start = str(start.timestamp_ms) if is_long else date_time(start.timestamp_ms).isoformat()
-        if self._selection.follow and not is_counted:
-            return
-        end = _parsed((await self._fetch(END, wait_s=0)).position)
-        if self._is_missing or end is None:
-            return
-        if not self._selection.follow:
-            self._ends = end.offsets
-        if is_counted:
-            offsets = {partition: _counted(start, last) for partition, last in end.offsets.items()}
-            self._start = format_position(Position(end.topic_id, offsets, end.skipped))
-            self._is_counted = True
+            self._set_timer()
 
     async def _read_on(self) -> Page:
         """Return the next page; report missing records."""
@@ -159,14 +136,12 @@ class _Pages:
             try:
                 page = await self._fetch(self._start, wait_s=wait_s)
             except PositionExpired as error:
-                if not self._is_counted:
-                    note(f"{error} Going on with the first records that are left.")
+                note(f"{error} Going on with the first records that are left.")
                 self._start = FIRST if error.resume is None else error.resume
             except PositionError as error:
                 note(f"{error} Reading the topic from its first record.")
                 self._start, self._ends = FIRST, None
             else:
-                self._is_counted = False
                 return page
 
     async def _fetch(self, start: str, *, wait_s: int) -> Page:
@@ -206,6 +181,9 @@ class _Pages:
                 if self._trouble:
                     note("The service answers again.")
                 self._trouble = ""
+                if page.records or not self._printer.caught_up_once:
+                    self._since_s = self._clock.seconds()
+                    self._set_timer()
                 return page
 
     def _wait_for_the_service(self, error: ClientError) -> None:
@@ -220,11 +198,14 @@ class _Pages:
         if not self._trouble:
             note(f"{error} Asking again until there is an answer.")
         self._trouble = str(error)
+        self._set_timer()
 
     def _wait_for_the_topic(self, error: ProblemError) -> None:
-        missing = self._selection.describe_missing()
+        missing, hint = f"topic {self._selection.topic!r}", "Is its name right?"
+        if error.problem.type.endswith(":unknown-partition"):
+            missing, hint = self._selection.describe(), error.problem.detail
         if not self._selection.follow:
-            raise CommandFailed(f"There is no {missing}. Is its name right?") from error
+            raise CommandFailed(f"There is no {missing}. {hint}") from error
         if not self._is_missing:
             note(f"There is no {missing} yet. Waiting for it.")
         self._is_missing = True
@@ -240,32 +221,26 @@ class _Pages:
         return max(PAUSE_S, min(error.retry_after_s or 0, MAX_RETRY_AFTER_S))
 
     def _set_timer(self) -> None:
-        """Set the timer of --timeout again: a record has come."""
+        """Set the timer of --timeout again: there was progress, or trouble."""
         self.stop()
-        if self._selection.timeout_s is not None:
-            self._timer = self._clock.callLater(self._selection.timeout_s, self._time_out)
+        patience_s = self._selection.patience_s(
+            caught_up=self._printer.caught_up_once, in_trouble=bool(self._trouble)
+        )
+        if patience_s is not None and not self._printer.done.called:
+            left_s = max(0.0, self._since_s + patience_s - self._clock.seconds())
+            self._timer = self._clock.callLater(left_s, self._time_out, patience_s)
 
-    def _time_out(self) -> None:
+    def _time_out(self, after_s: float) -> None:
         if self._printer.done.called:
             return
         if self._printer.caught_up_once:
             self._printer.done.callback(None)
         else:
-            sentence = (
-                f"Gave up after {self._selection.timeout_s:g} seconds without a record. {self._trouble}"
-            )
-            self._printer.done.errback(CommandFailed(sentence.rstrip()))
+            self._printer.done.errback(self._selection.given_up(after_s, self._trouble))
 
 
 def _is_missing(error: ProblemError) -> bool:
     return error.problem.type.endswith((":unknown-topic", ":unknown-partition"))
-
-
-def _counted(start: Start, end: int) -> int:
-    """Return the offset of a start in a partition with an end, if the start counts offsets."""
-    if isinstance(start, FromOffset):
-        return min(start.offset, end)
-    return max(0, end - start.count) if isinstance(start, FromEnd) else end
 
 
 def _parsed(position: str) -> Position | None:

@@ -26,7 +26,7 @@ class Printer:
         """
         self.done: Deferred[None] = Deferred()
         """Fires when nothing more will be printed; fails with an exception that click shows."""
-        self.printed = 0
+        self.received = self.printed = 0
         self.caught_up_once = False
         """True if all existing records have been printed."""
         self._follow = follow
@@ -35,6 +35,7 @@ class Printer:
 
     def record_received(self, record: ConsumerRecord) -> None:
         """Print a record. A slow reader blocks this call, and so slows the broker down."""
+        self.received += 1
         if self.done.called or (self._key is not None and record.key != self._key):
             return
         try:

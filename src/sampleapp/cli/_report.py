@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from sampleapp.cli._run import START_IT
+from sampleapp.cli._run import start_it
 
 __all__ = ["Report"]
 
@@ -63,7 +63,7 @@ class Report:
             yield f"{word} {', '.join(_ranges(numbers))}: {reason}"
         after = f"after line {self.published + self.failed}"
         if self.unreachable:
-            yield f"Stopped {after}: the lines that follow were not sent. Is the service running? {START_IT}"
+            yield f"Stopped {after}: the lines that follow were not sent. {start_it()}"
         elif self.rejected:
             yield f"Stopped {after}: the lines that follow were not sent; they would be rejected as well."
         elif self.unreadable is not None:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sampleapp.cli._output import INTERRUPTED, CommandFailed, interrupt_output
 
 if TYPE_CHECKING:
     from sampleapp.client import ClientError
 
-__all__ = ["START_IT", "command_failure", "run"]
+__all__ = ["command_failure", "run", "start_it"]
 
-START_IT = "Start it with: sampleapp serve. Or give its URL with --url or SAMPLEAPP_URL."
 GIVE_A_TOKEN = "Put a token into the environment variable SAMPLEAPP_TOKEN, or into a file for --token-file."  # noqa: S105 -- no token
 OTHER_TOKEN = "It may have expired, been replaced, or be for another service: ask the operator for another."  # noqa: S105 -- no token
 ASK_FOR_RIGHTS = "The operator of the service can grant the right."
@@ -78,6 +78,18 @@ def run(command: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     failures[0].raiseException()
 
 
+def start_it() -> str:
+    """Return sentences on what to do about a service that cannot be reached, by the origin of its URL."""
+    context = click.get_current_context(silent=True)
+    source = None if context is None else context.get_parameter_source("url")
+    url = "give its URL with --url or SAMPLEAPP_URL"
+    if source is ParameterSource.COMMANDLINE:
+        url = "correct the URL in --url"
+    elif source is ParameterSource.ENVIRONMENT:
+        url = "correct the URL in SAMPLEAPP_URL"
+    return f"Is the service running? Start it with: sampleapp serve. Or {url}."
+
+
 def command_failure(error: ClientError, *, outcome: str = "") -> CommandFailed:
     """
     Convert a client's error to sentences that tell a person what to do.
@@ -88,7 +100,7 @@ def command_failure(error: ClientError, *, outcome: str = "") -> CommandFailed:
 
     sentences = [str(error), *([outcome] if outcome else [])]
     if isinstance(error, ServiceUnreachable) and not isinstance(error, TLSFailed):
-        sentences.append(f"Is the service running? {START_IT}")
+        sentences.append(start_it())
     elif isinstance(error, Unauthorized):
         sentences.append(OTHER_TOKEN if error.has_token else GIVE_A_TOKEN)
     elif isinstance(error, Forbidden):

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from sampleapp.cli._options import OptionWithVariable
 from sampleapp.cli._output import note
 from sampleapp.file_permissions import shown_path
 
@@ -52,6 +53,7 @@ def _token(context: click.Context, parameter: click.Parameter, value: Path | Non
 token_option = click.option(
     "--token-file",
     "token",
+    cls=OptionWithVariable,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     envvar="SAMPLEAPP_TOKEN_FILE",

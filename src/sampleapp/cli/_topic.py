@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 from msgspec import Struct
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.python.failure import Failure
 
 from sampleapp.brokers import BrokerURLError, from_url
 from sampleapp.cli._output import CommandFailed, flush_results, note
 from sampleapp.cli._printer import Printer
 from sampleapp.cli._warnings import warnings_on_stderr
-from sampleapp.errors import StartUpError
+from sampleapp.errors import (
+    BrokerUnavailable,
+    InvalidParameters,
+    PublishError,
+    StartUpError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from sampleapp.interfaces import IBroker, IFollowing
-from sampleapp.model import EARLIEST, Start
+from sampleapp.model import EARLIEST, FromOffsets, ReadRequest
+from sampleapp.records.place import Place
+from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
+from sampleapp.records.positions import Position, parse_position
+from sampleapp.records.read_parameters import parse_start
 
 __all__ = ["Selection", "print_topic", "print_topic_of"]
 
 CHECK_INTERVAL_S = 0.25
 REPORT_AFTER_S = 2.0
+FIRST_RECORD_S = 10.0
 STOP_DEADLINE_S = 5.0
 
 
@@ -29,7 +43,8 @@ class Selection(Struct, frozen=True, kw_only=True):
     """The records of a topic to print, and the time to wait for them."""
 
     topic: str
-    start: Start = EARLIEST
+    start: str = "earliest"
+    """The first record, in the words of `sampleapp.records.read_parameters.parse_start`."""
     partition: int | None = None
     """The only partition to print; ``None`` for all."""
     key: bytes | None = None
@@ -45,6 +60,28 @@ class Selection(Struct, frozen=True, kw_only=True):
         """Return the topic, and the partition if there is only one, for a person."""
         where = "" if self.partition is None else f"partition {self.partition} of "
         return f"{where}{self.topic!r}"
+
+    def filters(self) -> str:
+        """Return the options that leave records out, as the end of a sentence about missing records."""
+        given = {"--key": None if self.key is None else os.fsdecode(self.key)}
+        given["--from"] = None if self.start == "earliest" else self.start
+        named = [f"{option} {value!r}" for option, value in given.items() if value is not None]
+        return f" for {' and '.join(named)}" if named else ""
+
+    def patience_s(self, *, caught_up: bool, in_trouble: bool) -> float | None:
+        """
+        Return the seconds without a record, or without a sign of progress, after which reading ends.
+
+        The time-out is for records that do not exist yet: the existing ones get the time that they need.
+        """
+        if self.timeout_s is None or caught_up:
+            return self.timeout_s
+        return max(self.timeout_s, REPORT_AFTER_S if in_trouble else FIRST_RECORD_S)
+
+    def given_up(self, after_s: float, reason: str) -> CommandFailed:
+        """Return the failure of a time-out before all existing records are printed."""
+        sentence = f"Gave up after {after_s:g} seconds without a record{self.filters()}. {reason}"
+        return CommandFailed(sentence.rstrip())
 
     def describe_missing(self) -> str:
         """Return the topic or partition that does not exist, for a person."""
@@ -84,12 +121,9 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
         for good.
     """
     printer = Printer(follow=selection.follow, limit=selection.limit, key=selection.key)
-    following = broker.follow(
-        topic=selection.topic, observer=printer, start=selection.start, partition=selection.partition
-    )
-    supervisor = _Supervisor(
-        broker=broker, following=following, printer=printer, selection=selection, clock=clock
-    )
+    supervisor = _Supervisor(broker=broker, printer=printer, selection=selection, clock=clock)
+    beginning = Deferred.fromCoroutine(supervisor.begin())
+    beginning.addErrback(supervisor.fail)
     watching = LoopingCall(supervisor.check)
     watching.clock = clock
     # An exception in it ends the loop.
@@ -102,13 +136,31 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
             raise
         return printer.printed
     finally:
+        beginning.cancel()
         if watching.running:
             watching.stop()
-        await following.stop()
+        following = supervisor.following
+        if following is not None:
+            await following.stop()
         flush_results()
-    if not printer.printed and printer.caught_up_once and following.exists() is False:
-        raise CommandFailed(f"There is no {selection.describe_missing()}. Is its name right?")
+    if not printer.printed and printer.caught_up_once and following is not None and not following.exists():
+        raise await _missing(broker, selection)
     return printer.printed
+
+
+async def _missing(broker: IBroker, selection: Selection) -> CommandFailed:
+    """Return the failure for a topic, or a partition, that does not exist."""
+    partition = {} if selection.partition is None else {selection.partition: EARLIEST}
+    try:
+        await broker.read(
+            ReadRequest(topic=selection.topic, starts=partition, others=None, limit=0, max_bytes=1)
+        )
+    except UnknownPartition as error:
+        return CommandFailed(f"There is no {selection.describe()}. {error}")
+    except PublishError:
+        # It does not exist, as the following has said.
+        pass
+    return CommandFailed(f"There is no topic {selection.topic!r}. Is its name right?")
 
 
 class _Supervisor:
@@ -118,46 +170,87 @@ class _Supervisor:
         self,
         *,
         broker: IBroker,
-        following: IFollowing,
         printer: Printer,
         selection: Selection,
         clock: IReactorTime,
     ) -> None:
         self._broker = broker
-        self._following = following
+        self.following: IFollowing | None = None
+        """``None`` until a position is checked."""
         self._printer = printer
         self._selection = selection
         self._clock = clock
-        self._printed = 0
+        self._progress = 0
         self._since_s = clock.seconds()
         # A broker that was just started needs a moment.
         self._report_at_s = self._since_s + REPORT_AFTER_S
         self._reported: tuple[str, ...] = ()
         self._reported_missing = False
 
+    async def begin(self) -> None:
+        """Begin to follow the topic."""
+        selection = self._selection
+        parsed = parse_start(selection.start)
+        start = await self._checked(parsed) if isinstance(parsed, Position) else parsed
+        self.following = self._broker.follow(
+            topic=selection.topic, observer=self._printer, start=start, partition=selection.partition
+        )
+
+    async def _checked(self, start: Position) -> FromOffsets:
+        """Return the offsets of a position, once the broker has told that they continue the topic."""
+        partition = self._selection.partition
+        place = Place(self._selection.topic, start, None if partition is None else (partition,))
+        while True:
+            request = place.request(limit=0, max_bytes=1)
+            try:
+                result = await self._broker.read(request)
+                place.require_all(result)
+                place.require_partition(result)
+            except BrokerUnavailable:
+                await deferLater(self._clock, CHECK_INTERVAL_S)
+            except PositionExpired as error:
+                note(f"{error} Going on with the first records that are left.")
+                return FromOffsets(parse_position(error.resume).offsets, place.skipped)
+            except (PositionUnknown, TopicReplaced) as error:
+                note(f"{error} Reading the topic from its first record.")
+                return FromOffsets({})
+            except (UnknownTopic, UnknownPartition):
+                return FromOffsets({})
+            except (PublishError, InvalidParameters) as error:
+                raise CommandFailed(str(error)) from error
+            else:
+                return FromOffsets(place.offsets, place.skipped)
+
+    def fail(self, failure: Failure) -> None:
+        """End with a failure, unless reading was cancelled because it is complete."""
+        if not self._printer.done.called:
+            self._printer.done.errback(failure)
+
     def check(self) -> None:
         """Check once."""
         if self._printer.done.called:
             return
-        if self._following.is_lasting() and not self._selection.follow:
+        following = self.following
+        if following is not None and following.is_lasting() and not self._selection.follow:
             self._printer.done.errback(CommandFailed(self._reasons() or "The topic cannot be read."))
             return
         now_s = self._clock.seconds()
-        if self._printer.printed != self._printed:
-            self._printed, self._since_s = self._printer.printed, now_s
-        timeout_s = self._selection.timeout_s
-        if timeout_s is not None and now_s - self._since_s >= timeout_s:
-            self._time_out(timeout_s)
+        caught_up = self._printer.caught_up_once
+        progress = self._printer.printed if caught_up else self._printer.received
+        if progress != self._progress:
+            self._progress, self._since_s = progress, now_s
+        patience_s = self._selection.patience_s(caught_up=caught_up, in_trouble=bool(self._reasons()))
+        if patience_s is not None and now_s - self._since_s >= patience_s:
+            self._time_out(patience_s)
         elif now_s >= self._report_at_s:
             self._report_at_s = now_s + REPORT_AFTER_S
             self._report_failures()
 
-    def _time_out(self, timeout_s: float) -> None:
+    def _time_out(self, after_s: float) -> None:
         if self._printer.caught_up_once:
             self._printer.done.callback(None)
         else:
-            sentence = f"Gave up after {timeout_s:g} seconds without a record. {self._reasons()}"
-            self._printer.done.errback(CommandFailed(sentence.rstrip()))
+            self._printer.done.errback(self._selection.given_up(after_s, self._reasons()))
 
     def _report_failures(self) -> None:
         """Print failures to read, once for each."""
@@ -165,7 +258,8 @@ class _Supervisor:
         if reasons and reasons != self._reported:
             note(f"{self._reasons()} Trying again.")
         self._reported = reasons
-        if self._printer.caught_up_once and self._following.exists() is False and not self._reported_missing:
+        is_missing = self.following is not None and self.following.exists() is False
+        if self._printer.caught_up_once and is_missing and not self._reported_missing:
             self._reported_missing = True
             note(f"There is no {self._selection.describe_missing()} yet. Waiting for it.")
 

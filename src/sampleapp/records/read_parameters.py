@@ -22,6 +22,7 @@ __all__ = [
     "MOST_RECORDS",
     "PageParameters",
     "StreamParameters",
+    "parse_start",
     "read_page_parameters",
     "read_stream_parameters",
 ]
@@ -206,10 +207,15 @@ def _read(
 
 def _read_start(values: dict[bytes, bytes], faults: list[Fault], default: Start) -> Position | Start:
     start: Position | Start = default
-    return _read(values, b"from", _start, faults, start)
+    return _read(values, b"from", lambda text: parse_start(_OFFSET_OF_TIME.sub("+", text)), faults, start)
 
 
-def _start(text: str) -> Position | Start:
+def parse_start(text: str) -> Position | Start:
+    """
+    Parse a place to begin, as in ``from`` of a request and ``--from`` of the command.
+
+    :raise ValueError: it is none; the message says why, as the end of a sentence about it.
+    """
     if text == "earliest":
         return EARLIEST
     if text == "latest":
@@ -229,7 +235,7 @@ def _start(text: str) -> Position | Start:
             f"digits, or a date-time such as 2026-03-01T12:00:00+01:00; {_shown(text)} is neither"
         )
     try:
-        return FromTime(parse_timestamp(_OFFSET_OF_TIME.sub("+", text)))
+        return FromTime(parse_timestamp(text))
     except InvalidTimestamp as error:
         why = str(error) if text[:1].isdigit() else "is none of these"
         raise _Impossible(

@@ -37,6 +37,7 @@ from sampleapp.model import (
     ConsumerRecord,
     FromEnd,
     FromOffset,
+    FromOffsets,
     FromTime,
     GoneRecords,
     Health,
@@ -434,9 +435,12 @@ class BrokerContract(IdempotencyContract):
         topic = new_topic()
         async with self.running() as broker:
             sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
-            first = (await settled(broker, sent))[0].offset
-            starts: list[tuple[Start, int]] = [
+            partition, first = place_of((await settled(broker, sent))[0])
+            starts: list[tuple[Start | FromOffsets, int]] = [
                 (EARLIEST, 0),
+                (FromOffsets({}), 0),
+                (FromOffsets({partition: first + 3}), 3),
+                (FromOffsets({partition: first + 99}), 10),
                 (FromOffset(first + 3), 3),
                 (FromOffset(first + 10), 10),
                 (FromOffset(first + 99), 10),

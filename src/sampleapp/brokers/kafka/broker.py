@@ -44,6 +44,7 @@ from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
     EARLIEST,
+    FromOffsets,
     Health,
     ReadRequest,
     ReadResult,
@@ -216,7 +217,7 @@ class KafkaBroker:
         *,
         topic: str,
         observer: IRecordObserver,
-        start: Start = EARLIEST,
+        start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
     ) -> IFollowing:
         """See `IBroker.follow`. Uncommitted and aborted records of transactions are not delivered."""

@@ -29,6 +29,7 @@ from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver
 from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import (
     EARLIEST,
+    FromOffsets,
     Health,
     ReadRequest,
     ReadResult,
@@ -177,7 +178,7 @@ class SQLiteBroker:
         *,
         topic: str,
         observer: IRecordObserver,
-        start: Start = EARLIEST,
+        start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
     ) -> IFollowing:
         """See `IBroker.follow`."""

@@ -28,7 +28,7 @@ from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
-from sampleapp.model import EARLIEST, ConsumerRecord, Record, Start
+from sampleapp.model import EARLIEST, ConsumerRecord, FromOffsets, Record, Start
 
 __all__ = ["Following", "Followings"]
 
@@ -260,13 +260,13 @@ class Followings:
         self._polling: Deferred[None] | None = None
 
     def follow(
-        self, *, topic: str, observer: IRecordObserver, start: Start, partition: int | None
+        self, *, topic: str, observer: IRecordObserver, start: Start | FromOffsets, partition: int | None
     ) -> Following:
         """See `IBroker.follow`."""
         following = Following(
             topic=topic,
             observer=observer,
-            start=start,
+            start=start.start_in(0) if isinstance(start, FromOffsets) else start,
             partition=partition,
             find=lambda topic, start: self._thread.run(self._store.first_offset, topic, start),
             read=self._read,

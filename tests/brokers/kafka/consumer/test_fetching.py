@@ -7,6 +7,7 @@ from twisted.logger import capturedLogs
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import ListOffsetsRequest
+from sampleapp.model import FromOffsets
 from tests.support.kafka_simulator import Cluster, Fate, values
 
 
@@ -217,3 +218,13 @@ def test_a_position_that_only_one_broker_did_not_have_is_kept(setup):
     assert 2 < len(cluster.fetches) < 6
     following.catch_up()
     following.assert_each_exactly_once()
+
+
+def test_each_partition_begins_at_its_own_offset_and_one_that_is_skipped_is_not_read(setup):
+    cluster = Cluster(partitions=4)
+    for log in cluster.logs.values():
+        log.append(*values(3))
+    following = setup(cluster, start=FromOffsets({0: 1, 1: 9}, frozenset({2})))
+    following.catch_up()
+    read = sorted((each.partition, each.offset) for each in following.records)
+    assert read == [(0, 1), (0, 2), (3, 0), (3, 1), (3, 2)]

@@ -139,7 +139,7 @@ class Fetching:
                 self._rejected(partition, extent.error)
                 continue
             position = partition.position
-            found = partition.locate(extent, now_s=now_s, start=self._positions.start)
+            found = partition.locate(extent, now_s=now_s, start=self._positions.start_in(partition.number))
             self._delivery.tell_located(partition, before=position)
             if found is Found.REPLACED:
                 self._replaced(partition, extent)

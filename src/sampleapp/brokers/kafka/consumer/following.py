@@ -20,7 +20,7 @@ from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.interfaces import IFollowing, IRecordObserver
-from sampleapp.model import EARLIEST, Start
+from sampleapp.model import EARLIEST, FromOffsets, Start
 
 __all__ = ["METADATA_INTERVAL_S", "Following"]
 
@@ -56,7 +56,7 @@ class Following:
         new_client: Callable[[], AfkakClient],
         clock: IReactorTime,
         health_tracker: HealthTracker,
-        start: Start = EARLIEST,
+        start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
         ended: Callable[[Following], None],
         metadata_interval_s: float = METADATA_INTERVAL_S,

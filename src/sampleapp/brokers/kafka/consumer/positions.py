@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
-from sampleapp.model import EARLIEST, FromEnd, FromOffset, Start
+from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromOffsets, Start
 
 __all__ = ["RETRY", "Extent", "Found", "Partition", "Positions", "ReadFailure"]
 
@@ -290,12 +290,14 @@ class Partition:
 class Positions:
     """The known partitions of one topic."""
 
-    def __init__(self, *, start: Start = EARLIEST, only: int | None = None) -> None:
+    def __init__(self, *, start: Start | FromOffsets = EARLIEST, only: int | None = None) -> None:
         """
         :param start: where to begin in the partitions that exist when following begins.
         :param only: the number of the only partition to read; ``None`` for all.
         """
-        self.start = start
+        self._offsets = start if isinstance(start, FromOffsets) else None
+        self.start: Start = EARLIEST if isinstance(start, FromOffsets) else start
+        """Where to begin in partitions without an offset of their own."""
         self.exists: bool | None = None
         """``True`` if the last metadata had partitions to read; ``None`` before the first."""
         self._only = only
@@ -313,8 +315,13 @@ class Positions:
         :param leaders: the node id of each partition's leader; ``None`` if it has none.
         :return: the partitions that were removed; see `Partition.note_missing`.
         """
-        if self._only is not None:
-            leaders = {number: leader for number, leader in leaders.items() if number == self._only}
+        skipped = frozenset() if self._offsets is None else self._offsets.skipped
+        if self._only is not None or skipped:
+            leaders = {
+                number: leader
+                for number, leader in leaders.items()
+                if number not in skipped and self._only in {None, number}
+            }
         self.exists = bool(leaders)
         for number, leader in leaders.items():
             partition = self._partitions.get(number)
@@ -336,7 +343,11 @@ class Positions:
         self._partitions.clear()
         self._begun = False
         # The given start was a place in the former topic.
-        self.start = EARLIEST
+        self.start, self._offsets = EARLIEST, None
+
+    def start_in(self, partition: int) -> Start:
+        """Return where to begin in a partition that exists when following begins."""
+        return self.start if self._offsets is None else self._offsets.start_in(partition)
 
     def note_missing(self, *, now_s: float) -> list[int]:
         """
