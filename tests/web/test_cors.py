@@ -102,6 +102,42 @@ def test_a_preflight_says_what_a_page_may_send():
     assert b"access-control-allow-credentials" not in response.headers
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        b"ce-id,ce-source,ce-specversion,ce-type",
+        b"cache-control",
+        b"X-Own",
+        b"a!#$%&'*+-.^_`|~9",
+        b",".join(b"x-%d" % number for number in range(64)),
+    ],
+)
+def test_a_page_of_an_allowed_origin_may_send_any_header(names):
+    headers = [
+        ORIGIN,
+        (b"Access-Control-Request-Method", b"POST"),
+        (b"Access-Control-Request-Headers", names),
+    ]
+    response = service().request("OPTIONS", "/topics/t", headers)
+    assert response.status == 204
+    assert response.headers[b"access-control-allow-origin"] == ORIGIN[1]
+    allowed = response.headers[b"access-control-allow-headers"].split(b", ")
+    assert set(names.split(b",")) | {b"Content-Type"} <= set(allowed)
+
+
+@pytest.mark.parametrize(
+    "names", [b",".join(b"x-%d" % number for number in range(65)), b"x y", b"x,,y", b"x:1", b"x" * 257, b""]
+)
+def test_too_many_names_and_what_is_no_name_are_not_repeated(names):
+    headers = [ORIGIN, (b"Access-Control-Request-Method", b"POST")]
+    usual = service().request("OPTIONS", "/topics/t", headers)
+    response = service().request(
+        "OPTIONS", "/topics/t", [*headers, (b"Access-Control-Request-Headers", names)]
+    )
+    of_cors = [{name: each.headers.get(name) for name in OF_CORS} for each in (usual, response)]
+    assert of_cors[0] == of_cors[1]
+
+
 def test_a_preflight_tells_nobody_which_paths_there_are():
     headers = [ORIGIN, (b"Access-Control-Request-Method", b"POST"), (b"X-Request-Id", b"1")]
     one, other = (service().request("OPTIONS", path, headers) for path in ("/messages", "/nothing"))
@@ -177,6 +213,18 @@ def test_without_an_allowed_origin_no_answer_tells_of_one(data):
         "http://[::1]:8080",
         "https://xn--bcher-kva.example",
         "https://under_score.example.",
+        "capacitor://localhost",
+        "ionic://localhost",
+        "tauri://localhost",
+        "http://tauri.localhost",
+        "app://.",
+        "app://obsidian.md",
+        "file://",
+        "chrome-extension://aapocclcgogkmnckokdopfmhonfmgoek",
+        "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc",
+        "safari-web-extension://4C5F2A41-8B0E-4E2B-9A53-2C9D3B8E7A11",
+        "vscode-webview://1n2b3c4d5e6f",
+        "custom+app.v2-x://My_Host~1:8080",
     ],
 )
 def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
@@ -187,10 +235,15 @@ def test_an_origin_as_browsers_send_it_may_be_allowed(origin):
     ("text", "hint"),
     [
         ("*", "does not accept *"),
-        ("null", "https://example.org"),
+        ("null", "sandboxed pages of every site"),
+        ("capacitor://", "https://example.org"),
+        ("capacitor://user@localhost", "https://example.org"),
+        ("capacitor:localhost", "begins with a scheme"),
+        ("Capacitor://localhost", "in lower case: capacitor://localhost"),
+        ("SAFARI-web-extension://AB", "in lower case: safari-web-extension://AB"),
+        ("capacitor://localhost/", "no path and no slash at its end: capacitor://localhost"),
         ("", "https://example.org"),
-        ("example.org", "begins with https:// or http://"),
-        ("ftp://example.org", "https://example.org"),
+        ("example.org", "begins with a scheme, such as https://"),
         ("https://", "https://example.org"),
         ("https://a..b", "https://example.org"),
         ("https://user@example.org", "https://example.org"),
@@ -219,10 +272,11 @@ def test_what_is_taken_has_no_more_than_a_scheme_a_host_and_a_port(text):
     except NotAnOrigin:
         return
     parts = urlsplit(text)
-    assert parts.scheme in {"http", "https"}
-    assert parts.hostname
+    assert parts.hostname or parts.scheme == "file"
     assert parts.username is None
-    assert text == f"{parts.scheme}://{parts.netloc}" == text.lower()
+    assert text == f"{parts.scheme}://{parts.netloc}"
+    if parts.scheme in {"http", "https"}:
+        assert text == text.lower()
 
 
 def test_a_preflight_needs_no_credentials_and_everything_else_does():

@@ -27,6 +27,11 @@ _ORIGIN: Final = re.compile(
     rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*(?<!-)\.?|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
+# Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL Standard of
+# WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
+_APP_ORIGIN: Final = re.compile(
+    r"(?!https?:)[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?|file://"
+)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _HIGHEST_PORT: Final = 65535
 _EXAMPLE: Final = "https://example.org"
@@ -39,6 +44,9 @@ _EXPOSED_HEADERS: Final = (
     b"Allow, ETag, Idempotent-Replayed, Link, Position, Retry-After, Up-To-Date, "
     b"WWW-Authenticate, X-Request-Id"
 )
+_MOST_ASKED_HEADERS: Final = 64
+_FIELD_NAME: Final = re.compile(rb"[!#-'*+.^_`|~0-9A-Za-z-]{1,256}")
+"""RFC 9110, section 5.1."""
 _MAX_AGE_S: Final = 7200
 """The lifetime of a preflight answer in a browser's cache; Chromium's maximum."""
 _VARY: Final = b"Vary"
@@ -51,7 +59,7 @@ class NotAnOrigin(ValueError):
 
 def check_origin(text: str) -> str:
     """
-    Check that a text is an origin as browsers send it (RFC 6454, section 6.2).
+    Check that a text is an origin as browsers and apps send it (RFC 6454, section 6.2).
 
     :return: the same text.
     :raise NotAnOrigin: it is not an origin, or is not in the form that browsers send.
@@ -61,6 +69,8 @@ def check_origin(text: str) -> str:
             "does not accept *, since every page that a user opens could use the service; name each origin, "
             f"such as {_EXAMPLE}"
         )
+    if _APP_ORIGIN.fullmatch(text):
+        return text
     match = _ORIGIN.fullmatch(text)
     if match is None:
         # Not repeated: there may be a password in it.
@@ -81,18 +91,24 @@ def check_origin(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    lower = text.lower()
-    if lower != text and _ORIGIN.fullmatch(lower):
-        return f"; browsers send it in lower case: {lower}"
+    if text == "null":
+        return "; null is the origin of sandboxed pages of every site"
     scheme, _, rest = text.partition("://")
+    for lower in (f"{scheme.lower()}://{rest}", text.lower()):
+        if lower != text and _is_origin(lower):
+            return f"; browsers send it in lower case: {lower}"
     origin = f"{scheme}://{rest.partition('/')[0]}"
-    if "/" in rest and _ORIGIN.fullmatch(origin.lower()):
+    if "/" in rest and _is_origin(origin.lower()):
         return f"; an origin has no path and no slash at its end: {origin}"
     if not text.isascii():
         return "; browsers send a name with non-ASCII letters in its ASCII form, which begins with xn--"
     if "://" not in text:
-        return "; an origin begins with https:// or http://"
+        return "; an origin begins with a scheme, such as https://"
     return ""
+
+
+def _is_origin(text: str) -> bool:
+    return (_ORIGIN.fullmatch(text) or _APP_ORIGIN.fullmatch(text)) is not None
 
 
 class Cors:
@@ -113,7 +129,6 @@ class Cors:
         allowed_methods = ", ".join(sorted(methods)).encode("ascii")
         self._preflight: Headers = (
             (b"Access-Control-Allow-Methods", allowed_methods),
-            (b"Access-Control-Allow-Headers", _ALLOWED_HEADERS),
             (b"Access-Control-Max-Age", b"%d" % _MAX_AGE_S),
         )
         # The service has few different sets of headers.
@@ -127,18 +142,26 @@ class Cors:
         """
         return len(origins) == 1 and origins[0] in self._origins
 
-    def preflight(self, origins: Sequence[bytes], asked: bytes | None) -> Response | None:
+    def preflight(
+        self, origins: Sequence[bytes], asked: bytes | None, *, asked_headers: bytes = b""
+    ) -> Response | None:
         """
         Answer a preflight: the OPTIONS request of a browser before it sends the request of a page.
 
         The response is the same for every path, so that paths are not disclosed.
 
         :param asked: the value of ``Access-Control-Request-Method``.
+        :param asked_headers: the value of ``Access-Control-Request-Headers``. All of up to 64 are allowed: what
+            a header does is checked in the request itself.
         :return: ``None`` if the request is not a preflight, or the origin is not allowed.
         """
         if asked is None or not self.allows(origins):
             return None
-        return Response(HTTPStatus.NO_CONTENT, self._preflight)
+        names = [name.strip() for name in asked_headers.split(b",", _MOST_ASKED_HEADERS)]
+        if len(names) > _MOST_ASKED_HEADERS or not all(map(_FIELD_NAME.fullmatch, names)):
+            names = []
+        allowed = b", ".join((_ALLOWED_HEADERS, *names))
+        return Response(HTTPStatus.NO_CONTENT, (*self._preflight, (b"Access-Control-Allow-Headers", allowed)))
 
     def answering_preflights(self, dispatch: Dispatch) -> Dispatch:
         """
@@ -151,7 +174,8 @@ class Cors:
             if request.method == b"OPTIONS":
                 fields = request.fields
                 asked = fields.joined(b"Access-Control-Request-Method")
-                preflight = self.preflight(fields.all(b"Origin"), asked)
+                asked_headers = fields.joined(b"Access-Control-Request-Headers") or b""
+                preflight = self.preflight(fields.all(b"Origin"), asked, asked_headers=asked_headers)
                 if preflight is not None:
                     return preflight
             return dispatch(request)
@@ -166,7 +190,9 @@ class Cors:
         """
         origins = () if head is None else head.fields.all(b"Origin")
         origin = origins[0] if self.allows(origins) else None
-        return replace(response, headers=self._with_cors(response.headers, origin))
+        # Clients choose names in the response to a preflight, so it must not take places in the cache.
+        with_cors = self._headers if _is_preflight(response.headers) else self._with_cors
+        return replace(response, headers=with_cors(response.headers, origin))
 
     def _headers(self, headers: Headers, origin: bytes | None) -> Headers:
         # Also for requests without Origin: a cache must not serve their responses to pages.
@@ -177,8 +203,12 @@ class Cors:
             *extended,
             (b"Access-Control-Allow-Origin", origin),
             # Pages cannot read the fields of a preflight answer.
-            *(() if headers == self._preflight else ((b"Access-Control-Expose-Headers", _EXPOSED_HEADERS),)),
+            *(() if _is_preflight(headers) else ((b"Access-Control-Expose-Headers", _EXPOSED_HEADERS),)),
         )
+
+
+def _is_preflight(headers: Headers) -> bool:
+    return bool(headers) and headers[0][0] == b"Access-Control-Allow-Methods"
 
 
 def _with_vary(headers: Headers) -> Headers:

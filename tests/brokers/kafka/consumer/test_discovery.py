@@ -26,7 +26,9 @@ def test_a_topic_that_does_not_exist_is_empty_until_it_does(setup):
     following = setup(cluster)
     with capturedLogs() as events:
         cluster.run(0.9)
-        assert following.unavailable_reason == "Kafka does not know the topic at the moment; it is asked again."
+        assert (
+            following.unavailable_reason == "Kafka does not know the topic at the moment; it is asked again."
+        )
         following.catch_up()
         assert 1 <= cluster.clock.seconds() < 2
         cluster.run(20)
