@@ -9,9 +9,9 @@ again may succeed, and whether the record may have been published in spite of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "BrokerIncompatible",
@@ -73,6 +73,13 @@ class Fault(Struct, frozen=True):
     """The place: a JSON Pointer (RFC 6901); the empty string is the whole document."""
     detail: str
     """A sentence that says what is wrong, and what would be right."""
+    line: Annotated[
+        int | UnsetType,
+        Meta(
+            description="Of a batch: the number of the line, from 1, as an editor counts: with empty lines.",
+            extra_json_schema={"minimum": 1},
+        ),
+    ] = UNSET
 
 
 class MessageError(SampleAppError):

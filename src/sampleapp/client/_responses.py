@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from twisted.web.http_headers import Headers
 
 from sampleapp.client._errors import (
@@ -188,6 +188,7 @@ class _Result(Struct, frozen=True):
 class _Fault(Struct, frozen=True):
     pointer: str
     detail: str
+    line: int | UnsetType = UNSET
 
 
 class _AnyProblem(Struct, frozen=True, kw_only=True):
@@ -212,7 +213,7 @@ class _AnyProblem(Struct, frozen=True, kw_only=True):
             title=self.title,
             status=self.status,
             detail=self.detail,
-            errors=tuple([Fault(each.pointer, each.detail) for each in self.errors]),
+            errors=tuple([Fault(each.pointer, each.detail, each.line) for each in self.errors]),
         )
 
 

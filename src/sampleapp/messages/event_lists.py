@@ -89,7 +89,6 @@ class EventList:
         self._is_malformed = False
         self.topics: Collection[str] = (topic,)
         self.count = 0
-        self.empty_lines = 0
         self.faults = 0
         self.headers = 0
         self.records: list[Record] = []
@@ -99,6 +98,9 @@ class EventList:
     def has_identities(self) -> bool:
         """True if the records have identities."""
         return self._scope is not None
+
+    def line_of(self, _number: int) -> None:
+        """Return nothing: events are not on lines of their own."""
 
     def read(self) -> bool:
         """

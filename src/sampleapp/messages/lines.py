@@ -9,6 +9,8 @@ them may be wrong (a repeated member, a message on two lines, an empty line), th
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar, Final, TypeVar, cast
 
@@ -82,7 +84,7 @@ class RejectedLine(Struct, frozen=True):
     error: SampleAppError
     """The error of the message if it were sent alone."""
     line: int | None = None
-    """The number of the line, from 1, as an editor counts: with empty lines. ``None`` if it is not known."""
+    """The number of the line, from 1, as an editor counts: with empty lines. ``None`` if it has none."""
 
 
 class MessageLines:
@@ -139,8 +141,9 @@ class MessageLines:
         self._topics: dict[str, str] = {}
         self.count = 0
         """The number of messages that were read."""
-        self.empty_lines = 0
-        """The number of empty lines between these messages."""
+        # Of each run of empty lines: the messages before it, and the empty lines up to its end.
+        self._messages_before = array("Q")
+        self._empty_lines = array("Q")
         self.faults = 0
         """The number of faults in these messages."""
         self.headers = 0
@@ -168,6 +171,18 @@ class MessageLines:
     def is_full(self) -> bool:
         """True when `MOST_FAULTS` were found."""
         return self.faults >= MOST_FAULTS
+
+    def line_of(self, number: int) -> int:
+        """
+        Return the number of the line of a message, from 1, as an editor counts: with empty lines.
+
+        :param number: of the message, from 0.
+        """
+        return number + 1 + self._empty_before(number)
+
+    def _empty_before(self, number: int) -> int:
+        runs = bisect_right(self._messages_before, number)
+        return self._empty_lines[runs - 1] if runs else 0
 
     def read(self) -> bool:
         """
@@ -305,7 +320,8 @@ class MessageLines:
                 body[position] in (_CR, _LF)
                 and (empty := _EMPTY_LINES.match(body, position, until)) is not None
             ):
-                self.empty_lines += empty[0].count(b"\n")
+                self._empty_lines.append(self._empty_before(self.count) + empty[0].count(b"\n"))
+                self._messages_before.append(self.count)
                 position = empty.end()
             else:
                 end = body.find(b"\n", position) + 1 or len(body)
@@ -327,7 +343,7 @@ class MessageLines:
         except SampleAppError as error:
             # The error is kept as a value. Its traceback would keep the frames, and the body, in memory.
             error.__traceback__ = error.__cause__ = error.__context__ = None
-            self._reject(RejectedLine(number, error, line=self.empty_lines + number + 1))
+            self._reject(RejectedLine(number, error, line=self.line_of(number)))
         else:
             if record is not None:
                 self.records.append(record)

@@ -158,6 +158,38 @@ def test_an_unknown_topic_is_rejected_with_its_line():
     assert json.loads(response.body)["detail"].startswith("Nothing was published. Line 2: ")
 
 
+@given(
+    st.lists(st.none() | bad_lines | st.sampled_from([b"", b"\r"]), min_size=1, max_size=12).filter(
+        lambda lines: any(isinstance(line, tuple) for line in lines)
+    )
+)
+def test_each_error_has_its_line_as_an_editor_counts_it(lines):
+    broker = PlannedBroker(topics={"unknown": errors.UnknownTopic})
+    service = InMemoryService(broker=broker, callers=CALLERS)
+    texts = [GOOD.strip() if line is None else line[0] if isinstance(line, tuple) else line for line in lines]
+    named = json.loads(ask(service, b"\n".join([*texts, b""]), BY_ONE).body)["errors"]
+    messages = [number for number, text in enumerate(texts, 1) if text.strip()]
+    assert [fault["line"] for fault in named] == [
+        messages[int(fault["pointer"].split("/")[1])] for fault in named
+    ]
+    assert {fault["line"] for fault in named} == {
+        number for number, line in enumerate(lines, 1) if isinstance(line, tuple)
+    }
+
+
+@pytest.mark.parametrize("before", [b"", b"\n\r\n"])
+def test_each_error_has_its_line_if_the_broker_has_published_none(before):
+    failures = [Plan(error, is_stored=False) for error in (errors.BufferFull, errors.BrokerUnavailable)]
+    broker = PlannedBroker(outcomes=failures)
+    named = json.loads(
+        ask(
+            InMemoryService(broker=broker),
+            before + GOOD * 2,
+        ).body
+    )["errors"]
+    assert [fault["line"] for fault in named] == [1 + before.count(b"\n"), 2 + before.count(b"\n")]
+
+
 def test_of_many_faults_100_are_told_with_the_one_that_decides():
     service = InMemoryService(broker=PlannedBroker())
     response = ask(service, b'{"topic":"t"}\n' * 5000 + b"{\n")

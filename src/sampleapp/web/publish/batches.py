@@ -13,6 +13,7 @@ from itertools import count, islice
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
@@ -194,7 +195,7 @@ class BatchPublisher:
         except PublishError as error:
             response = repeatable_response(error) if lines.has_identities else problem_response(error)
             return replace(response, batch=Batch(rejected=len(records)))
-        response = await self._response(records, outcomes, has_identities=lines.has_identities)
+        response = await self._response(lines, outcomes)
         await self._slices.free_gradually(outcomes)
         return response
 
@@ -240,15 +241,13 @@ class BatchPublisher:
             some = lines.records[start : start + _RECORDS_AT_ONCE]
             for record, number in zip(some, numbers, strict=False):
                 if record.topic in errors:
-                    line = number + 1 if lines.are_lines and not lines.empty_lines else None
-                    found.append(RejectedLine(number, errors[record.topic], line=line))
+                    found.append(RejectedLine(number, errors[record.topic], line=lines.line_of(number)))
             if len(found) >= room:
                 break
         return found[:room]
 
-    async def _response(
-        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
-    ) -> Response:
+    async def _response(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
+        records = lines.records
         pieces = []
         totals = _Totals()
         for start in range(0, len(records), _RECORDS_AT_ONCE):
@@ -259,7 +258,7 @@ class BatchPublisher:
             kinds = {*map(type, some)}
             if kinds != {RecordMetadata}:
                 if not kinds <= _STORED:
-                    return await self._response_for_each(records, outcomes, has_identities=has_identities)
+                    return await self._response_for_each(lines, outcomes)
                 new = _published_now(new, some)
             pieces.append(_encode_lines(some))
             totals.add(new)
@@ -270,9 +269,8 @@ class BatchPublisher:
             batch=totals.batch(rejected=0),
         )
 
-    async def _response_for_each(
-        self, records: Sequence[Record], outcomes: Sequence[Outcome], *, has_identities: bool
-    ) -> Response:
+    async def _response_for_each(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
+        records = lines.records
         pieces = []
         totals = _Totals()
         failures = _Failures()
@@ -284,10 +282,12 @@ class BatchPublisher:
             totals.add(_published_now(records[start : start + _RESULTS_AT_ONCE], some))
             for number, outcome in enumerate(some, start):
                 if isinstance(outcome, PublishError):
-                    failures.add(number, outcome)
+                    failures.add(number, outcome, line=lines.line_of(number))
         batch = totals.batch(rejected=failures.count)
         response = (
-            partly_published_response(failures.summary(len(records), has_identities=has_identities), pieces)
+            partly_published_response(
+                failures.summary(len(records), has_identities=lines.has_identities), pieces
+            )
             if failures.count < len(records) or failures.may_be_published
             else failures.respond(len(records))
         )
@@ -343,12 +343,12 @@ class _Failures:
         self._first: list[RejectedLine] = []
         self._said: set[tuple[type[PublishError], str]] = set()
 
-    def add(self, number: int, error: PublishError) -> None:
+    def add(self, number: int, error: PublishError, *, line: int | None) -> None:
         self.count += 1
         self.may_be_published |= error.possibly_published
         self._may_be_tried_again |= error.retriable
         if len(self._first) < MOST_FAULTS:
-            self._first.append(RejectedLine(number, error))
+            self._first.append(RejectedLine(number, error, line=line))
             self._said.add((type(error), str(error)))
 
     def summary(self, count: int, *, has_identities: bool) -> PartlyPublished:
@@ -381,7 +381,7 @@ class _Failures:
         return problem_response(
             first.error,
             detail=f"None of the {count} messages was published. The first one: {first.error}",
-            faults=[Fault(f"/{each.number}", str(each.error)) for each in self._first],
+            faults=[_fault(each, "", str(each.error)) for each in self._first],
         )
 
 
@@ -426,12 +426,20 @@ def _rank(rejected: RejectedLine) -> tuple[int, int]:
 
 
 def _faults(rejected: RejectedLine) -> list[Fault]:
-    error, pointer = rejected.error, f"/{rejected.number}"
+    error = rejected.error
     if isinstance(error, InvalidMessage):
-        return [Fault(f"{pointer}{fault.pointer}", fault.detail) for fault in error.faults]
-    if isinstance(error, MessageError):
-        return [Fault(pointer, str(error))]
-    return [Fault(f"{pointer}/topic", str(error))]
+        return [_fault(rejected, fault.pointer, fault.detail) for fault in error.faults]
+    return [_fault(rejected, "" if isinstance(error, MessageError) else "/topic", str(error))]
+
+
+def _fault(rejected: RejectedLine, pointer: str, detail: str) -> Fault:
+    """
+    Return a fault of a message in a batch.
+
+    :param pointer: the place in the message.
+    """
+    line = UNSET if rejected.line is None else rejected.line
+    return Fault(f"/{rejected.number}{pointer}", detail, line)
 
 
 def _result(outcome: Outcome) -> RecordMetadata | Result:
