@@ -184,8 +184,8 @@ def last_values_in_order_of_first_records(log):
             if record.value is None:
                 found.pop(record.key, None)
             elif record.value != b"warm":
-                place = (record.timestamp_ms, record.partition, record.offset)
-                found[record.key] = found.get(record.key, (place,))[0], float(record.value)
+                sort_key = (record.timestamp_ms, record.partition, record.offset)
+                found[record.key] = found.get(record.key, (sort_key,))[0], float(record.value)
     return [(key.decode(), value) for key, (_, value) in sorted(found.items(), key=lambda item: item[1][0])]
 
 

@@ -26,8 +26,8 @@ def position_of(topic_id, given_places):
     numbered = list(enumerate(given_places))
     return Position(
         topic_id,
-        {partition: place for partition, place in numbered if isinstance(place, int)},
-        frozenset(partition for partition, place in numbered if place == "-"),
+        {partition: cursor for partition, cursor in numbered if isinstance(cursor, int)},
+        frozenset(partition for partition, cursor in numbered if cursor == "-"),
     )
 
 
@@ -41,7 +41,7 @@ def test_a_position_comes_back_from_its_text(topic_id, given_places):
 
 @given(topic_ids, places)
 def test_no_other_text_of_the_same_position_is_shorter(topic_id, given_places):
-    written = f"{topic_id}~{'.'.join('' if place is None else str(place) for place in given_places)}"
+    written = f"{topic_id}~{'.'.join('' if cursor is None else str(cursor) for cursor in given_places)}"
     text = format_position(parse_position(written))
     assert text == written.rstrip(".")
 

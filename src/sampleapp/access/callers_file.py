@@ -218,14 +218,14 @@ class _CallersReader:
             bytes=table.bytes(path),
             max_streams=table.streams(path),
         )
-        for place, text in enumerate(table.certificates):
-            at = (*path, "certificates", place)
+        for index, text in enumerate(table.certificates):
+            at = (*path, "certificates", index)
             self._certificates[self._parsed(parse_certificate_name, text, at)] = caller
-        for place, text in enumerate(table.subjects):
-            at = (*path, "subjects", place)
+        for index, text in enumerate(table.subjects):
+            at = (*path, "subjects", index)
             self._subjects[self._parsed(self._issuers.parse_subject, text, at)] = caller
-        for place, token in enumerate(table.tokens):
-            self._read_token(caller, token, (*path, "tokens", place))
+        for index, token in enumerate(table.tokens):
+            self._read_token(caller, token, (*path, "tokens", index))
         if not self._issuers.has_naming_issuer and not any(kind in value for kind in _CREDENTIALS):
             header = f"[[{in_words((*path, 'tokens'))}]]"
             raise Mistake(path, f"has no credentials; add tokens with {header}, certificates or subjects")
@@ -265,10 +265,10 @@ def _digest(text: str) -> bytes:
 
 
 def _patterns(texts: Sequence[str], path: TOMLPath) -> TopicPatterns:
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not is_legal_pattern(text):
             raise Mistake(
-                (*path, place),
+                (*path, index),
                 "matches no topic: names of topics have 1 to 249 characters of A-Z a-z 0-9 . _ -, "
                 "and in a pattern * is any run of them",
             )

@@ -55,7 +55,7 @@ def load_hook_keys(hooks: Mapping[str, Hook], *, directory: Path) -> dict[str, H
 def _load_keys(hook: Hook, directory: Path) -> HookKeys:
     member = ("hooks", hook.name, "secret_files")
     keys = HookKeys(
-        _load(hook, directory / file, (*member, place)) for place, file in enumerate(hook.secret_files)
+        _load(hook, directory / file, (*member, index)) for index, file in enumerate(hook.secret_files)
     )
     if sum(not isinstance(key, bytes) for key in keys) > _MOST_PUBLIC_KEYS:
         raise Mistake(member, f"names more than {_MOST_PUBLIC_KEYS} public keys (whpk_); remove old ones")

@@ -152,12 +152,12 @@ def _secret_files(table: HookTable, path: Path) -> tuple[str, ...]:
     files, path = table.secret_files, (*path, "secret_files")
     if not 1 <= len(files) <= MOST_SECRETS:
         raise Mistake(path, f"must have 1 to {MOST_SECRETS} paths of files, with one secret each")
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         if not file or "\0" in file:
-            raise Mistake((*path, place), "must be the path of a file")
+            raise Mistake((*path, index), "must be the path of a file")
         if _SECRET.fullmatch(file):
             raise Mistake(
-                (*path, place),
+                (*path, index),
                 "seems to be a secret itself; write it to a file, and the path here",
             )
     return tuple(files)

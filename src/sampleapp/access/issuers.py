@@ -63,7 +63,7 @@ class Issuer(Struct, frozen=True, kw_only=True):
     audience: str
     """The value that the claim ``aud`` must have or contain."""
     jwks: str
-    """The place of its keys: a URL, or the path of a file."""
+    """The location of its keys: a URL, or the path of a file."""
     algorithms: tuple[str, ...] = ALGORITHMS
     """The allowed signature algorithms."""
     caller_claim: str | None = None
@@ -209,19 +209,19 @@ def _algorithms(names: Sequence[str] | None, path: Path) -> tuple[str, ...]:
         return ALGORITHMS
     if not names:
         raise Mistake(path, "must name an algorithm, or be left out")
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.startswith("HS"):
             raise Mistake(
-                (*path, place),
+                (*path, index),
                 "is symmetric, so that every verifier of such a token could also make one; "
                 f"use one of {', '.join(ALGORITHMS)}",
             )
-        require_known(name, ALGORITHMS, (*path, place))
+        require_known(name, ALGORITHMS, (*path, index))
     return tuple(names)
 
 
 def _check_place(jwks: str, path: Path) -> None:
-    """Check the place of the keys. Plain HTTP is only allowed on this machine: it can be forged elsewhere."""
+    """Check the location of the keys: plain HTTP only on this machine, since it can be forged elsewhere."""
     if not jwks.startswith(_URL):
         if "://" in jwks or not jwks:
             raise Mistake(path, "must be a URL that begins with https://, or the path of a file")

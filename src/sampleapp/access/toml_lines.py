@@ -79,8 +79,8 @@ class TOMLDocument:
         return self._text.replace("\r\n", "\n").split("\n")
 
     def _mistake(self, said: str) -> TOMLMistake:
-        place = _PLACE.search(said)
-        line = int(place["line"]) if place and place["line"] else len(self._lines)
+        found = _PLACE.search(said)
+        line = int(found["line"]) if found and found["line"] else len(self._lines)
         sentence = _PLACE.sub("", said).partition("\n")[0].rstrip(".")
         return TOMLMistake(line, f"is not TOML: {sentence[:1].lower()}{sentence[1:]}")
 

@@ -56,7 +56,7 @@ _NOT_SENT = "interrupted before it was sent."
 _NO_RESPONSE = "interrupted before the answer. May have been published."
 
 _Outcome: TypeAlias = RecordMetadata | ClientError | None
-"""Of one line: the place of its record, an error, or ``None`` if it was cancelled before the response."""
+"""Of one line: the metadata of its record, an error, or ``None`` if it was cancelled before the response."""
 
 
 async def publish_lines(
@@ -235,7 +235,7 @@ class _Publisher:
         messages = self._messages(parcel)
         key = None if self._key_seed is None else _idempotency_key(self._key_seed, messages, parcel)
         try:
-            places = await self._client.publish_many(messages, idempotency_key=key)
+            published = await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedResponse) as error:
@@ -247,7 +247,7 @@ class _Publisher:
         except CancelledError:
             return self._settle(parcel, [None] * len(parcel.lines))
         self._report.published += len(parcel.lines)
-        if isinstance(places[0], ReplayedRecord) and not parcel.in_doubt:
+        if isinstance(published[0], ReplayedRecord) and not parcel.in_doubt:
             self._report.published_before += len(parcel.lines)
         self._pace.record_success()
         return []

@@ -1,4 +1,4 @@
-"""Publishing of one record, and printing of its place."""
+"""Publishing of one record, and printing of its metadata."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Client:
         :param idempotency_key: names this request, so that the service publishes the record once, however
             often the request is made; another one for each record, such as ``str(uuid.uuid4())``. 1 to 255
             visible ASCII characters. With it, the client repeats the request by itself; see ``repeat_for_s``.
-        :return: fires with the place of the record, once the broker has acknowledged it: a
+        :return: fires with the metadata of the record, once the broker has acknowledged it: a
             `sampleapp.model.ReplayedRecord` if an earlier request had published it. Fails also with
             `sampleapp.errors.InvalidMessage`, before anything is sent, for text with lone surrogates.
         :raise ValueError: the idempotency key is invalid.
@@ -162,14 +162,15 @@ class Client:
         encoded at once, in a few milliseconds per megabyte.
 
         When it fails with `sampleapp.client.PartlyPublished`, the error's ``results`` have, for each message,
-        the place of its record or an error. Any other `sampleapp.client.ClientError` is about all messages:
-        unless it is ``possibly_published``, none was published. In a `sampleapp.client.ProblemError`, the
-        pointers in ``problem.errors`` begin with the number of the message, from 0: ``/17/content``.
+        the metadata of its record or an error. Any other `sampleapp.client.ClientError` is about all
+        messages: unless it is ``possibly_published``, none was published. In a
+        `sampleapp.client.ProblemError`, the pointers in ``problem.errors`` begin with the number of the
+        message, from 0: ``/17/content``.
 
         :param messages: if there are none, no request is made.
-        :param idempotency_key: as for `publish`. The service knows each record again by the key and its place
+        :param idempotency_key: as for `publish`. The service knows each record again by the key and its index
             among the messages, so a repetition publishes those that were not published yet.
-        :return: fires with the places of the records, in the order of the messages, once the broker has
+        :return: fires with the metadata of the records, in the order of the messages, once the broker has
             acknowledged all of them. Fails also with `sampleapp.errors.InvalidMessage`, before anything is
             sent, for text with lone surrogates.
         :raise ValueError: the idempotency key is invalid.
@@ -216,7 +217,7 @@ class Client:
         :param topic: the name of the topic.
         :param key: as for `publish_raw`, but required.
         :param idempotency_key: as for `publish`.
-        :return: fires with the place of the tombstone; fails as the result of `publish_raw`.
+        :return: fires with the metadata of the tombstone; fails as the result of `publish_raw`.
         :raise ValueError: the idempotency key is invalid.
         """
         headers = idempotency_headers(idempotency_key)

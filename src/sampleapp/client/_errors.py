@@ -178,7 +178,7 @@ class PartlyPublished(ProblemError):
         """:param results: one for each message, in their order."""
         super().__init__(problem, retry_after_s=retry_after_s)
         self.results = tuple(results)
-        """For each message the place of its record, or the error that it would have got alone."""
+        """For each message the metadata of its record, or the error that it would have got alone."""
         self.possibly_published = True
 
 

@@ -25,7 +25,7 @@ from sampleapp.client._errors import (
 )
 from sampleapp.client._exchange import Response
 from sampleapp.client._records import Page, decode_records
-from sampleapp.client._wire import Gone, Number, Place
+from sampleapp.client._wire import Gone, Number, PublishedRecord
 from sampleapp.errors import Fault
 from sampleapp.model import RecordMetadata
 
@@ -59,24 +59,24 @@ class ResponseReader:
         self._token = token
 
     def metadata(self, response: Response, *, topic: str) -> RecordMetadata:
-        """Return the place of the one record; raises the error of `rejection` for another response."""
+        """Return the metadata of the one record; raises the error of `rejection` for another response."""
         if response.status != OK:
             raise self.rejection(response)
-        return _metadata(response, [decode(response, Place)], topics=[topic])[0]
+        return _metadata(response, [decode(response, PublishedRecord)], topics=[topic])[0]
 
     def metadata_of_many(self, response: Response, *, topics: list[str]) -> list[RecordMetadata]:
         """
-        Return the places of records; raises the error of `rejection` for another response.
+        Return the metadata of records; raises the error of `rejection` for another response.
 
         :param topics: that of each record.
         """
         if response.status != OK:
             raise self.rejection(response, topics=topics)
         try:
-            places = _places.decode_lines(response.body)
+            published = _published_records.decode_lines(response.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _misunderstood(response, error) from error
-        return _metadata(response, places, topics=topics)
+        return _metadata(response, published, topics=topics)
 
     def page(self, response: Response) -> Page:
         """Return the records of a page; raises the error of `rejection` for another response."""
@@ -123,8 +123,8 @@ class ResponseReader:
                     return self._problem_error(problem.problem(), retry_after_s=retry_after_s)
                 return self._partly_published(response, problem, topics=topics, retry_after_s=retry_after_s)
         locations = response.headers.getRawHeaders(b"location") or []
-        place = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
-        elsewhere = f" and refers to {place}" if locations else ""
+        each = self._without_token(locations[0]).decode("ascii", "backslashreplace") if locations else ""
+        elsewhere = f" and refers to {each}" if locations else ""
         return UnexpectedResponse(
             f"{response.url} answered {response.status} ({response.media_type or 'no type'}){elsewhere}, "
             "which is not an answer of the service: is there a proxy in between, or another program there?",
@@ -175,7 +175,7 @@ class _Result(Struct, frozen=True):
         """:raise msgspec.ValidationError: the result is not the metadata of a record."""
         if self.topic is None or self.partition is None or self.offset is None:
             raise msgspec.ValidationError("a result has neither a status nor the place of a record")
-        return Place(self.topic, self.partition, self.offset).metadata()
+        return PublishedRecord(self.topic, self.partition, self.offset).metadata()
 
     def problem(self) -> Problem:
         status = self.status or 0
@@ -219,25 +219,29 @@ class _AnyProblem(Struct, frozen=True, kw_only=True):
 
 _STATUSES = frozenset(HTTPStatus)
 
-_places = msgspec.json.Decoder(Place)
+_published_records = msgspec.json.Decoder(PublishedRecord)
 
 
-def _metadata(response: Response, places: list[Place], *, topics: list[str]) -> list[RecordMetadata]:
+def _metadata(
+    response: Response, published: list[PublishedRecord], *, topics: list[str]
+) -> list[RecordMetadata]:
     """
-    Return the places of the records.
+    Return the metadata of the records.
 
     :raise UnexpectedResponse: the response is that to another request.
     """
-    why = _mismatch(places, topics)
+    why = _mismatch(published, topics)
     if why is not None:
         raise UnexpectedResponse(
             f"{response.url} answered {response.status} with {why}.", status=response.status
         )
     is_replayed = _is_replayed(response)
-    return [place.metadata(is_replayed=is_replayed) for place in places]
+    return [each.metadata(is_replayed=is_replayed) for each in published]
 
 
-def _mismatch(results: Sequence[Place | RecordMetadata | ProblemError], topics: list[str]) -> str | None:
+def _mismatch(
+    results: Sequence[PublishedRecord | RecordMetadata | ProblemError], topics: list[str]
+) -> str | None:
     """Return why results cannot be those of messages for these topics, as the end of a sentence."""
     if len(results) != len(topics):
         return f"{len(results)} results for {len(topics)} messages"

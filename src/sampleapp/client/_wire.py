@@ -13,13 +13,13 @@ from msgspec import Meta, Struct
 
 from sampleapp.model import GoneRecords, Reading, RecordMetadata, ReplayedRecord
 
-__all__ = ["Entry", "Gone", "Number", "Place"]
+__all__ = ["Entry", "Gone", "Number", "PublishedRecord"]
 
 Number: TypeAlias = Annotated[int, Meta(ge=0)]
 """The number of a partition, or an offset."""
 
 
-class Place(Struct, frozen=True):
+class PublishedRecord(Struct, frozen=True):
     """The position of an acknowledged record."""
 
     topic: str

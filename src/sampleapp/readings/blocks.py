@@ -42,7 +42,7 @@ _DIGEST_BYTES: Final = 16
 _ETAG_BYTES: Final = 12
 
 _encode = msgspec.json.Encoder().encode
-_get_place = attrgetter("place")
+_get_sort_key = attrgetter("sort_key")
 
 
 class Representation(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class Shown(Struct, gc=False, eq=False):
     """The partition of all records of the id; a negative number if they are in several."""
     timestamp_ms: int
     """The timestamp of the latest record."""
-    place: int
+    sort_key: int
     """The sort key of the reading; unique."""
 
 
@@ -94,7 +94,7 @@ class _Piece(Struct, eq=False, weakref=True):
     shown: _Sequence | None
     """The readings to encode, while the block has the same readings in the same order."""
     before: dict[int, Reading] | None = None
-    """The old values of readings that have a new value now, by their places."""
+    """The old values of readings that have a new value now, by their sort keys."""
     readings: list[Reading] | None = None
     """The readings to encode, once the block has other readings."""
     text: bytes = b""
@@ -105,7 +105,7 @@ class _Piece(Struct, eq=False, weakref=True):
         """Keep the value of a reading that is about to change."""
         if self.before is None:
             self.before = {}
-        self.before.setdefault(shown.place, shown.reading)
+        self.before.setdefault(shown.sort_key, shown.reading)
 
     def keep_readings(self) -> None:
         """Keep all readings of the block, before some are added or removed."""
@@ -115,7 +115,7 @@ class _Piece(Struct, eq=False, weakref=True):
             self.readings = [shown.reading for shown in self.shown]
         else:
             before = self.before.get
-            self.readings = [before(shown.place, shown.reading) for shown in self.shown]
+            self.readings = [before(shown.sort_key, shown.reading) for shown in self.shown]
         self.shown = self.before = None
 
     def encode(self) -> int:
@@ -229,29 +229,29 @@ class Snapshot:
 
 
 class Blocks:
-    """Readings in the order of their places, and their text in both versions."""
+    """Readings in the order of their sort keys, and their text in both versions."""
 
     def __init__(self, *, block_readings: int = BLOCK_READINGS) -> None:
         """:param block_readings: the average number of readings in a block; the same in all processes."""
         self._usual = block_readings
         self._most = _LONGEST * block_readings
         self._blocks: list[_Block] = []
-        # The place of the first reading of each block, to find blocks by.
+        # The sort key of the first reading of each block, to find blocks by.
         self._firsts: list[int] = []
-        self._last_place = -1
+        self._last_sort_key = -1
         self.is_encoded = False
         """True once any block may be encoded. Before that, `change` need not be called."""
 
     def add(self, shown: Shown) -> None:
-        """Insert a reading at its place."""
-        if shown.place < self._last_place:
+        """Insert a reading by its sort key."""
+        if shown.sort_key < self._last_sort_key:
             self._insert(shown)
             return
         # Nearly all readings are appended here while a long topic is read.
-        self._last_place = shown.place
+        self._last_sort_key = shown.sort_key
         blocks = self._blocks
         if not blocks or blocks[-1].has_end or len(blocks[-1].shown) >= self._most:
-            self._put(len(blocks), _Block([]), shown.place)
+            self._put(len(blocks), _Block([]), shown.sort_key)
         block = blocks[-1]
         if block.pieces or block.past:
             block.rearrange()
@@ -264,30 +264,30 @@ class Blocks:
 
     def change(self, shown: Shown) -> None:
         """Prepare for a new value of one of the readings."""
-        self._blocks[self._find_block(shown.place)].change(shown)
+        self._blocks[self._find_block(shown.sort_key)].change(shown)
 
     def discard(self, shown: Shown) -> None:
         """Remove one of the readings."""
-        number = self._find_block(shown.place)
+        number = self._find_block(shown.sort_key)
         block = self._blocks[number]
-        at = bisect_left(block.shown, shown.place, key=_get_place)
+        at = bisect_left(block.shown, shown.sort_key, key=_get_sort_key)
         block.rearrange()
         shown_now = tuple(block.shown)
         block.shown = shown_now[:at] + shown_now[at + 1 :]
         if at == len(block.shown):
             block.has_end = False
         if block.shown:
-            self._firsts[number] = block.shown[0].place
+            self._firsts[number] = block.shown[0].sort_key
             self._mend(number)
         else:
             self._drop(number)
-        self._last_place = self._blocks[-1].shown[-1].place if self._blocks else -1
+        self._last_sort_key = self._blocks[-1].shown[-1].sort_key if self._blocks else -1
 
-    def after(self, place: int, *, most: int) -> list[Reading] | None:
-        """Return the readings after a place, in order; ``None`` if there are more than ``most``."""
+    def after(self, sort_key: int, *, most: int) -> list[Reading] | None:
+        """Return the readings after a sort key, in order; ``None`` if there are more than ``most``."""
         found: list[Reading] = []
-        for block in self._blocks[self._find_block(place) :]:
-            begin = bisect_right(block.shown, place, key=_get_place)
+        for block in self._blocks[self._find_block(sort_key) :]:
+            begin = bisect_right(block.shown, sort_key, key=_get_sort_key)
             found += [shown.reading for shown in block.shown[begin:]]
             if len(found) > most:
                 return None
@@ -317,16 +317,16 @@ class Blocks:
             block = self._blocks[number]
             for version in MEDIA_TYPES:
                 block.piece(version, b"," if number else b"[").encode()
-            reached = block.shown[-1].place
+            reached = block.shown[-1].sort_key
             count += len(block.shown)
             if count >= at_once:
                 count = 0
                 yield
 
     def _insert(self, shown: Shown) -> None:
-        number = self._find_block(shown.place)
+        number = self._find_block(shown.sort_key)
         block = self._blocks[number]
-        at = bisect_right(block.shown, shown.place, key=_get_place)
+        at = bisect_right(block.shown, shown.sort_key, key=_get_sort_key)
         if at == len(block.shown):
             # A reading that is not the last of all belongs to the next block, since this one is whole.
             number, at = number + 1, 0
@@ -336,13 +336,13 @@ class Blocks:
             if at:
                 block.shown = tuple(block.shown[at:])
                 block.rearrange()
-                self._firsts[number] = block.shown[0].place
-            self._put(number, _Block(before, has_end=True), before[0].place)
+                self._firsts[number] = block.shown[0].sort_key
+            self._put(number, _Block(before, has_end=True), before[0].sort_key)
             self._mend(number + 1)
         else:
             block.rearrange()
             block.shown = (*block.shown[:at], shown, *block.shown[at:])
-            self._firsts[number] = block.shown[0].place
+            self._firsts[number] = block.shown[0].sort_key
             self._mend(number)
 
     def _mend(self, number: int) -> None:
@@ -367,13 +367,13 @@ class Blocks:
         moved = tuple(block.shown[-count:])
         block.shown = tuple(block.shown[:-count])
         if block.has_end or number + 1 == len(self._blocks):
-            self._put(number + 1, _Block(moved, has_end=block.has_end), moved[0].place)
+            self._put(number + 1, _Block(moved, has_end=block.has_end), moved[0].sort_key)
             block.has_end = False
         else:
             following = self._blocks[number + 1]
             following.rearrange()
             following.shown = (*moved, *following.shown)
-            self._firsts[number + 1] = moved[0].place
+            self._firsts[number + 1] = moved[0].sort_key
 
     def _pull(self, number: int, count: int) -> None:
         """Move the first readings of the next block to the end of this one."""
@@ -382,7 +382,7 @@ class Blocks:
         following.rearrange()
         block.shown = (*block.shown, *following.shown[:count])
         following.shown = tuple(following.shown[count:])
-        self._firsts[number + 1] = following.shown[0].place
+        self._firsts[number + 1] = following.shown[0].sort_key
 
     def _join(self, number: int) -> None:
         """Join this block and the next."""
@@ -406,8 +406,8 @@ class Blocks:
         if number == 0 and self._blocks:
             self._blocks[0].rearrange()
 
-    def _find_block(self, place: int) -> int:
-        return max(0, bisect_right(self._firsts, place) - 1)
+    def _find_block(self, sort_key: int) -> int:
+        return max(0, bisect_right(self._firsts, sort_key) - 1)
 
     def _is_whole(self, block: _Block) -> bool:
         return block.has_end or len(block.shown) >= self._most

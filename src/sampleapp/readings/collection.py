@@ -35,8 +35,8 @@ class _Part(Struct, frozen=True, gc=False):
     partition: int
     timestamp_ms: int
     """The timestamp of the latest record."""
-    place: int
-    """The place of the first record since this partition last removed the reading; see `_place`."""
+    sort_key: int
+    """The sort key: the first record since this partition last removed the reading; see `_sort_key`."""
     value: float | None
     """``None``: removed."""
 
@@ -149,7 +149,7 @@ class Readings:
         elif shown is not None and shown.partition == record.partition:
             self._update(shown, number, record.timestamp_ms)
         elif shown is None and reading_id not in self._removed:
-            self._show(reading_id, number, record.partition, record.timestamp_ms, _place(record))
+            self._show(reading_id, number, record.partition, record.timestamp_ms, _sort_key(record))
         else:
             self._merge(reading_id, number, record)
 
@@ -173,16 +173,16 @@ class Readings:
         number: float,
         partition: int,
         timestamp_ms: int,
-        place: int,
+        sort_key: int,
         *,
         removed: tuple[str, ...] = (),
     ) -> None:
-        shown = Shown(Reading(reading_id, number), partition, timestamp_ms, place)
+        shown = Shown(Reading(reading_id, number), partition, timestamp_ms, sort_key)
         self._table(reading_id)[reading_id] = shown
         self._blocks.add(shown)
         self._representations = {}
         if self.on_change is not None:
-            after = self._blocks.after(place, most=_MOST_AFTER_NEW)
+            after = self._blocks.after(sort_key, most=_MOST_AFTER_NEW)
             if after is None:
                 self.on_change(None)
             else:
@@ -202,8 +202,8 @@ class Readings:
         """Apply a record that removes the reading, or whose id is or was in another partition."""
         before = {part.partition: part for part in self._parts(reading_id)}
         mine = before.get(record.partition)
-        place = _place(record) if mine is None or mine.value is None else mine.place
-        before[record.partition] = _Part(record.partition, record.timestamp_ms, place, number)
+        sort_key = _sort_key(record) if mine is None or mine.value is None else mine.sort_key
+        before[record.partition] = _Part(record.partition, record.timestamp_ms, sort_key, number)
         parts = tuple(before.values())
         self._scattered.pop(reading_id, None)
         self._removed.pop(reading_id, None)
@@ -216,15 +216,15 @@ class Readings:
         partition = latest.partition
         if len(parts) > 1:
             partition = _SEVERAL
-            place = min(part.place for part in parts if part.value is not None)
+            sort_key = min(part.sort_key for part in parts if part.value is not None)
             self._scattered[reading_id] = parts
         shown = self._table(reading_id).get(reading_id)
-        if shown is not None and shown.place == place:
+        if shown is not None and shown.sort_key == sort_key:
             shown.partition = partition
             self._update(shown, latest.value, latest.timestamp_ms)
         else:
             removed = self._hide(reading_id)
-            self._show(reading_id, latest.value, partition, latest.timestamp_ms, place, removed=removed)
+            self._show(reading_id, latest.value, partition, latest.timestamp_ms, sort_key, removed=removed)
 
     def _parts(self, reading_id: str) -> tuple[_Part, ...]:
         parts = self._scattered.get(reading_id) or self._removed.get(reading_id)
@@ -233,7 +233,7 @@ class Readings:
         shown = self._table(reading_id).get(reading_id)
         if shown is None:
             return ()
-        return (_Part(shown.partition, shown.timestamp_ms, shown.place, shown.reading.value),)
+        return (_Part(shown.partition, shown.timestamp_ms, shown.sort_key, shown.reading.value),)
 
     def _remember_removed(self, reading_id: str, parts: tuple[_Part, ...]) -> None:
         self._removed[reading_id] = parts
@@ -269,7 +269,7 @@ class Readings:
         return self._blocks.encode(at_once=at_once)
 
 
-def _place(record: ConsumerRecord) -> int:
+def _sort_key(record: ConsumerRecord) -> int:
     # (timestamp, partition, offset) as one integer of 64, 31 and 63 bits: a tuple would take a third more
     # memory for each reading, and longer to sort.
     return (record.timestamp_ms + 2**63 << 94) | (record.partition << 63) | record.offset

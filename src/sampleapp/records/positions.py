@@ -77,14 +77,14 @@ def parse_position(text: str) -> Position:
         raise PositionTooLong
     if _FORM.fullmatch(text) is None:
         raise InvalidPosition(f"is not a position: {_RULE}")
-    topic_id, _, places = text.partition("~")
+    topic_id, _, numbers = text.partition("~")
     offsets: dict[int, int] = {}
     skipped: list[int] = []
-    for partition, place in enumerate(places.split(".")):
-        if place == _SKIPPED:
+    for partition, text_of_offset in enumerate(numbers.split(".")):
+        if text_of_offset == _SKIPPED:
             skipped.append(partition)
-        elif place:
-            offset = offsets[partition] = int(place)
+        elif text_of_offset:
+            offset = offsets[partition] = int(text_of_offset)
             if offset > GREATEST_OFFSET:
                 raise InvalidPosition(
                     f"has an offset of partition {partition} that is over {GREATEST_OFFSET}"
@@ -104,13 +104,13 @@ def format_position(position: Position) -> str:
     if count > LONGEST_POSITION:
         raise PositionTooLong
     if len(offsets) == count:
-        places = [str(offsets[partition]) for partition in range(count)]
+        numbers = [str(offsets[partition]) for partition in range(count)]
     else:
-        places = [
+        numbers = [
             str(offsets[partition]) if partition in offsets else _SKIPPED if partition in skipped else ""
             for partition in range(count)
         ]
-    text = f"{position.topic_id}~{'.'.join(places)}"
+    text = f"{position.topic_id}~{'.'.join(numbers)}"
     if len(text) > LONGEST_POSITION:
         raise PositionTooLong
     return text

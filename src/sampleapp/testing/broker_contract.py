@@ -53,10 +53,10 @@ from sampleapp.testing.publishing import (
     content,
     everything,
     new_topic,
+    outcome_offset,
     pages,
-    place,
-    place_of,
     record,
+    record_offset,
     settled,
     size,
 )
@@ -104,11 +104,11 @@ def _read_back_property() -> Any:
             followed = await everything(broker, topic)
             if records:
                 read = [each for page in await pages(broker, topic, limit=limit) for each in page.records]
-                assert sorted(read, key=place) == sorted(followed, key=place)
-            by_place = {place(each): each for each in followed}
-        assert len(by_place) == len(records)
+                assert sorted(read, key=record_offset) == sorted(followed, key=record_offset)
+            by_offset = {record_offset(each): each for each in followed}
+        assert len(by_offset) == len(records)
         for sent, outcome in zip(records, found, strict=True):
-            assert content(by_place[place_of(outcome, topic=topic)]) == content(sent)
+            assert content(by_offset[outcome_offset(outcome, topic=topic)]) == content(sent)
 
     return test
 
@@ -199,9 +199,9 @@ class BrokerContract(IdempotencyContract):
         async with self.running() as broker:
             found = await within(broker.publish_many([record(topic, b"%d" % n) for n in range(500)]))
             read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
-        assert {place_of(m): b"%d" % n for n, m in enumerate(found)} == read
+        assert {outcome_offset(m): b"%d" % n for n, m in enumerate(found)} == read
         offsets: defaultdict[int, list[int]] = defaultdict(list)
-        for partition, offset in map(place_of, found):
+        for partition, offset in map(outcome_offset, found):
             offsets[partition].append(offset)
         for each in offsets.values():
             first = min(each) if self.first_offset is None else self.first_offset
@@ -224,7 +224,7 @@ class BrokerContract(IdempotencyContract):
                     values = [r.value for r in read if r.key == key]
                     assert values == [r.value for r in sent if (r.topic, r.key) == (topic, key)]
         for each, outcome in zip(sent, found, strict=True):
-            place_of(outcome, topic=each.topic)
+            outcome_offset(outcome, topic=each.topic)
 
     async def test_records_keep_their_order_whether_they_are_published_alone_or_with_others(self) -> None:
         topic = new_topic()
@@ -243,7 +243,7 @@ class BrokerContract(IdempotencyContract):
                 found += [*await within(together[1]), *await within(together[2]), last]
                 read = (await everything(broker, topic))[round_ * 100 :]
                 assert [r.value for r in read] == values
-                assert [place_of(m) for m in found] == [(r.partition, r.offset) for r in read]
+                assert [outcome_offset(m) for m in found] == [(r.partition, r.offset) for r in read]
 
     async def test_of_many_records_some_may_be_stored_and_some_not(self) -> None:
         topic = new_topic()
@@ -254,7 +254,7 @@ class BrokerContract(IdempotencyContract):
             ]
             found = await within(broker.publish_many(sent))
             read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
-        stored = {place_of(m): b"%d" % n for n, m in enumerate(found) if n % 3 != 1}
+        stored = {outcome_offset(m): b"%d" % n for n, m in enumerate(found) if n % 3 != 1}
         assert read == stored
         rejected = found[1::3]
         assert [type(each) for each in rejected] == [UnknownPartition] * 10
@@ -269,7 +269,7 @@ class BrokerContract(IdempotencyContract):
             found = [*await within(broker.publish_many(sent)), *await settled(broker, sent)]
             read = {(r.partition, r.offset): r.value for r in await everything(broker, topic)}
         assert [each.partition for each in found] == partitions * 2
-        assert [read[place_of(each)] for each in found] == [each.value for each in sent] * 2
+        assert [read[outcome_offset(each)] for each in found] == [each.value for each in sent] * 2
 
     async def test_a_partition_that_does_not_exist_is_rejected(self) -> None:
         topic = new_topic()
@@ -326,11 +326,11 @@ class BrokerContract(IdempotencyContract):
             alone = broker.publish(record(other))
             found = await within(many)
             (found_alone,) = await outcomes([alone])
-            place_of(found_alone, topic=other)
+            outcome_offset(found_alone, topic=other)
             read = await everything(broker, topic)
-        by_place = {(r.partition, r.offset): r.value for r in read}
-        assert [by_place[place_of(each)] for each in found] == [each.value for each in sent]
-        assert len(by_place) == 1 + 5000
+        by_offset = {(r.partition, r.offset): r.value for r in read}
+        assert [by_offset[outcome_offset(each)] for each in found] == [each.value for each in sent]
+        assert len(by_offset) == 1 + 5000
         for key in {each.key for each in sent}:
             assert [r.value for r in read if r.key == key] == [r.value for r in sent if r.key == key]
 
@@ -587,9 +587,9 @@ class BrokerContract(IdempotencyContract):
         async with self.running() as broker:
             found = await settled(broker, sent)
             result = await self.read(broker, topic)
-            by_place = {place_of(each): content(r) for each, r in zip(found, sent, strict=True)}
+            by_offset = {outcome_offset(each): content(r) for each, r in zip(found, sent, strict=True)}
             self.assert_consistent(result, topic)
-            assert {place(each): content(each) for each in result.records} == by_place
+            assert {record_offset(each): content(each) for each in result.records} == by_offset
             assert result.is_up_to_date
             assert result.positions == result.ends
             assert set(result.positions) == set(range(result.partitions))
@@ -607,13 +607,15 @@ class BrokerContract(IdempotencyContract):
         topic = new_topic()
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=b"%d" % n) for n in range(30)])
-            followed = sorted(await everything(broker, topic), key=place)
+            followed = sorted(await everything(broker, topic), key=record_offset)
             for limit in (1, 7, 30):
                 found = await pages(broker, topic, limit=limit)
                 for page in found:
                     assert len(page.records) <= limit
                     self.assert_consistent(page, topic)
-                assert sorted((each for page in found for each in page.records), key=place) == followed
+                assert (
+                    sorted((each for page in found for each in page.records), key=record_offset) == followed
+                )
 
     async def test_a_page_is_bounded_by_bytes_and_has_a_record_of_any_size(self) -> None:
         topic = new_topic()
@@ -636,7 +638,7 @@ class BrokerContract(IdempotencyContract):
         topic = new_topic()
         async with self.running() as broker:
             sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
-            first = place_of((await settled(broker, sent))[0])
+            first = outcome_offset((await settled(broker, sent))[0])
             starts: list[tuple[ReadStart, int]] = [
                 (EARLIEST, 0),
                 (FromOffset(first[1] + 3), 3),
@@ -728,14 +730,14 @@ class BrokerContract(IdempotencyContract):
                 result = await self.read(broker, topic, {number: EARLIEST}, None)
                 self.assert_consistent(result, topic)
                 assert set(result.positions) == set(result.ends) == {number}
-                assert {place(each) for each in result.records} == {
-                    place_of(each) for each in found if each.partition == number
+                assert {record_offset(each) for each in result.records} == {
+                    outcome_offset(each) for each in found if each.partition == number
                 }
                 rest = await self.read(broker, topic, {number: None})
                 self.assert_consistent(rest, topic)
                 assert set(rest.positions) == set(rest.ends) == set(range(rest.partitions)) - {number}
-                assert {place(each) for each in rest.records} == {
-                    place_of(each) for each in found if each.partition != number
+                assert {record_offset(each) for each in rest.records} == {
+                    outcome_offset(each) for each in found if each.partition != number
                 }
             nothing = await self.read(broker, topic, {}, None)
             assert (list(nothing.records), dict(nothing.positions)) == ([], {})
@@ -753,8 +755,8 @@ class BrokerContract(IdempotencyContract):
                 assert dict(result.beyond) == {number: end}
                 assert result.positions[number] == end + 7
                 assert not result.is_up_to_date
-            assert {place(each) for each in result.records} == {
-                place_of(each) for each in found if each.partition != number
+            assert {record_offset(each) for each in result.records} == {
+                outcome_offset(each) for each in found if each.partition != number
             }
 
     async def test_records_that_are_gone_are_reported_for_an_exact_position(self) -> None:
@@ -763,7 +765,7 @@ class BrokerContract(IdempotencyContract):
         topic = new_topic()
         async with self.running() as broker:
             found = await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
-            number, first = place_of(found[0])
+            number, first = outcome_offset(found[0])
             await self.delete_before(broker, topic, number, first + 4)
             result = await self.read(broker, topic, {number: first + 3})
             self.assert_consistent(result, topic)
@@ -833,8 +835,8 @@ class BrokerContract(IdempotencyContract):
                     break
             found = await within(publishing)
         assert len(records) == 300
-        assert {place(each): each.value for each in records} == {
-            place_of(each): b"%d" % n for n, each in enumerate(found)
+        assert {record_offset(each): each.value for each in records} == {
+            outcome_offset(each): b"%d" % n for n, each in enumerate(found)
         }
 
     async def test_no_partition_is_left_out_because_others_have_many_records(self) -> None:

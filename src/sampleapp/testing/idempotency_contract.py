@@ -26,9 +26,9 @@ from sampleapp.testing.publishing import (
     everything,
     identity,
     new_topic,
-    place,
-    place_of,
+    outcome_offset,
     record,
+    record_offset,
     settled,
 )
 from sampleapp.testing.waiting import outcomes, within
@@ -72,10 +72,10 @@ class IdempotencyContract(ContractBase):
                 (many,) = await within(broker.publish_many([sent]))
                 found.append(many)
                 assert [is_new(each) for each in found] == [True, False, False, False]
-                assert len({place_of(each, topic=topic) for each in found}) == 1
-                by_place = {place(each): each.value for each in await everything(broker, topic)}
-                assert by_place[place_of(found[0])] == sent.value
-                assert list(by_place.values()).count(sent.value) == 1
+                assert len({outcome_offset(each, topic=topic) for each in found}) == 1
+                by_offset = {record_offset(each): each.value for each in await everything(broker, topic)}
+                assert by_offset[outcome_offset(found[0])] == sent.value
+                assert list(by_offset.values()).count(sent.value) == 1
 
     async def test_of_many_records_that_are_sent_again_the_missing_ones_are_published(self) -> None:
         if not self.idempotent:
@@ -90,15 +90,15 @@ class IdempotencyContract(ContractBase):
             (alone,) = await settled(broker, sent[230:231])
             found = await within(broker.publish_many(sent))
             again = await within(broker.publish_many(sent))
-            by_place = {place(each): each.value for each in await everything(broker, topic)}
+            by_offset = {record_offset(each): each.value for each in await everything(broker, topic)}
         assert all(map(is_new, [*first, alone]))
         assert not any(map(is_new, [*found[100:200], found[230], *again]))
         assert all(map(is_new, [*found[:100], *found[200:230], *found[231:]]))
-        assert [place_of(each) for each in [*first, alone]] == [
-            place_of(each) for each in [*found[100:200], found[230]]
+        assert [outcome_offset(each) for each in [*first, alone]] == [
+            outcome_offset(each) for each in [*found[100:200], found[230]]
         ]
-        assert [place_of(each) for each in again] == [place_of(each) for each in found]
-        assert {place_of(each): b"%d" % n for n, each in enumerate(found)} == by_place
+        assert [outcome_offset(each) for each in again] == [outcome_offset(each) for each in found]
+        assert {outcome_offset(each): b"%d" % n for n, each in enumerate(found)} == by_offset
 
     async def test_a_record_that_is_twice_in_one_call_is_published_once(self) -> None:
         if not self.idempotent:
@@ -113,8 +113,8 @@ class IdempotencyContract(ContractBase):
             read = await everything(broker, topic)
         assert [is_new(each) for each in found] == [True] * 150 + [False] * 4
         assert [each.value for each in read] == [each.value for each in sent[:150]]
-        by_place = {place(each): each.value for each in read}
-        assert [by_place[place_of(each)] for each in found] == [each.value for each in sent]
+        by_offset = {record_offset(each): each.value for each in read}
+        assert [by_offset[outcome_offset(each)] for each in found] == [each.value for each in sent]
 
     async def test_a_record_that_is_sent_several_times_at_once_is_published_once(self) -> None:
         if not self.idempotent:
@@ -135,7 +135,7 @@ class IdempotencyContract(ContractBase):
                 of_each: list[Sequence[Outcome]] = [ends[0], ends[1][::-1], single[:10], single[10:]]
                 for found in zip(*of_each, strict=True):
                     assert sum(map(is_new, found)) == 1
-                    assert len({place_of(each, topic=topic) for each in found}) == 1
+                    assert len({outcome_offset(each, topic=topic) for each in found}) == 1
             values = [each.value for each in await everything(broker, topic)]
         assert sorted(value or b"" for value in values) == sorted(each.value or b"" for each in sent)
 
@@ -156,7 +156,7 @@ class IdempotencyContract(ContractBase):
         assert len(set(map(id, rejected))) == 3
         assert not any(each.possibly_published or each.retriable for each in rejected)
         assert [is_new(each) for each in found] == [True, False, False, True, True, False]
-        assert len({place_of(found[n]) for n in (0, 1, 2, 5)}) == 1
+        assert len({outcome_offset(found[n]) for n in (0, 1, 2, 5)}) == 1
         assert values == [b"first", b"plain", b"plain"]
 
     async def test_two_records_with_one_id_in_one_call_end_like_two_calls(self) -> None:
@@ -173,7 +173,7 @@ class IdempotencyContract(ContractBase):
         assert is_new(first)
         assert isinstance(other, IdempotencyKeyReused)
         assert not is_new(again)
-        assert place_of(first) == place_of(again)
+        assert outcome_offset(first) == outcome_offset(again)
         assert values == [b"first"]
 
     async def test_records_with_different_ids_are_different_whatever_they_contain(self) -> None:
@@ -257,7 +257,7 @@ class IdempotencyContract(ContractBase):
             read = await everything(broker, topic)
         assert not any(map(is_new, found))
         assert [each.value for each in read] == [b"0", b"1", b"2"]
-        assert [place_of(each) for each in found] == [place(each) for each in read]
+        assert [outcome_offset(each) for each in found] == [record_offset(each) for each in read]
 
     async def test_a_record_is_recognised_after_the_broker_was_started_again(self) -> None:
         if not (self.idempotent and self.durable):
@@ -276,8 +276,8 @@ class IdempotencyContract(ContractBase):
             read = await everything(again, topic)
             await within(again.stop(deadline_s=20))
         assert [is_new(each) for each in found] == [False] * 10 + [True] * 10
-        assert [place_of(each) for each in found[:10]] == [place_of(each) for each in first]
-        assert [place(each) for each in read] == [place_of(each) for each in found]
+        assert [outcome_offset(each) for each in found[:10]] == [outcome_offset(each) for each in first]
+        assert [record_offset(each) for each in read] == [outcome_offset(each) for each in found]
         assert isinstance(rejected, IdempotencyKeyReused)
 
     async def test_a_topic_that_takes_no_identities_rejects_them_all(self) -> None:

@@ -28,10 +28,10 @@ __all__ = [
     "everything",
     "identity",
     "new_topic",
+    "outcome_offset",
     "pages",
-    "place",
-    "place_of",
     "record",
+    "record_offset",
     "settled",
     "size",
 ]
@@ -48,14 +48,14 @@ def new_topic() -> str:
     return f"contract-{uuid.uuid4().hex}"
 
 
-def place_of(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
+def outcome_offset(outcome: Outcome, *, topic: str | None = None) -> tuple[int, int]:
     """Return the partition and offset of a record; fail if it was not stored, or not in the topic."""
     assert isinstance(outcome, RecordMetadata), repr(outcome)
     assert topic is None or outcome.topic == topic
     return outcome.partition, outcome.offset
 
 
-def place(record: ConsumerRecord) -> tuple[int, int]:
+def record_offset(record: ConsumerRecord) -> tuple[int, int]:
     """Return the partition and offset of a record."""
     return record.partition, record.offset
 

@@ -57,7 +57,7 @@ class Field(Struct, frozen=True):
 class Parameter(Struct, frozen=True):
     """A parameter of a request: in its path, its query or a header field."""
 
-    place: Literal["path", "query", "header"]
+    location: Literal["path", "query", "header"]
     name: str
     meaning: str
     kind: Any = str

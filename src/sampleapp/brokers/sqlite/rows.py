@@ -181,8 +181,8 @@ class TimeSearch(Struct, frozen=True):
     """The offset of the topic's next record."""
 
 
-class _Place(Struct):
-    """The place of a topic's next record, in one transaction."""
+class _TopicEnd(Struct):
+    """The offset of a topic's next record, in one transaction."""
 
     topic_id: int
     next_offset: int
@@ -205,7 +205,7 @@ def insert(
     :param window: for records with an identity, as is ``recent``.
     """
     # Read the offsets from the file each time: another process may have appended since.
-    places: dict[str, _Place] = {}
+    topic_ends: dict[str, _TopicEnd] = {}
     rows: list[_Row] = []
     outcomes: list[Outcome] = []
     identities: Identities | None = None
@@ -220,23 +220,23 @@ def insert(
                 if again is not None:
                     outcomes.append(again)
                     continue
-            place = places.get(record.topic)
-            if place is None:
-                place = places[record.topic] = _place(connection, record.topic)
+            topic_end = topic_ends.get(record.topic)
+            if topic_end is None:
+                topic_end = topic_ends[record.topic] = _load_topic_end(connection, record.topic)
         except PublishError as rejection:
             outcomes.append(rejection)
             continue
-        offset = place.next_offset
-        place.next_offset = offset + 1
-        rows.append((place.topic_id, offset, record.timestamp_ms, record.key, record.value, headers))
+        offset = topic_end.next_offset
+        topic_end.next_offset = offset + 1
+        rows.append((topic_end.topic_id, offset, record.timestamp_ms, record.key, record.value, headers))
         outcomes.append(RecordMetadata(topic=record.topic, partition=0, offset=offset))
         if identity is not None and identities is not None:
-            identities.add(identity, topic_id=place.topic_id, offset=offset)
+            identities.add(identity, topic_id=topic_end.topic_id, offset=offset)
     try:
         _insert_rows(connection, rows)
     except _TOO_LARGE as error:
         raise RowRejected from error
-    _keep(connection, places)
+    _keep(connection, topic_ends)
     if identities is not None:
         identities.insert()
     return outcomes
@@ -303,19 +303,19 @@ def _find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, int] | 
     return found
 
 
-def _place(connection: sqlite3.Connection, topic: str) -> _Place:
+def _load_topic_end(connection: sqlite3.Connection, topic: str) -> _TopicEnd:
     require_topic_name(topic)
     found = _find_topic(connection, topic)
     if found is not None:
-        return _Place(*found)
+        return _TopicEnd(*found)
     cursor = connection.execute("INSERT INTO topic (name) VALUES (?)", (topic,))
-    return _Place(cast(int, cursor.lastrowid), 0)
+    return _TopicEnd(cast(int, cursor.lastrowid), 0)
 
 
-def _keep(connection: sqlite3.Connection, places: dict[str, _Place]) -> None:
+def _keep(connection: sqlite3.Connection, topic_ends: dict[str, _TopicEnd]) -> None:
     connection.executemany(
         "UPDATE topic SET next_offset = ? WHERE id = ?",
-        [(place.next_offset, place.topic_id) for place in places.values()],
+        [(topic_end.next_offset, topic_end.topic_id) for topic_end in topic_ends.values()],
     )
 
 

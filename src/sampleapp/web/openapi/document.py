@@ -319,9 +319,9 @@ class _Builder:
     def _parameter(self, parameter: Parameter) -> dict[str, Any]:
         return {
             "name": parameter.name,
-            "in": parameter.place,
+            "in": parameter.location,
             "description": parameter.meaning,
-            **({"required": True} if parameter.is_required or parameter.place == "path" else {}),
+            **({"required": True} if parameter.is_required or parameter.location == "path" else {}),
             "schema": self._schema(parameter.kind),
         }
 
@@ -423,7 +423,7 @@ def _checked(rule: Rule, description: Description | None) -> Description:
 
 
 def _of_path(description: Description) -> list[Parameter]:
-    return [parameter for parameter in description.parameters if parameter.place == "path"]
+    return [parameter for parameter in description.parameters if parameter.location == "path"]
 
 
 def _by_status(kinds: Collection[_Kind]) -> dict[HTTPStatus, list[_Kind]]:

@@ -403,10 +403,10 @@ def _rejection(rejected: Sequence[RejectedLine]) -> Response:
         if deciding not in faults:
             faults[-1] = deciding
         others = " Other messages were rejected too; see errors." if len(wrong) > 1 else ""
-        place = "" if decisive.line is None else f"Line {decisive.line}: "
+        at_line = "" if decisive.line is None else f"Line {decisive.line}: "
         response = problem_response(
             decisive.error,
-            detail=f"Nothing was published. {place}{decisive.error}{others}",
+            detail=f"Nothing was published. {at_line}{decisive.error}{others}",
             faults=faults,
         )
     return replace(response, batch=Batch(rejected=len(rejected)))

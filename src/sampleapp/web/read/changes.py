@@ -2,7 +2,7 @@
 ``GET /changes``: the readings as they change, as an event stream.
 
 Each event is encoded once, for all streams, and put at the end of a log. A stream reads the log at its own
-pace, from the place of the state that it began with. When this place has left the log, the client is too
+pace, from the index of the state that it began with. When this index has left the log, the client is too
 slow, and the stream begins again with all readings.
 """
 
@@ -163,8 +163,8 @@ class ChangeStream(EventStream):
         self._resource = resource
         # The tag of the client's copy; empty if it has none.
         self._tag = last_event_id
-        # The place in the log; None for a stream that must begin from a state, which is not older than this.
-        self._place_in_log: int | None = None
+        # The index in the log; None for a stream that must begin from a state, which is not older than this.
+        self._log_index: int | None = None
         self._least_number = resource.changes.number
         # The event with all readings that is being written, and the number of its next piece.
         self._whole: _Whole | None = None
@@ -211,11 +211,11 @@ class ChangeStream(EventStream):
         while self.can_write and left > 0:
             if self._whole is not None:
                 left -= self._write_piece(self._whole)
-            elif self._place_in_log is None:
+            elif self._log_index is None:
                 if not self._begin_from_state():
                     return
             else:
-                written = self._write_from_log(self._place_in_log)
+                written = self._write_from_log(self._log_index)
                 if written == 0:
                     return
                 left -= written
@@ -231,9 +231,9 @@ class ChangeStream(EventStream):
 
     def _begin_from_state(self) -> bool:
         start = self._resource.state
-        if start is None or start.number < self._least_number or start.place < self._resource.events.start:
+        if start is None or start.number < self._least_number or start.index < self._resource.events.start:
             return False
-        self._place_in_log = start.place
+        self._log_index = start.index
         if start.tag != self._tag:
             self._tag = ""
             self._whole, self._next_piece = start.whole(), 0
@@ -248,38 +248,38 @@ class ChangeStream(EventStream):
         self.write(event, int(is_last))
         return len(event)
 
-    def _write_from_log(self, place: int) -> int:
+    def _write_from_log(self, index: int) -> int:
         events = self._resource.events
-        if place < events.start:
+        if index < events.start:
             # Every state that is kept is later.
-            self._place_in_log, self._least_number = None, 0
+            self._log_index, self._least_number = None, 0
             return 1
-        if place == events.end:
+        if index == events.end:
             return 0
-        event, count, self._tag = events[place]
-        self._place_in_log = place + 1
+        event, count, self._tag = events[index]
+        self._log_index = index + 1
         self.write(event, count)
         return len(event)
 
 
 class _EventLog:
-    """The latest events, up to a limit of bytes. Each has a place, a number that grows by one."""
+    """The latest events, up to a limit of bytes. Each has an index, a number that grows by one."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[Event, int, str]] = deque()
         self._bytes = 0
         self.start = 0
-        """The place of the first event that is kept."""
+        """The index of the first event that is kept."""
         self.limit = _LEAST_LOG
 
     @property
     def end(self) -> int:
-        """The place of the next event."""
+        """The index of the next event."""
         return self.start + len(self._events)
 
-    def __getitem__(self, place: int) -> tuple[Event, int, str]:
+    def __getitem__(self, index: int) -> tuple[Event, int, str]:
         """Return an event, the number of changes in it, and the tag after it, which may be empty."""
-        return self._events[place - self.start]
+        return self._events[index - self.start]
 
     def append(self, event: Event, count: int, tag: str) -> None:
         """Add an event, and drop the oldest ones over the limit."""
@@ -289,7 +289,7 @@ class _EventLog:
             self._drop()
 
     def clear(self) -> None:
-        """Drop all events. No stream continues across this place."""
+        """Drop all events. No stream continues across this index."""
         self.start = self.end + 1
         self._events.clear()
         self._bytes = 0
@@ -301,12 +301,12 @@ class _EventLog:
 
 
 class _Start:
-    """A state from which a stream can begin, and the place in the log of the changes after it."""
+    """A state from which a stream can begin, and the index in the log of the changes after it."""
 
-    def __init__(self, state: State, place: int) -> None:
+    def __init__(self, state: State, index: int) -> None:
         self.number = state.number
         self.tag: Final = _id_of(state.representation.etag)
-        self.place = place
+        self.index = index
         self._length = state.representation.length
         self.body: Final = SharedBody(state.representation.pieces)
         self._whole: ref[_Whole] | None = None

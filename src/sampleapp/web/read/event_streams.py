@@ -62,7 +62,7 @@ class EventStream(OpenStream):
     def __init__(
         self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
     ) -> None:
-        """Take a place, which is given back with `closed`; see `OpenStream`."""
+        """Take a slot, which is given back with `closed`; see `OpenStream`."""
         super().__init__(streams, kind=kind, request=request, topic=topic)
         self.numbers = streams.numbers[kind]
         """The numbers of all streams of this kind."""

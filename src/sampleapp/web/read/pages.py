@@ -19,7 +19,7 @@ from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import SampleAppError, forget_frames
 from sampleapp.feeds import Feeds
 from sampleapp.model import HEADER_BYTES, ConsumerRecord, ReadResult
-from sampleapp.records.place import Place
+from sampleapp.records.cursor import Cursor
 from sampleapp.records.read_parameters import (
     DEFAULT_LIMIT,
     PageParameters,
@@ -260,34 +260,34 @@ class RecordPages:
         :raise TooManyStreams: too many pages wait.
         :raise AccessError: the caller has too many pages that wait, or has lost its right.
         """
-        place = Place(topic, parameters.start, parameters.partitions)
+        cursor = Cursor(topic, parameters.start, parameters.partitions)
         turn = self._turns.turn(request)
         try:
-            found = await self._find(request, turn, place, parameters)
+            found = await self._find(request, turn, cursor, parameters)
             if parameters.wait_s and found.may_wait and not self._is_stopping:
                 turn.end()
-                found = await self._wait(request, turn, place, parameters, found)
-            return await self._encode(request, turn, place, parameters, found)
+                found = await self._wait(request, turn, cursor, parameters, found)
+            return await self._encode(request, turn, cursor, parameters, found)
         finally:
             turn.end()
 
     async def _find(
-        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters
+        self, request: Request, turn: ReadTurn, cursor: Cursor, parameters: PageParameters
     ) -> _Found:
         """Read up to a page of records; with a key, search for them."""
         if parameters.key is not None:
-            return await self._search(request, turn, place, parameters.key, parameters.limit)
+            return await self._search(request, turn, cursor, parameters.key, parameters.limit)
         for _ in range(_MOST_READS):
-            before = place.offsets
-            result = await self._read(request, turn, place, parameters.limit)
-            has_moved = before != place.offsets
+            before = cursor.offsets
+            result = await self._read(request, turn, cursor, parameters.limit)
+            has_moved = before != cursor.offsets
             if result.records or result.is_up_to_date or not has_moved:
                 return _Found(list(result.records), result.is_up_to_date, has_moved)
         # Only records that were aborted, or control records, were there so far.
         return _Found([], is_up_to_date=False)
 
     async def _read(
-        self, request: Request, turn: ReadTurn, place: Place, limit: int, *, found_memory: int = 0
+        self, request: Request, turn: ReadTurn, cursor: Cursor, limit: int, *, found_memory: int = 0
     ) -> ReadResult:
         """
         Wait for a turn, read the next records, count their memory, and move behind them.
@@ -301,22 +301,24 @@ class RecordPages:
             # Reading a page for nothing would keep others waiting.
             request.share.require_part(_PAGE_BYTES)
         # Brokers limit how much is read at one time; from here on it is counted.
-        result = await turn.read(place, limit=limit, max_bytes=_PAGE_BYTES)
+        result = await turn.read(cursor, limit=limit, max_bytes=_PAGE_BYTES)
         if request.share is not None:
             request.share.resize(found_memory + _memory_of(result.records))
-        place.require_all(result)
-        place.require_partition(result)
-        place.advance(result)
+        cursor.require_all(result)
+        cursor.require_partition(result)
+        cursor.advance(result)
         return result
 
-    async def _search(self, request: Request, turn: ReadTurn, place: Place, key: bytes, limit: int) -> _Found:
+    async def _search(
+        self, request: Request, turn: ReadTurn, cursor: Cursor, key: bytes, limit: int
+    ) -> _Found:
         """Read until there is a page of records with a key, or enough was looked at."""
         search = _Search(key, limit)
         for _ in range(_MOST_READS):
-            before = place.offsets
+            before = cursor.offsets
             try:
                 result = await self._read(
-                    request, turn, place, _SEARCHED_AT_ONCE, found_memory=search.found_memory
+                    request, turn, cursor, _SEARCHED_AT_ONCE, found_memory=search.found_memory
                 )
             except SampleAppError as error:
                 if search.found:
@@ -330,9 +332,9 @@ class RecordPages:
             if request.share is not None:
                 request.share.resize(search.found_memory)
             if left:
-                place.move_to(left)
+                cursor.move_to(left)
                 break
-            has_moved = before != place.offsets
+            has_moved = before != cursor.offsets
             if result.is_up_to_date or not has_moved:
                 return _Found(search.found, result.is_up_to_date, has_moved)
             if search.is_over:
@@ -340,7 +342,7 @@ class RecordPages:
         return _Found(search.found, is_up_to_date=False)
 
     async def _wait(
-        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters, found: _Found
+        self, request: Request, turn: ReadTurn, cursor: Cursor, parameters: PageParameters, found: _Found
     ) -> _Found:
         """
         Wait for a first record, and read it.
@@ -351,12 +353,12 @@ class RecordPages:
             # It may have gone, and nothing else would show it until a record comes.
             return found
         wait = _Wait(self._clock, parameters.wait_s)
-        waiting = WaitingPage(self._streams, request, place.topic, wait.lose_right)
+        waiting = WaitingPage(self._streams, request, cursor.topic, wait.lose_right)
         self._waits.add(wait)
         request.end_wait = partial(wait.end, "client")
         try:
-            while not found.records and await self._wait_once(wait, place, parameters.key):
-                found = await self._find(request, turn, place, parameters)
+            while not found.records and await self._wait_once(wait, cursor, parameters.key):
+                found = await self._find(request, turn, cursor, parameters)
                 wait.check()
                 if not found.may_wait:
                     break
@@ -373,25 +375,25 @@ class RecordPages:
             waiting.close(wait.ended_by)
         return found
 
-    async def _wait_once(self, wait: _Wait, place: Place, key: bytes | None) -> bool:
+    async def _wait_once(self, wait: _Wait, cursor: Cursor, key: bytes | None) -> bool:
         """Wait until reading again is worth it; return false to answer without a record."""
         await wait.pause()
         wait.check()
         return not wait.is_over and await wait.until(
             self._feeds.wait(
-                place.topic,
-                place.offsets,
-                topic_id=place.topic_id,
+                cursor.topic,
+                cursor.offsets,
+                topic_id=cursor.topic_id,
                 key=key,
-                others=place.partitions is None,
-                skipped=place.skipped,
+                others=cursor.partitions is None,
+                skipped=cursor.skipped,
             )
         )
 
     async def _encode(
-        self, request: Request, turn: ReadTurn, place: Place, parameters: PageParameters, found: _Found
+        self, request: Request, turn: ReadTurn, cursor: Cursor, parameters: PageParameters, found: _Found
     ) -> Response:
-        position = place.position_text().encode("ascii")
+        position = cursor.position_text().encode("ascii")
         headers: Headers = (
             _VARY,
             _NO_STORE,

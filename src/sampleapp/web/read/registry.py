@@ -49,7 +49,7 @@ class StreamKind(Enum):
     CHANGES = "changes"
     """A stream of the readings as they change (``/changes``)."""
     PAGE = "page"
-    """A page that waits for its first record. Pages have places of their own beside streams."""
+    """A page that waits for its first record. Pages have slots of their own beside streams."""
 
     @property
     def in_words(self) -> str:
@@ -76,20 +76,20 @@ class StreamNumbers:
 
 
 class OpenStream:
-    """A stream or a waiting page: its place among those that are open, and the right of its caller."""
+    """A stream or a waiting page: its slot among those that are open, and the right of its caller."""
 
-    __slots__ = ("_grant", "_is_closed", "_is_lost", "kind", "place", "streams", "topic")
+    __slots__ = ("_grant", "_is_closed", "_is_lost", "kind", "slot", "streams", "topic")
 
     def __init__(
         self, streams: OpenStreams, *, kind: StreamKind, request: Request | None, topic: str | None = None
     ) -> None:
         """
-        Take a place, until `close` is called.
+        Take a slot, until `close` is called.
 
         :param request: its caller must have, and keep, the right to read; may be ``None`` where all callers
             have all rights.
         :param topic: the topic that is followed for it; ``None`` for the readings.
-        :raise TooManyStreams: all places are taken.
+        :raise TooManyStreams: all slots are taken.
         :raise TooManyTopics: streams and waiting pages read too many other topics.
         :raise AccessError: the caller has too many streams, or has lost its right since it was admitted.
         """
@@ -98,8 +98,8 @@ class OpenStream:
         self.topic = topic
         self._is_closed = self._is_lost = False
         self._grant = streams.grant(kind, request, topic)
-        self.place = streams.place_of(kind, self._grant)
-        """The group of places that it counts in: True for pages, and the name of the caller."""
+        self.slot = streams.slot_of(kind, self._grant)
+        """The group of slots that it counts in: True for pages, and the name of the caller."""
         streams.add(self)
 
     def right_lost(self, error: AccessError) -> None:
@@ -129,7 +129,7 @@ class OpenStream:
 
     def close(self, reason: str) -> None:
         """
-        Give the place back. Only the first call has an effect.
+        Give the slot back. Only the first call has an effect.
 
         :param reason: the reason for the end: one of a few fixed words, for metrics.
         """
@@ -139,14 +139,14 @@ class OpenStream:
 
 
 class WaitingPage(OpenStream):
-    """The place of a page that waits for a record of a topic."""
+    """The slot of a page that waits for a record of a topic."""
 
     __slots__ = ("_on_right_lost",)
 
     def __init__(
         self, streams: OpenStreams, request: Request, topic: str, on_right_lost: OnRightLost
     ) -> None:
-        """Take a place; see `OpenStream`."""
+        """Take a slot; see `OpenStream`."""
         super().__init__(streams, kind=StreamKind.PAGE, request=request, topic=topic)
         self._on_right_lost = on_right_lost
 
@@ -187,8 +187,8 @@ class OpenStreams:
             on_fault=lambda stream: stream.abort("fault"),
             every_s=_VISIT_S,
         )
-        self._places: Counter[bool] = Counter()
-        self._places_of_callers: Counter[tuple[bool, str]] = Counter()
+        self._slots: Counter[bool] = Counter()
+        self._slots_by_caller: Counter[tuple[bool, str]] = Counter()
         self._topics: Counter[str] = Counter()
         self.numbers: dict[StreamKind, StreamNumbers] = {kind: StreamNumbers() for kind in StreamKind}
         """The numbers of each kind."""
@@ -210,8 +210,8 @@ class OpenStreams:
             if self._access_control is None or request is None
             else self._access_control.grant(request, may)
         )
-        is_page, name = self.place_of(kind, grant)
-        if self._places[is_page] >= self.limit:
+        is_page, name = self.slot_of(kind, grant)
+        if self._slots[is_page] >= self.limit:
             self.rejections["max-streams"] += 1
             raise TooManyStreams(self.limit, what=kind.in_words)
         if topic is not None and topic not in self._topics and len(self._topics) >= self._most_topics:
@@ -220,20 +220,20 @@ class OpenStreams:
         if grant is not None:
             most = grant.caller.max_streams
             limit = self._limit_per_caller if most is None else most
-            if self._places_of_callers[is_page, name] >= limit:
+            if self._slots_by_caller[is_page, name] >= limit:
                 self.rejections["max-streams-per-caller"] += 1
                 raise TooManyStreamsOfCaller(limit, what=kind.in_words, retry_after_s=_RETRY_AFTER_S)
         return grant
 
     @staticmethod
-    def place_of(kind: StreamKind, grant: Grant | None) -> tuple[bool, str]:
-        """Return `OpenStream.place`."""
+    def slot_of(kind: StreamKind, grant: Grant | None) -> tuple[bool, str]:
+        """Return `OpenStream.slot`."""
         return kind is StreamKind.PAGE, "" if grant is None else grant.caller.name
 
     def add(self, stream: OpenStream) -> None:
         """Add a stream that was granted."""
-        self._places[stream.place[0]] += 1
-        self._places_of_callers[stream.place] += 1
+        self._slots[stream.slot[0]] += 1
+        self._slots_by_caller[stream.slot] += 1
         self.numbers[stream.kind].open += 1
         if stream.topic is not None:
             self._topics[stream.topic] += 1
@@ -245,9 +245,9 @@ class OpenStreams:
         numbers = self.numbers[stream.kind]
         numbers.open -= 1
         numbers.ended[reason] += 1
-        self._places[stream.place[0]] -= 1
+        self._slots[stream.slot[0]] -= 1
         # Issuers can make any number of callers.
-        _take_one(self._places_of_callers, stream.place)
+        _take_one(self._slots_by_caller, stream.slot)
         if stream.topic is not None:
             _take_one(self._topics, stream.topic)
 

@@ -29,8 +29,8 @@ from sampleapp.errors import Fault, InvalidParameters, SampleAppError
 from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
 from sampleapp.feeds.events import id_line, record_events
 from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start
+from sampleapp.records.cursor import Cursor
 from sampleapp.records.event_stream import encode_event, encode_id
-from sampleapp.records.place import Place
 from sampleapp.records.position_errors import TopicReplaced
 from sampleapp.records.positions import LONGEST_POSITION, Position, PositionTooLong, parse_position
 from sampleapp.records.read_parameters import StreamParameters, read_stream_parameters
@@ -109,7 +109,7 @@ class RecordStreams:
         self.turns: Final = ReadTurns(reads, clock)
         self.slices: Final = TimeSlices(clock)
         self.pages: Final[WeakValueDictionary[Hashable, _Page]] = WeakValueDictionary()
-        """What streams that read by themselves are sending, by the place where it begins."""
+        """What streams that read by themselves are sending, by the cursor from which it begins."""
         self.without_room: Final[Rounds[RecordStream]] = Rounds(
             clock,
             RecordStream.look_for_room,
@@ -177,7 +177,7 @@ class RecordStream(EventStream):
         self, owner: RecordStreams, topic: str, parameters: StreamParameters, request: Request
     ) -> None:
         """
-        :raise TooManyStreams: all places are taken.
+        :raise TooManyStreams: all slots are taken.
         :raise TooManyTopics: streams and waiting pages read too many other topics.
         :raise AccessError: the caller has too many streams, or has lost its right.
         """
@@ -186,14 +186,14 @@ class RecordStream(EventStream):
         self._topic: Final = topic
         self._key: Final = parameters.key
         self._partitions: Final = parameters.partitions
-        self._at: Place | None = Place(topic, parameters.start, parameters.partitions)
+        self._at: Cursor | None = Cursor(topic, parameters.start, parameters.partitions)
         """Where it reads by itself; ``None`` while the feed does it."""
         self._begins_with = b""
         self._begins_with_count = 0
         self._feed: Feed | None = None
         self._turn: Final = owner.turns.turn(request)
         self._epoch: object = None
-        """That of the feed when the place was last read from."""
+        """That of the feed when the cursor was last read from."""
         self._waiting: Deferred[Any] | None = None
         self._is_reading = False
         self._page_bytes = 2 * _LEAST_PAGE_BYTES
@@ -212,24 +212,24 @@ class RecordStream(EventStream):
 
         :raise SampleAppError: the stream cannot begin.
         """
-        place = self._at
-        assert place is not None  # noqa: S101 -- for mypy: it has just been made
+        cursor = self._at
+        assert cursor is not None  # noqa: S101 -- for mypy: it has just been made
         await self._wait(self._turn.begin())
         try:
-            result = await self._read(place, limit=0)
+            result = await self._read(cursor, limit=0)
         finally:
             self._turn.end()
         if not parameters.resumes:
-            place.require_all(result)
-        place.require_partition(result, source=parameters.source)
+            cursor.require_all(result)
+        cursor.require_partition(result, source=parameters.source)
         await self._wait(self._owner.slices.next())
-        if not place.topic_id:
-            first = View(place.before(result), self._selection(place, result.topic_id)).position
+        if not cursor.topic_id:
+            first = View(cursor.before(result), self._selection(cursor, result.topic_id)).position
         else:
-            first = self._view(place).position
+            first = self._view(cursor).position
         # A gap or a reset, if there is one.
-        events, self._begins_with_count = self._take(place, result)
-        if max(len(first), len(self._view(place).position)) > LONGEST_POSITION:
+        events, self._begins_with_count = self._take(cursor, result)
+        if max(len(first), len(self._view(cursor).position)) > LONGEST_POSITION:
             raise InvalidParameters([Fault("/partition", f"A position of this topic {PositionTooLong()}.")])
         self._begins_with = id_line(first) + b"\n" + events
 
@@ -278,11 +278,11 @@ class RecordStream(EventStream):
 
     def detached(self, *, is_reset: bool) -> None:
         """Read by itself: the feed has not all records any more, or the topic was made again."""
-        place = self._leave()
-        if is_reset and place.topic_id == "_":
+        cursor = self._leave()
+        if is_reset and cursor.topic_id == "_":
             # Nothing but the feed tells the new topic from the former one.
-            place.begin_again()
-            if not self.write(Event(self._reset_event(place, "topic-replaced"))):
+            cursor.begin_again()
+            if not self.write(Event(self._reset_event(cursor, "topic-replaced"))):
                 return
         self._read_on()
 
@@ -292,16 +292,16 @@ class RecordStream(EventStream):
 
     # Reading by itself
 
-    def _leave(self) -> Place:
+    def _leave(self) -> Cursor:
         try:
             position: Position | Start = parse_position(self.position.decode("ascii"))
         except PositionTooLong:
             # Partitions were added. The client gets the reason when it comes back.
             position = EARLIEST
             self.finish("position")
-        place = self._at = Place(self._topic, position, self._partitions)
+        cursor = self._at = Cursor(self._topic, position, self._partitions)
         self.set_behind(is_behind=True)
-        return place
+        return cursor
 
     def _read_on(self) -> None:
         if not self._is_reading:
@@ -312,8 +312,8 @@ class RecordStream(EventStream):
         try:
             failures = looks = empty = 0
             while self.can_write and self._at is not None:
-                place = self._at
-                found = self._join(place)
+                cursor = self._at
+                found = self._join(cursor)
                 if found is Joining.JOINED:
                     continue
                 if found is Joining.AHEAD and looks < _LOOKS_AHEAD:
@@ -321,7 +321,7 @@ class RecordStream(EventStream):
                     await self._pause(_LITTLE_PAUSES.delay_s(looks))
                     continue
                 try:
-                    is_read = await self._send_page(place)
+                    is_read = await self._send_page(cursor)
                 except SampleAppError as error:
                     self._release_room()
                     failures += 1
@@ -337,7 +337,7 @@ class RecordStream(EventStream):
                     await self._wait_for_room()
                     continue
                 await self._wait_for_client()
-                empty = 0 if place is not self._at else empty + 1
+                empty = 0 if cursor is not self._at else empty + 1
                 if empty:
                     # The feed was made during the read, or it is that of the former topic still: the latter
                     # is noticed in some seconds.
@@ -346,18 +346,18 @@ class RecordStream(EventStream):
             self._is_reading = False
             self._release_room()
 
-    def _join(self, place: Place) -> Joining:
-        """Join the feed if it has all records from here on. Then the feed knows the place."""
+    def _join(self, cursor: Cursor) -> Joining:
+        """Join the feed if it has all records from here on. Then the feed knows the position."""
         feed = self._feed = self._owner.feeds.feed(self._topic)
-        if feed is None or not place.topic_id or feed.epoch is not self._epoch:
+        if feed is None or not cursor.topic_id or feed.epoch is not self._epoch:
             return Joining.BEHIND
-        selection = self._selection(place, place.topic_id)
-        found, missed = feed.join(self, place.offsets, selection)
+        selection = self._selection(cursor, cursor.topic_id)
+        found, missed = feed.join(self, cursor.offsets, selection)
         if missed and not self._has_room():
             feed.leave(self)
             return Joining.BEHIND
         if found is Joining.JOINED:
-            view = View(place.offsets, selection)
+            view = View(cursor.offsets, selection)
             self._at = None
             self.set_behind(is_behind=False)
             if missed and not self.write(Event(_events(view, missed, self.position)), len(missed)):
@@ -393,13 +393,13 @@ class RecordStream(EventStream):
             self._room.release()
             self._room = None
 
-    async def _send_page(self, place: Place) -> bool:
+    async def _send_page(self, cursor: Cursor) -> bool:
         """
-        Send the next records, and move on. The place itself is left as it is.
+        Send the next records, and move on. The cursor is not changed.
 
         :return: false if the memory budget has no room for them.
         """
-        pages, name = self._owner.pages, self._name_of_page(place)
+        pages, name = self._owner.pages, self._name_of_page(cursor)
         page = pages.get(name)
         if page is None:
             await self._wait(self._turn.begin())
@@ -407,25 +407,25 @@ class RecordStream(EventStream):
                 # Another stream may have read it in the meantime.
                 page = pages.get(name)
                 if page is None:
-                    return await self._read_page(place, name)
+                    return await self._read_page(cursor, name)
             finally:
                 self._turn.end()
-        after = copy(place)
+        after = copy(cursor)
         after.advance(page.result)
         self._send(page, after)
         return True
 
-    async def _read_page(self, place: Place, name: Hashable) -> bool:
+    async def _read_page(self, cursor: Cursor, name: Hashable) -> bool:
         if not self._has_room():
             return False
-        result = await self._read(place, limit=_PAGE_RECORDS)
+        result = await self._read(cursor, limit=_PAGE_RECORDS)
         if not self.can_write:
             return True
         await self._wait(self._owner.slices.next())
-        after = copy(place)
+        after = copy(cursor)
         events, count = self._take(after, result)
         if not events:
-            if after.offsets != place.offsets:
+            if after.offsets != cursor.offsets:
                 self._at = after
             return True
         page = _Page(events, count, msgspec.structs.replace(result, records=()))
@@ -433,19 +433,19 @@ class RecordStream(EventStream):
         if self._budget is not None and not self._budget.has_room(len(page)):
             self._needed_bytes = len(page)
             return False
-        if place.topic_id not in {"", "_"} and place.problem(result) is None and not result.gone:
+        if cursor.topic_id not in {"", "_"} and cursor.problem(result) is None and not result.gone:
             self._owner.pages[name] = page
         self._send(page, after)
         return True
 
-    def _send(self, page: _Page, after: Place) -> None:
+    def _send(self, page: _Page, after: Cursor) -> None:
         self._needed_bytes = 0
         self._at = after
         self.write(page, page.count)
 
-    def _name_of_page(self, place: Place) -> Hashable:
-        offsets = tuple(sorted(place.offsets.items()))
-        return self._topic, place.topic_id, offsets, place.partitions, place.skipped, self._key
+    def _name_of_page(self, cursor: Cursor) -> Hashable:
+        offsets = tuple(sorted(cursor.offsets.items()))
+        return self._topic, cursor.topic_id, offsets, cursor.partitions, cursor.skipped, self._key
 
     async def _wait_for_client(self) -> None:
         """Read nothing more for a client that has not taken the last page yet."""
@@ -459,45 +459,45 @@ class RecordStream(EventStream):
             # If the records had other keys: look at more of them at once.
             self._page_bytes = min(2 * self._page_bytes, _MOST_PAGE_BYTES)
 
-    async def _read(self, place: Place, *, limit: int) -> ReadResult:
+    async def _read(self, cursor: Cursor, *, limit: int) -> ReadResult:
         epoch = self._owner.feeds.epoch(self._topic)
         # Not cancelled with the stream: it counts in the limit of reads until it ends, also if the client is
         # gone.
-        result = await self._turn.read(place, limit=limit, max_bytes=self._page_bytes)
+        result = await self._turn.read(cursor, limit=limit, max_bytes=self._page_bytes)
         # If the feed was reset during the read, the result may be that of the former topic.
         self._epoch = epoch
         return result
 
-    def _take(self, place: Place, result: ReadResult) -> tuple[bytes, int]:
+    def _take(self, cursor: Cursor, result: ReadResult) -> tuple[bytes, int]:
         """Go on after a result; return its events, and their number."""
-        problem = place.problem(result)
+        problem = cursor.problem(result)
         if problem is not None:
-            place.begin_again(result)
+            cursor.begin_again(result)
             reason = "topic-replaced" if isinstance(problem, TopicReplaced) else "position-unknown"
-            return self._reset_event(place, reason), 1
-        view = View(place.before(result), self._selection(place, result.topic_id))
+            return self._reset_event(cursor, reason), 1
+        view = View(cursor.before(result), self._selection(cursor, result.topic_id))
         events, count = b"", 0
         if result.gone:
             for gone in result.gone:
                 view.move(gone.partition, gone.earliest)
             data = _encode(_GapData(result.gone))
             events, count = encode_event(data, event="gap", event_id=view.position.decode("ascii")), 1
-        place.advance(result)
+        cursor.advance(result)
         records = result.records
         if self._key is not None:
             records = [record for record in records if record.key == self._key]
-        return events + _events(view, records, self._view(place).position), count + len(records)
+        return events + _events(view, records, self._view(cursor).position), count + len(records)
 
-    def _reset_event(self, place: Place, reason: str) -> bytes:
-        position = self._view(place).position.decode("ascii")
+    def _reset_event(self, cursor: Cursor, reason: str) -> bytes:
+        position = self._view(cursor).position.decode("ascii")
         return encode_event(_encode(_ResetData(reason)), event="reset", event_id=position)
 
-    def _view(self, place: Place) -> View:
-        return View(place.offsets, self._selection(place, place.topic_id or "_"))
+    def _view(self, cursor: Cursor) -> View:
+        return View(cursor.offsets, self._selection(cursor, cursor.topic_id or "_"))
 
-    def _selection(self, place: Place, topic_id: str) -> Selection:
-        partitions = None if place.partitions is None else frozenset(place.partitions)
-        return Selection(topic_id, partitions, place.skipped, self._key)
+    def _selection(self, cursor: Cursor, topic_id: str) -> Selection:
+        partitions = None if cursor.partitions is None else frozenset(cursor.partitions)
+        return Selection(topic_id, partitions, cursor.skipped, self._key)
 
     async def _pause(self, delay_s: float) -> None:
         timer: IDelayedCall

@@ -13,7 +13,7 @@ from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.errors import BrokerUnavailable, SampleAppError, UnknownPartition
 from sampleapp.interfaces import IBroker
 from sampleapp.model import ReadRequest, ReadResult
-from sampleapp.records.place import Place
+from sampleapp.records.cursor import Cursor
 from sampleapp.web.server import Request
 
 __all__ = ["ReadTurn", "ReadTurns", "TopicReads"]
@@ -45,28 +45,28 @@ class TopicReads:
         reading: Deferred[ReadResult] = self._broker.read(request)
         return reading.addCallback(self._count).addBoth(self._end)
 
-    def read_on(self, place: Place, *, limit: int, max_bytes: int, caller: str) -> Deferred[ReadResult]:
+    def read_on(self, cursor: Cursor, *, limit: int, max_bytes: int, caller: str) -> Deferred[ReadResult]:
         """
-        Read a topic from a place on, which does not move; see `ReadRequest`.
+        Read a topic from a cursor, which does not move; see `ReadRequest`.
 
         :return: fires with the result. If a position names partitions that the topic does not have, it has no
-            records, and is a problem of the place. Fails as `IBroker.read` does.
+            records, and is a problem of the cursor. Fails as `IBroker.read` does.
         """
-        reading = self.read(place.request(limit=limit, max_bytes=max_bytes, caller=caller))
+        reading = self.read(cursor.request(limit=limit, max_bytes=max_bytes, caller=caller))
         # No coroutine: if its caller goes away, a failure inside another one is a cycle.
-        return reading if place.partitions is not None else reading.addErrback(self._look, place)
+        return reading if cursor.partitions is not None else reading.addErrback(self._look, cursor)
 
-    def _look(self, failure: Failure, place: Place) -> Deferred[ReadResult]:
+    def _look(self, failure: Failure, cursor: Cursor) -> Deferred[ReadResult]:
         if failure.check(UnknownPartition) is None:
             return fail(failure)
 
         def judge(look: ReadResult) -> ReadResult:
-            if place.problem(look) is None:
+            if cursor.problem(look) is None:
                 # They have been added since the first read.
                 failure.raiseException()
             return look
 
-        return self.read(place.look()).addCallback(judge)
+        return self.read(cursor.look()).addCallback(judge)
 
     def _count(self, result: ReadResult) -> ReadResult:
         self.records += len(result.records)
@@ -92,21 +92,21 @@ class ReadTurns:
     def __init__(self, reads: TopicReads, clock: IReactorTime) -> None:
         self._reads = reads
         self._clock = clock
-        self._places = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE)
+        self._slots = Semaphore(_READS_AT_ONCE, most_of_group=_READS_OF_ONE)
 
     def turn(self, request: Request) -> ReadTurn:
         """Return the turns of a request, to be used one after the other."""
         exchange = request.exchange
         caller = exchange.caller or exchange.peer.host
-        return ReadTurn(self._reads, self._places, self._clock, caller)
+        return ReadTurn(self._reads, self._slots, self._clock, caller)
 
 
 class ReadTurn:
     """A turn to read; see `ReadTurns`. Its owner must call `end`."""
 
-    def __init__(self, reads: TopicReads, places: Semaphore, clock: IReactorTime, caller: str) -> None:
+    def __init__(self, reads: TopicReads, slots: Semaphore, clock: IReactorTime, caller: str) -> None:
         self._reads = reads
-        self._places = places
+        self._slots = slots
         self._clock = clock
         self._caller = caller
         self._is_over = True
@@ -120,12 +120,12 @@ class ReadTurn:
         """
         if not self._is_over:
             return succeed(None)
-        waiting = self._places.acquire(self._caller)
+        waiting = self._slots.acquire(self._caller)
         if not waiting.called:
             waiting.addTimeout(_LONGEST_WAIT_S, self._clock, onTimeoutCancel=_raise_too_many)
         return waiting.addCallback(self._begun)
 
-    def read(self, place: Place, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
+    def read(self, cursor: Cursor, *, limit: int, max_bytes: int) -> Deferred[ReadResult]:
         """Read a topic as `TopicReads.read_on` does. If that takes long, the turn ends before it."""
         timer = self._clock.callLater(_LONG_READ_S, self.end)
 
@@ -134,14 +134,14 @@ class ReadTurn:
                 timer.cancel()
             return result
 
-        reading = self._reads.read_on(place, limit=limit, max_bytes=max_bytes, caller=self._caller)
+        reading = self._reads.read_on(cursor, limit=limit, max_bytes=max_bytes, caller=self._caller)
         return reading.addBoth(is_read)
 
     def end(self) -> None:
         """Give the turn to others. Does nothing if it is over."""
         if not self._is_over:
             self._is_over = True
-            self._places.release(self._caller)
+            self._slots.release(self._caller)
 
     def _begun(self, _: None) -> None:
         self._is_over = False

@@ -359,8 +359,8 @@ def test_records_that_fail_at_their_deadline_do_so_one_for_one():
 def test_a_single_record_goes_to_the_partition_that_it_names():
     world = warm(partitions=3)
     for partition in (2, 0, 1):
-        [place] = told_in(world, record("t", b"x", key=b"k", partition=partition))
-        assert place.partition == partition
+        [enqueue] = told_in(world, record("t", b"x", key=b"k", partition=partition))
+        assert enqueue.partition == partition
 
 
 @pytest.mark.parametrize("is_known", [True, False])

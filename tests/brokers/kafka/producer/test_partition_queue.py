@@ -201,8 +201,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.drop_producer_id()
             return
         batch = self.queue.stored()
-        for place, pending in enumerate(batch.records):
-            assert self.log.values[offset + place] == pending.record.value
+        for enqueue, pending in enumerate(batch.records):
+            assert self.log.values[offset + enqueue] == pending.record.value
         self.leave(batch.records, "stored")
 
     def lose_the_answer(self, fate, flying):
@@ -257,11 +257,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.leave(expired.unsent, "unsent")
             self.leave(expired.dropped, "unknown")
             assert {each.record.value for each in expired.dropped} <= self.told
-        for place, pending in enumerate(self.inside.values()):
+        for enqueue, pending in enumerate(self.inside.values()):
             if pending.deadline_s <= self.now_s:
                 assert pending.record.value in self.told
-                assert place < on_the_way
-            elif place >= on_the_way:
+                assert enqueue < on_the_way
+            elif enqueue >= on_the_way:
                 assert shortened_deadline_s(pending, shortened) > self.now_s
 
     @rule(which=st.sampled_from([*[None] * 8, "unsent", "sent", "all"]))

@@ -43,29 +43,29 @@ class Wire:
 
     def send(self, topic, partition, data):
         """Check a batch; return a function to be called with its outcome."""
-        place = topic, partition
+        enqueue = topic, partition
         if not self.was_made_again:
-            assert place not in self.under_way, "two batches of a partition are under way"
-        self.under_way.add(place)
+            assert enqueue not in self.under_way, "two batches of a partition are under way"
+        self.under_way.add(enqueue)
         producer_id, epoch, first, count = unpack_from(">qhii", data, 43)
         if producer_id >= OWN_IDS:
             assert (epoch, first, count) == (0, 0, 1)
         elif producer_id >= 0:
-            self._check(place, (producer_id, epoch, first, count, data))
+            self._check(enqueue, (producer_id, epoch, first, count, data))
 
         def responded(outcome):
-            self.under_way.discard(place)
-            last = self._last.get(place)
+            self.under_way.discard(enqueue)
+            last = self._last.get(enqueue)
             if last is not None and last[:5] == (producer_id, epoch, first, count, data):
                 # A later attempt that was rejected tells nothing of an earlier one.
                 was_unknown = last[5] == "unknown" and outcome == "not stored"
-                self._last[place] = (*last[:5], "unknown" if was_unknown else outcome)
+                self._last[enqueue] = (*last[:5], "unknown" if was_unknown else outcome)
 
         return responded
 
-    def _check(self, place, batch):
+    def _check(self, enqueue, batch):
         producer_id, epoch, first, _, data = batch
-        last = self._last.get(place)
+        last = self._last.get(enqueue)
         outcome = None
         if last is None or producer_id != last[0]:
             assert first == 0
@@ -77,7 +77,7 @@ class Wire:
                 assert data == last[4], "another batch has the number of one that may be stored"
             else:
                 assert first == last[2] + last[3] * (outcome == "stored")
-        self._last[place] = (*batch, outcome if outcome == "unknown" else "under way")
+        self._last[enqueue] = (*batch, outcome if outcome == "unknown" else "under way")
 
 
 class WatchedClient(SimulatedClient):
@@ -100,8 +100,8 @@ class WatchedClient(SimulatedClient):
                 outcomes = dict.fromkeys(ends, "unknown" if is_sent else "not stored")
             else:
                 outcomes = {(each.topic, each.partition): outcome_of(each) for each in answer.partitions}
-            for place, end in ends.items():
-                end(outcomes[place])
+            for enqueue, end in ends.items():
+                end(outcomes[enqueue])
             return answer
 
         return super().request(node_id, request, timeout_s=timeout_s).addBoth(responded)

@@ -92,7 +92,7 @@ def identified(name, value=b"value", *, key=b"a"):
     return replace(record("t", value, key=key), identity=identity)
 
 
-def place(metadata):
+def enqueue(metadata):
     return metadata.partition, metadata.offset
 
 
@@ -147,7 +147,7 @@ def test_whatever_happens_a_record_with_an_identity_is_there_once_and_all_answer
         assert all(isinstance(answer, RecordMetadata | PublishError) for answer in found)
         known = [answer for answer in found if isinstance(answer, RecordMetadata)]
         assert {world.value_at(answer) for answer in known} == {each.value}
-        assert len({place(answer) for answer in known}) == 1
+        assert len({enqueue(answer) for answer in known}) == 1
         # The last one is repeated if any was stored, whatever was answered.
         assert sum(not isinstance(answer, ReplayedRecord) for answer in known) <= 1
     assert_ordinary_records_are_once_and_in_order(world, ordinary, idempotence=idempotence)
@@ -205,7 +205,7 @@ def test_a_batch_that_was_cut_in_half_is_completed():
     [[*firsts]] = publish_together(world, world.one, names[:150])
     [[*outcomes]] = publish_together(world, world.two, names)
     assert {type(each) for each in firsts} == {RecordMetadata}
-    assert [place(each) for each in outcomes[:150]] == [place(each) for each in firsts]
+    assert [enqueue(each) for each in outcomes[:150]] == [enqueue(each) for each in firsts]
     assert [type(each) for each in outcomes] == [ReplayedRecord] * 150 + [RecordMetadata] * 150
     assert world.stored() == sorted(each.value for each in names)
     assert all(outcomes[number].partition == world_partition(names[number], 3) for number in range(300))

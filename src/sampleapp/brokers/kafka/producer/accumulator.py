@@ -3,7 +3,7 @@ The bounded buffer of accepted records: topics, with a queue for each of their p
 
 Four verbs carry a record through it: `Accumulator.append` accepts it, `Accumulator.drain` returns the queues
 to send from, and `Accumulator.succeed` or `Accumulator.fail` answers its caller. The other methods are for
-records published together (`reserve`, `place`), for topics whose partitions change, and for deadlines.
+records published together (`reserve`, `enqueue`), for topics whose partitions change, and for deadlines.
 """
 
 from __future__ import annotations
@@ -205,13 +205,13 @@ class Accumulator:
         self._intakes += 1
 
     def end_intake(self) -> None:
-        """Note that an intake has placed all its records, or never will."""
+        """Note that an intake has queued all its records, or never will."""
         self._intakes -= 1
         self._notify_if_empty()
 
     def reserve(self, groups: Collection[Group]) -> PublishError | None:
         """
-        Reserve the room for records; each group must then go to `place`, or to `fail_unplaced`.
+        Reserve the room for records; each group must then go to `enqueue`, or to `fail_unqueued`.
 
         There is room for all of them exactly if `append` would accept the last one after all the others.
 
@@ -247,7 +247,7 @@ class Accumulator:
             group.reserve()
         return None
 
-    def place(self, group: Group, count: int, *, now_s: float) -> None:
+    def enqueue(self, group: Group, count: int, *, now_s: float) -> None:
         """
         Append the next records of a group to their queue. `reserve` must have reserved their room.
 
@@ -268,8 +268,8 @@ class Accumulator:
         elif queue.extend(records, size, may_have_identities=group.may_have_identities):
             self.mark_ready(queue)
 
-    def fail_unplaced(self, group: Group, error: PublishError) -> None:
-        """Answer the callers of the records that were not placed yet."""
+    def fail_unqueued(self, group: Group, error: PublishError) -> None:
+        """Answer the callers of the records that were not queued yet."""
         records, _ = group.take(len(group.records))
         self._reserved -= len(records)
         self.fail(records, error)
@@ -396,15 +396,15 @@ class Accumulator:
         :param offset: of the first record; each of the others has the next one.
         """
         self._used -= batch.held
-        for place, pending in enumerate(batch.records, offset):
+        for enqueue, pending in enumerate(batch.records, offset):
             response = pending.response
             try:
                 if isinstance(response, Outcomes):
                     response.put(
-                        pending.index, RecordMetadata(topic=topic, partition=partition, offset=place)
+                        pending.index, RecordMetadata(topic=topic, partition=partition, offset=enqueue)
                     )
                 elif not response.called:
-                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=place))
+                    response.callback(RecordMetadata(topic=topic, partition=partition, offset=enqueue))
             except Exception:  # noqa: BLE001 -- such as MemoryError; the other callers are answered
                 self._log.failure("Answering for a record of {topic} failed", topic=topic)
                 _respond_with((pending,), OutcomeUnknown(SERVICE_FAULT.public))

@@ -127,7 +127,7 @@ class Intake:
         self._steps.close()
         if self._is_reserved:
             for group in self._groups:
-                self._accumulator.fail_unplaced(group, error)
+                self._accumulator.fail_unqueued(group, error)
         else:
             self._forget_topics()
             self._outcomes.reject(error)
@@ -187,7 +187,7 @@ class Intake:
             for group in groups:
                 is_patient = self._now_s < patient_until_s and self._accumulator.outage is None
                 if not (is_patient and group.is_queue_longer_than(_LONG_QUEUE_BYTES)):
-                    self._accumulator.place(group, _STEP, now_s=self._now_s)
+                    self._accumulator.enqueue(group, _STEP, now_s=self._now_s)
                     pause_s = 0
                     yield 0
             groups = [group for group in groups if group.records]

@@ -270,7 +270,7 @@ class Pending(Struct, gc=False):
     response: Deferred[RecordMetadata] | Outcomes
     """The caller's answer: for this record alone, or for all records published together."""
     index: int = -1
-    """The record's place in `Outcomes`."""
+    """The record's index in `Outcomes`."""
 
 
 class Batch(Struct):
@@ -632,7 +632,7 @@ class PartitionQueue:
         """
         Note that the broker does not accept the batch, or some of its records.
 
-        :param indexes: the places of these records in the batch; ``None`` for all. The others go back to the
+        :param indexes: the indexes of these records in the batch; ``None`` for all. The others go back to the
             front of the queue.
         :return: the rejected records, in order; and other records that leave the queue, as in
             `try_again_after`.

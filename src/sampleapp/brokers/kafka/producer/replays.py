@@ -165,22 +165,22 @@ class ReplayDetection:
         self._log.failure("A bug in the service: fetching a published record failed", failure=failure)
         return Failure(OutcomeUnknown(SERVICE_FAULT.public))
 
-    async def _resolve(self, client: _Client, place: RecordMetadata, fingerprint: bytes) -> RecordMetadata:
+    async def _resolve(self, client: _Client, stored: RecordMetadata, fingerprint: bytes) -> RecordMetadata:
         await self._places.acquire()
         try:
-            found = await self._fetch(client, place)
+            found = await self._fetch(client, stored)
         finally:
             self._places.release()
         if found == fingerprint:
-            return place
+            return stored
         if found == b"":
             # For example of a topic that was deleted and made again since.
             raise OutcomeUnknown("Another record is at the place where the broker has stored this one.")
         if found is None or found[_NONCE_DIGITS:] == fingerprint[_NONCE_DIGITS:]:
-            return ReplayedRecord(topic=place.topic, partition=place.partition, offset=place.offset)
+            return ReplayedRecord(topic=stored.topic, partition=stored.partition, offset=stored.offset)
         raise IdempotencyKeyReused("Another record was published with this idempotency key.")
 
-    async def _fetch(self, client: _Client, place: RecordMetadata) -> bytes | None:
+    async def _fetch(self, client: _Client, stored: RecordMetadata) -> bytes | None:
         """
         Fetch the fingerprint of the record at a position, however long it takes.
 
@@ -189,22 +189,22 @@ class ReplayDetection:
         failures = empty = 0
         while True:
             try:
-                fetched = await self._fetch_once(client, place, wait_ms=_PATIENT_MS if empty else 0)
+                fetched = await self._fetch_once(client, stored, wait_ms=_PATIENT_MS if empty else 0)
             except (_NotNow, RequestFailed):
-                await self._load(client, place.topic)
+                await self._load(client, stored.topic)
             else:
                 if fetched is None:
                     return None
                 if fetched.records:
-                    return _fingerprint_in(fetched.records, place)
+                    return _fingerprint_in(fetched.records, stored)
                 # A leader that was elected just now may not know that its followers have the record.
-                empty = empty + 1 if place.offset < fetched.high_watermark else 0
+                empty = empty + 1 if stored.offset < fetched.high_watermark else 0
                 if empty >= _MOST_EMPTY:
                     return None
             await deferLater(self._clock, _BACKOFF.delay_s(failures))
             failures += 1
 
-    async def _fetch_once(self, client: _Client, place: RecordMetadata, *, wait_ms: int) -> Fetched | None:
+    async def _fetch_once(self, client: _Client, stored: RecordMetadata, *, wait_ms: int) -> Fetched | None:
         """
         Fetch the batch at a position, or the next one.
 
@@ -213,7 +213,7 @@ class ReplayDetection:
         :raise RequestFailed: try again.
         """
         request = FetchRequest(
-            topics=[(place.topic, [(place.partition, place.offset)])],
+            topics=[(stored.topic, [(stored.partition, stored.offset)])],
             max_wait_ms=wait_ms,
             min_bytes=1,
             # A batch that is larger comes whole (KIP-74), and alone.
@@ -221,11 +221,11 @@ class ReplayDetection:
             partition_max_bytes=1,
             # An open transaction in front of the record hides nothing.
             read_committed=False,
-            **_expected(client, place),
+            **_expected(client, stored),
         )
-        fetched: Fetched = await self._ask_leader(client, place, request)
+        fetched: Fetched = await self._ask_leader(client, stored, request)
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._require_deleted(client, place)
+            await self._require_deleted(client, stored)
             return None
         if fetched.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise OutcomeUnknown(
@@ -236,23 +236,23 @@ class ReplayDetection:
             raise _NotNow
         return fetched
 
-    async def _require_deleted(self, client: _Client, place: RecordMetadata) -> None:
+    async def _require_deleted(self, client: _Client, stored: RecordMetadata) -> None:
         """:raise _NotNow: the leader has records from this offset on, or none up to it."""
         listed = await self._ask_leader(
             client,
-            place,
-            ListOffsetsRequest(topics=[(place.topic, [(place.partition, EARLIEST)])], read_committed=False),
+            stored,
+            ListOffsetsRequest(topics=[(stored.topic, [(stored.partition, EARLIEST)])], read_committed=False),
         )
-        if listed.error or listed.offset <= place.offset:
+        if listed.error or listed.offset <= stored.offset:
             raise _NotNow
 
-    async def _ask_leader(self, client: _Client, place: RecordMetadata, request: Request[list[Any]]) -> Any:
-        leader = client.leader_of(place.topic, place.partition)
+    async def _ask_leader(self, client: _Client, stored: RecordMetadata, request: Request[list[Any]]) -> Any:
+        leader = client.leader_of(stored.topic, stored.partition)
         if leader is None:
             raise _NotNow
         response: list[Fetched | ListedOffset] = await client.request(leader, request, timeout_s=_ATTEMPT_S)
         for each in response:
-            if (each.topic, each.partition) == (place.topic, place.partition):
+            if (each.topic, each.partition) == (stored.topic, stored.partition):
                 return each
         # A broker that throttles leaves out every partition (KIP-219).
         raise _NotNow
@@ -265,18 +265,18 @@ class ReplayDetection:
             return
 
 
-def _expected(client: ClusterClient, place: RecordMetadata) -> dict[str, Any]:
-    topic_id = client.topic_id(place.topic)
-    epoch = client.leader_epoch_of(place.topic, place.partition)
+def _expected(client: ClusterClient, stored: RecordMetadata) -> dict[str, Any]:
+    topic_id = client.topic_id(stored.topic)
+    epoch = client.leader_epoch_of(stored.topic, stored.partition)
     return {
-        "topic_ids": {} if topic_id is None else {place.topic: topic_id},
-        "leader_epochs": {(place.topic, place.partition): epoch},
+        "topic_ids": {} if topic_id is None else {stored.topic: topic_id},
+        "leader_epochs": {(stored.topic, stored.partition): epoch},
     }
 
 
-def _fingerprint_in(data: bytes, place: RecordMetadata) -> bytes | None:
+def _fingerprint_in(data: bytes, stored: RecordMetadata) -> bytes | None:
     pages = read_batches(
-        data, topic=place.topic, partition=place.partition, position=place.offset, aborted=()
+        data, topic=stored.topic, partition=stored.partition, position=stored.offset, aborted=()
     )
     try:
         for page in pages:
@@ -284,7 +284,7 @@ def _fingerprint_in(data: bytes, place: RecordMetadata) -> bytes | None:
                 raise OutcomeUnknown("The record is stored, but is too large to be read.")
             for record in page.records:
                 # With an offset behind it, the record itself was compacted away.
-                return fingerprint_of(record.headers) if record.offset == place.offset else None
+                return fingerprint_of(record.headers) if record.offset == stored.offset else None
     except UnreadableBatch as error:
         raise OutcomeUnknown(f"The record is stored, but cannot be read: {error.fault}.") from error
     return None

@@ -148,15 +148,15 @@ class Topic:
 
 
 class Group(Struct):
-    """Records published together that go to the same queue. Only the accumulator places them."""
+    """Records published together that go to the same queue. Only the accumulator enqueues them."""
 
     topic: Topic
     queue: PartitionQueue | None
     """``None`` if they may go to any partition, or if the partitions are not known yet."""
     records: deque[Pending] = field(default_factory=deque)
-    """The records that are not placed yet, in order."""
+    """The records that are not queued yet, in order."""
     size: int = 0
-    """The bytes of the records that are not placed yet."""
+    """The bytes of the records that are not queued yet."""
     may_have_identities: bool = False
     """``False`` if none of the records has an identity."""
 

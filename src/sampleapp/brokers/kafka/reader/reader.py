@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.reader.leaders import Leaders
-from sampleapp.brokers.kafka.reader.places import Places
+from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
 from sampleapp.brokers.kafka.reader.reading import Reading
 from sampleapp.brokers.kafka.reader.topics import Topics
 from sampleapp.concurrency.time_slices import TimeSlices
@@ -76,7 +76,7 @@ class Reader:
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
         self._slices = TimeSlices(clock)
-        self._places = Places(most_reads=most_reads, most_bytes=most_bytes)
+        self._slots = ReadSlots(most_reads=most_reads, most_bytes=most_bytes)
         self._connected: _Connected | None = None
         self._under_way: set[_Read] = set()
         self._idle: IDelayedCall | None = None
@@ -92,7 +92,7 @@ class Reader:
             request,
             topics=self._connected.topics,
             leaders=self._connected.leaders,
-            places=self._places,
+            slots=self._slots,
             slices=self._slices,
             clock=self._clock,
             max_batch_bytes=self._max_batch_bytes,

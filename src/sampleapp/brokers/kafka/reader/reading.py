@@ -26,7 +26,7 @@ from sampleapp.brokers.kafka.reader.errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.reader.leaders import Leaders
 from sampleapp.brokers.kafka.reader.page import Page
 from sampleapp.brokers.kafka.reader.partition import Extent, Partition
-from sampleapp.brokers.kafka.reader.places import Places
+from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
 from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
@@ -77,19 +77,19 @@ class Reading:
         *,
         topics: Topics,
         leaders: Leaders,
-        places: Places,
+        slots: ReadSlots,
         slices: TimeSlices,
         clock: IReactorTime,
         max_batch_bytes: int,
     ) -> None:
         """
-        :param places: are taken for the time of a round.
+        :param slots: are taken for the time of a round.
         :param max_batch_bytes: maximum size of a batch after decompression.
         """
         self._request = request
         self._topics = topics
         self._leaders = leaders
-        self._places = places
+        self._slots = slots
         self._slices = slices
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
@@ -228,7 +228,7 @@ class Reading:
             ]
             if times:
                 asked.append((node_id, self._list_request(times, view, read_committed=True)))
-        async with self._places.place(_WORKING_BYTES, leader=_only(for_leaders)):
+        async with self._slots.slot(_WORKING_BYTES, leader=_only(for_leaders)):
             if self._clock.seconds() >= self._deadline_s:
                 return
             responses = await self._leaders.ask(asked)
@@ -295,12 +295,12 @@ class Reading:
             for node_id, led in for_leaders.items()
         ]
         expected_bytes = len(asked) * size + page.room_bytes + _WORKING_BYTES
-        async with self._places.place(expected_bytes, leader=_only(for_leaders)) as place:
+        async with self._slots.slot(expected_bytes, leader=_only(for_leaders)) as slot:
             if self._clock.seconds() >= self._deadline_s:
                 # It has waited for its turn all the time.
                 return
             responses = await self._leaders.ask(asked)
-            place.grow_to(
+            slot.grow_to(
                 sum(
                     len(each.records)
                     for response in responses

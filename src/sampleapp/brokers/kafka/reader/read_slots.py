@@ -1,4 +1,4 @@
-"""Places for reads: a bounded number at once, with a bounded sum of bytes; the others wait in line."""
+"""Slots for reads: a bounded number at once, with a bounded sum of bytes; the others wait in line."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 from typing_extensions import Self
 
-__all__ = ["Place", "Places"]
+__all__ = ["ReadSlot", "ReadSlots"]
 
 
-class Places:
+class ReadSlots:
     """
     A first-come, first-served limit for all reads together.
 
-    A read takes a place for each of its rounds, and leaves it in between, so that reads of many rounds and
+    A read takes a slot for each of its rounds, and leaves it in between, so that reads of many rounds and
     short ones take turns. Reads that ask the same leader, and no other, share half of the limit: if it is
-    frozen, they keep their places until their requests time out, and reads from other leaders go on.
+    frozen, they keep their slots until their requests time out, and reads from other leaders go on.
     """
 
     def __init__(self, *, most_reads: int, most_bytes: int) -> None:
         """
-        :param most_reads: maximum number of places.
-        :param most_bytes: maximum sum of their bytes. A place that is larger is taken alone.
+        :param most_reads: maximum number of slots.
+        :param most_bytes: maximum sum of their bytes. A slot that is larger is taken alone.
         """
         self._all = _Room(most_reads, most_bytes)
         self._share: Final = max(1, most_reads // 2), most_bytes // 2
         self._shares: dict[int, _Room] = {}
-        """By leader, while a read of it has a place."""
+        """By leader, while a read of it has a slot."""
         self._lines: dict[int | None, deque[_Waiting]] = {}
         """The reads that wait, by leader, in the order of arrival."""
         self._arrivals = 0
         self._is_admitting = False
 
-    def place(self, size: int, *, leader: int | None) -> Place:
+    def slot(self, size: int, *, leader: int | None) -> ReadSlot:
         """
-        Return a place to enter with ``async with``.
+        Return a slot to enter with ``async with``.
 
         :param size: the bytes that the read is expected to need.
         :param leader: the node id of the leader, if only one is asked. Reads that ask several wait for a late
             one only briefly, and count for none of them.
         """
-        return Place(self, size, leader)
+        return ReadSlot(self, size, leader)
 
     def enter(self, size: int, leader: int | None) -> Deferred[None]:
         """:return: fires when there is room. Cancelling it gives up waiting."""
@@ -76,7 +76,7 @@ class Places:
         return self._all, self._shares.setdefault(leader, _Room(*self._share))
 
     def _admit(self) -> None:
-        # A read that fails at once leaves its place inside `callback`.
+        # A read that fails at once leaves its slot inside `callback`.
         if self._is_admitting:
             return
         self._is_admitting = True
@@ -111,33 +111,33 @@ class Places:
             del self._lines[waiting.leader]
 
 
-class Place:
-    """The place of one read, for one round."""
+class ReadSlot:
+    """The slot of one read, for one round."""
 
-    def __init__(self, places: Places, size: int, leader: int | None) -> None:
-        """Take the parameters of `Places.place`."""
-        self._places = places
+    def __init__(self, slots: ReadSlots, size: int, leader: int | None) -> None:
+        """Take the parameters of `ReadSlots.slot`."""
+        self._slots = slots
         self._size = size
         self._leader = leader
 
     async def __aenter__(self) -> Self:
-        await self._places.enter(self._size, self._leader)
+        await self._slots.enter(self._size, self._leader)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._places.leave(self._size, self._leader)
+        self._slots.leave(self._size, self._leader)
 
     def grow_to(self, size: int) -> None:
         """Count this number of bytes, if it is larger than the expected one."""
         if size > self._size:
-            self._places.grow(size - self._size, self._leader)
+            self._slots.grow(size - self._size, self._leader)
             self._size = size
 
 
 class _Room:
-    """The places of some reads, up to a number and a sum of bytes."""
+    """The slots of some reads, up to a number and a sum of bytes."""
 
     def __init__(self, most_reads: int, most_bytes: int) -> None:
         self.reads = 0

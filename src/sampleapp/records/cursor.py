@@ -1,4 +1,4 @@
-"""The place of a reader in a topic: the next read from there, and the meaning of its result."""
+"""Cursor: the progress of a reader of a topic: the next read from there, and the meaning of its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sampleapp.model import EARLIEST, ReadRequest, ReadResult, ReadStart, Start
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import Position, PositionTooLong, format_position, position_after
 
-__all__ = ["Place"]
+__all__ = ["Cursor"]
 
 _MOST_NAMED: Final = 5
 
 
-class Place:
+class Cursor:
     """
     The progress of a reader, from the start that its client has asked for.
 

@@ -6,14 +6,14 @@ import pytest
 
 from sampleapp.errors import InvalidParameters
 from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, GoneRecords, ReadRequest, ReadResult
-from sampleapp.records.place import Place
+from sampleapp.records.cursor import Cursor
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import parse_position
 from tests.support.topic_simulator import TOPIC
 
 
-def starts_of(place):
-    request = place.request(limit=7, max_bytes=9)
+def starts_of(cursor):
+    request = cursor.request(limit=7, max_bytes=9)
     return request.starts, request.others
 
 
@@ -46,45 +46,45 @@ def result(positions, *, offsets=(), partitions=3, **fields):
     ],
 )
 def test_it_begins_where_the_client_asked_to(start, partitions, starts, others):
-    request = Place(TOPIC, start, partitions).request(limit=7, max_bytes=9)
+    request = Cursor(TOPIC, start, partitions).request(limit=7, max_bytes=9)
     assert request == ReadRequest(topic=TOPIC, starts=starts, others=others, limit=7, max_bytes=9)
 
 
 def test_after_a_result_it_goes_on_at_its_positions_and_new_partitions_at_their_first_record():
-    place = Place(TOPIC, FromEnd(0))
-    place.advance(result({0: 5, 1: 0}))
-    assert place.topic_id == "id"
-    assert starts_of(place) == ({0: 5, 1: 0}, EARLIEST)
+    cursor = Cursor(TOPIC, FromEnd(0))
+    cursor.advance(result({0: 5, 1: 0}))
+    assert cursor.topic_id == "id"
+    assert starts_of(cursor) == ({0: 5, 1: 0}, EARLIEST)
 
 
 def test_after_records_that_are_gone_it_goes_on_with_the_first_one_that_is_left():
-    place = Place(TOPIC, parse_position("id~5.6"))
-    place.advance(result({0: 5, 1: 9}, gone=[GoneRecords(0, 5, 8)]))
-    assert starts_of(place) == ({0: 8, 1: 9}, EARLIEST)
+    cursor = Cursor(TOPIC, parse_position("id~5.6"))
+    cursor.advance(result({0: 5, 1: 9}, gone=[GoneRecords(0, 5, 8)]))
+    assert starts_of(cursor) == ({0: 8, 1: 9}, EARLIEST)
 
 
 def test_without_the_partitions_that_a_position_leaves_out_new_ones_are_read():
-    place = Place(TOPIC, parse_position("id~5.-"))
-    place.advance(result({0: 6}, partitions=3))
-    assert starts_of(place) == ({0: 6, 1: None}, EARLIEST)
+    cursor = Cursor(TOPIC, parse_position("id~5.-"))
+    cursor.advance(result({0: 6}, partitions=3))
+    assert starts_of(cursor) == ({0: 6, 1: None}, EARLIEST)
 
 
 def test_the_offsets_before_a_result_are_those_of_its_first_records_or_those_that_were_known():
-    place = Place(TOPIC, parse_position("id~5"), None)
+    cursor = Cursor(TOPIC, parse_position("id~5"), None)
     found = result({0: 9, 1: 4, 2: 7}, offsets=[(0, 6), (1, 2), (1, 3)])
-    assert place.before(found) == {0: 5, 1: 2, 2: 7}
+    assert cursor.before(found) == {0: 5, 1: 2, 2: 7}
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_first_record():
-    place = Place(TOPIC, parse_position("id~5.-.7"))
-    place.begin_again(result({0: 0, 1: 0}, partitions=2))
-    assert starts_of(place) == ({1: None}, EARLIEST)
+    cursor = Cursor(TOPIC, parse_position("id~5.-.7"))
+    cursor.begin_again(result({0: 0, 1: 0}, partitions=2))
+    assert starts_of(cursor) == ({1: None}, EARLIEST)
 
 
 def test_when_only_the_feed_tells_that_a_topic_was_made_again_the_rest_stays():
-    place = Place(TOPIC, parse_position("_~5.-.7"))
-    place.begin_again()
-    assert (place.topic_id, starts_of(place)) == ("_", ({1: None}, EARLIEST))
+    cursor = Cursor(TOPIC, parse_position("_~5.-.7"))
+    cursor.begin_again()
+    assert (cursor.topic_id, starts_of(cursor)) == ("_", ({1: None}, EARLIEST))
 
 
 @pytest.mark.parametrize(
@@ -101,30 +101,30 @@ def test_when_only_the_feed_tells_that_a_topic_was_made_again_the_rest_stays():
     ],
 )
 def test_a_result_that_does_not_continue_the_place_is_rejected_and_it_stays(position, found, error):
-    place = Place(TOPIC, parse_position(position))
-    before = starts_of(place)
+    cursor = Cursor(TOPIC, parse_position(position))
+    before = starts_of(cursor)
     if error is None:
-        place.require_all(found)
-        assert place.problem(found) is None
+        cursor.require_all(found)
+        assert cursor.problem(found) is None
     else:
         with pytest.raises(error):
-            place.require_all(found)
+            cursor.require_all(found)
         # A stream goes on behind records that are gone.
-        assert (place.problem(found) is None) == (error is PositionExpired)
-    assert starts_of(place) == before
+        assert (cursor.problem(found) is None) == (error is PositionExpired)
+    assert starts_of(cursor) == before
 
 
 def test_the_first_result_tells_the_topic():
-    place = Place(TOPIC, EARLIEST)
-    assert place.problem(result({0: 0}, topic_id="any")) is None
-    place.advance(result({0: 0}))
-    assert isinstance(place.problem(result({0: 0}, topic_id="any")), TopicReplaced)
+    cursor = Cursor(TOPIC, EARLIEST)
+    assert cursor.problem(result({0: 0}, topic_id="any")) is None
+    cursor.advance(result({0: 0}))
+    assert isinstance(cursor.problem(result({0: 0}, topic_id="any")), TopicReplaced)
 
 
 def test_at_most_five_partitions_that_end_before_the_position_are_named():
-    place = Place(TOPIC, parse_position("id~" + ".".join("9" * 7)))
+    cursor = Cursor(TOPIC, parse_position("id~" + ".".join("9" * 7)))
     positions = dict.fromkeys(range(7), 9)
-    problem = place.problem(result(positions, partitions=7, beyond=dict.fromkeys(range(7), 5)))
+    problem = cursor.problem(result(positions, partitions=7, beyond=dict.fromkeys(range(7), 5)))
     assert "partition 4 ends at 5, and the position is 9, and 2 more." in str(problem)
 
 
@@ -135,26 +135,26 @@ def test_at_most_five_partitions_that_end_before_the_position_are_named():
 def test_after_records_that_are_gone_the_position_to_resume_at_has_all_partitions_that_are_read(
     start, partitions, resume
 ):
-    place = Place(TOPIC, parse_position(start), partitions)
-    read = {0: 3, 1: 4, 2: 0} | dict(place.offsets)
+    cursor = Cursor(TOPIC, parse_position(start), partitions)
+    read = {0: 3, 1: 4, 2: 0} | dict(cursor.offsets)
     if partitions is not None:
         del read[1]
-    elif place.skipped:
+    elif cursor.skipped:
         del read[2]
     with pytest.raises(PositionExpired) as rejected:
-        place.require_all(result(read, gone=[GoneRecords(0, 3, 5)]))
+        cursor.require_all(result(read, gone=[GoneRecords(0, 3, 5)]))
     assert rejected.value.resume == resume
 
 
 def test_a_position_that_skips_every_partition_is_rejected():
-    place = Place(TOPIC, parse_position("id~-.-"))
-    place.require_partition(result({2: 0}, partitions=3))
+    cursor = Cursor(TOPIC, parse_position("id~-.-"))
+    cursor.require_partition(result({2: 0}, partitions=3))
     with pytest.raises(InvalidParameters, match="none of the 2 partitions"):
-        place.require_partition(result({}, partitions=2))
+        cursor.require_partition(result({}, partitions=2))
 
 
 def test_a_position_that_is_too_long_is_rejected():
-    place = Place(TOPIC, EARLIEST)
-    place.advance(result(dict.fromkeys(range(2500), 0), partitions=2500))
+    cursor = Cursor(TOPIC, EARLIEST)
+    cursor.advance(result(dict.fromkeys(range(2500), 0), partitions=2500))
     with pytest.raises(InvalidParameters, match="longer than 4096"):
-        place.position_text()
+        cursor.position_text()
