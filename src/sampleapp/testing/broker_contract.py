@@ -435,7 +435,7 @@ class BrokerContract(IdempotencyContract):
         topic = new_topic()
         async with self.running() as broker:
             sent = [record(topic, b"%d" % n, key=b"k", timestamp_ms=1000 * n) for n in range(10)]
-            partition, first = place_of((await settled(broker, sent))[0])
+            partition, first = outcome_offset((await settled(broker, sent))[0])
             starts: list[tuple[Start | FromOffsets, int]] = [
                 (EARLIEST, 0),
                 (FromOffsets({}), 0),

@@ -27,8 +27,8 @@ _ORIGIN: Final = re.compile(
     rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*(?<!-)\.?|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
-# Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL Standard of
-# WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
+# Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL Standard
+# of WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
 _APP_ORIGIN: Final = re.compile(
     r"(?!https?:)[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?|file://"
 )
@@ -151,8 +151,8 @@ class Cors:
         The response is the same for every path, so that paths are not disclosed.
 
         :param asked: the value of ``Access-Control-Request-Method``.
-        :param asked_headers: the value of ``Access-Control-Request-Headers``. All of up to 64 are allowed: what
-            a header does is checked in the request itself.
+        :param asked_headers: the value of ``Access-Control-Request-Headers``. All of up to 64 are allowed:
+            what a header does is checked in the request itself.
         :return: ``None`` if the request is not a preflight, or the origin is not allowed.
         """
         if asked is None or not self.allows(origins):
