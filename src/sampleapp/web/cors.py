@@ -27,8 +27,8 @@ _ORIGIN: Final = re.compile(
     rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*(?<!-)\.?|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
-# Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL Standard
-# of WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
+# Of pages that come with an app or an extension. Their hosts may be anything, and keep their case (URL
+# Standard of WHATWG, section 3.5, opaque hosts); WebViews of Android send "file://", without one.
 _APP_ORIGIN: Final = re.compile(
     r"(?!https?:)[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?|file://"
 )

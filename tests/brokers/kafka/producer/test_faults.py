@@ -17,8 +17,8 @@ from sampleapp.brokers.kafka.connections.failure_reason import ConnectionFailed
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import (
     accumulator,
-    intake,
     partition_queue,
+    pending_batch,
     produce_requests,
     response_handler,
 )
@@ -83,8 +83,8 @@ PATCHED = {
     "the meaning of an answer": (response_handler, "decide"),
     "making the request": (produce_requests, "ProduceRequest"),
     "the error for a caller": (response_handler, "rejection"),
-    "hashing of keys": (intake, "hash_keys"),
-    "sizes of records": (intake, "record_sizes"),
+    "hashing of keys": (pending_batch, "hash_keys"),
+    "sizes of records": (pending_batch, "record_sizes"),
     "reserving room": (Accumulator, "reserve"),
     "numbering": (ProducerIds, "assign_to"),
     "beginning an attempt": (PartitionQueue, "begin_attempt"),

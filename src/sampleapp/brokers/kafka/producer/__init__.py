@@ -18,7 +18,7 @@ From top to bottom:
 ``node``              one broker: ready queues, and requests in flight
 ``topic_metadata``    loads the partitions of topics
 ``delivery_log``      log lines about partitions that fail, or work again
-``intake``            batch intake, gradually
+``pending_batch``     the records of one call, reserved at once and enqueued gradually
 ``accumulator``       the bounded buffer of accepted records
 ``topic``             the queues of a topic, and the choice of a partition
 ``idempotence``       producer ids
@@ -26,7 +26,7 @@ From top to bottom:
 ``partitioner``       hashing of keys
 ``replays``           tells a new record with an identity from one that is sent again
 ``results``           the meaning of a response
-``outcomes``          the outcomes of records published together
+``batch_result``      the outcomes of records published together
 ``topic_check``       checking topics before publishing
 
 No row calls one above it: methods return the changes that they make.

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import record_size
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.producer.outcomes import Outcomes
+from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
     PartitionQueue,
@@ -34,7 +34,7 @@ from sampleapp.brokers.kafka.producer.results import (
     unavailable,
     unknown_partition,
 )
-from sampleapp.brokers.kafka.producer.topic import Group, Topic
+from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import (
@@ -74,7 +74,7 @@ class Accumulator:
         self._limit_bytes = limit_bytes
         self._used = 0
         self._reserved = 0
-        self._intakes = 0
+        self._pending_batches = 0
         self.delivery_timeout_s = delivery_timeout_s
         """Maximum time until a caller is answered, in seconds."""
         self._batch_bytes = batch_bytes
@@ -123,8 +123,8 @@ class Accumulator:
         return list(self._active)
 
     def when_empty(self) -> Deferred[None]:
-        """Return a Deferred that fires with ``None`` when no record is held and no intake is running."""
-        return self._idle.wait() if self._used or self._intakes else succeed(None)
+        """Return a Deferred that fires with ``None`` when no record is held and no batch is running."""
+        return self._idle.wait() if self._used or self._pending_batches else succeed(None)
 
     # Accepting records
 
@@ -200,77 +200,77 @@ class Accumulator:
 
     # Accepting many records together
 
-    def begin_intake(self) -> None:
-        """Note that an intake has begun; `when_empty` waits until `end_intake`."""
-        self._intakes += 1
+    def begin_batch(self) -> None:
+        """Note that a batch has begun; `when_empty` waits until `end_batch`."""
+        self._pending_batches += 1
 
-    def end_intake(self) -> None:
-        """Note that an intake has queued all its records, or never will."""
-        self._intakes -= 1
+    def end_batch(self) -> None:
+        """Note that a batch has queued all its records, or never will."""
+        self._pending_batches -= 1
         self._notify_if_empty()
 
-    def reserve(self, groups: Collection[Group]) -> PublishError | None:
+    def reserve(self, batches: Collection[PartitionBatch]) -> PublishError | None:
         """
-        Reserve the room for records; each group must then go to `enqueue`, or to `fail_unqueued`.
+        Reserve the room for records; each batch must then go to `enqueue`, or to `fail_unqueued`.
 
         There is room for all of them exactly if `append` would accept the last one after all the others.
 
         :return: the error if the buffer is too full or too small; nothing is reserved then.
         """
-        total = sum(group.size for group in groups)
+        total = sum(batch.size for batch in batches)
         if total > self._limit_bytes:
             return RecordTooLarge(
                 "Together the records are larger than the buffer for the broker. Publish fewer at once."
             )
         left = self._limit_bytes - self._used - total
         is_full = left < 0
-        for group in groups:
+        for batch in batches:
             # As in `append`, the free room does not include the last record itself.
-            last = group.records[-1].size
-            queues = group.topic.queues if group.queue is None else [group.queue]
+            last = batch.records[-1].size
+            queues = batch.topic.queues if batch.queue is None else [batch.queue]
             # Records for any partition spread over all of them.
-            held = sum(queue.held_or_reserved for queue in queues) if queues else group.topic.held
+            held = sum(queue.held_or_reserved for queue in queues) if queues else batch.topic.held
             most, spread = left + last, max(1, len(queues))
-            if queues and group.size / spread > self._limit_bytes - total + last:
+            if queues and batch.size / spread > self._limit_bytes - total + last:
                 return RecordTooLarge(
                     "Together the records are larger than the part of the buffer that one partition may use. "
                     "Publish fewer of them at once."
                 )
-            is_full |= (held + group.size) / spread > most
+            is_full |= (held + batch.size) / spread > most
         if is_full:
             return BufferFull(
                 "Too much is waiting for the broker already; none of the records was published."
             )
         self._used += total
-        self._reserved += sum(len(group.records) for group in groups)
-        for group in groups:
-            group.reserve()
+        self._reserved += sum(len(batch.records) for batch in batches)
+        for batch in batches:
+            batch.reserve()
         return None
 
-    def enqueue(self, group: Group, count: int, *, now_s: float) -> None:
+    def enqueue(self, batch: PartitionBatch, count: int, *, now_s: float) -> None:
         """
-        Append the next records of a group to their queue. `reserve` must have reserved their room.
+        Append the next records of a batch to their queue. `reserve` must have reserved their room.
 
         :param count: maximum number of records.
         :param now_s: the time of the reactor's clock, in seconds; their deadlines are counted from it.
         """
-        records, size = group.take(count)
+        records, size = batch.take(count)
         self._reserved -= len(records)
         deadline_s = now_s + self.delivery_timeout_s
         if records[0].deadline_s != deadline_s:
             # The deadline was set in an earlier slice, and a queue is in the order of the deadlines.
             for pending in records:
                 pending.deadline_s = deadline_s
-        group.topic.used_s = now_s
-        queue = group.queue
+        batch.topic.used_s = now_s
+        queue = batch.queue
         if queue is None or queue.state is State.CLOSED:
             self._place(records, now_s)
-        elif queue.extend(records, size, may_have_identities=group.may_have_identities):
+        elif queue.extend(records, size, may_have_identities=batch.may_have_identities):
             self.mark_ready(queue)
 
-    def fail_unqueued(self, group: Group, error: PublishError) -> None:
+    def fail_unqueued(self, batch: PartitionBatch, error: PublishError) -> None:
         """Answer the callers of the records that were not queued yet."""
-        records, _ = group.take(len(group.records))
+        records, _ = batch.take(len(batch.records))
         self._reserved -= len(records)
         self.fail(records, error)
 
@@ -399,7 +399,7 @@ class Accumulator:
         for enqueue, pending in enumerate(batch.records, offset):
             response = pending.response
             try:
-                if isinstance(response, Outcomes):
+                if isinstance(response, BatchResult):
                     response.put(
                         pending.index, RecordMetadata(topic=topic, partition=partition, offset=enqueue)
                     )
@@ -418,7 +418,7 @@ class Accumulator:
         self._notify_if_empty()
 
     def _notify_if_empty(self) -> None:
-        if not self._used and not self._intakes:
+        if not self._used and not self._pending_batches:
             self._idle.succeed(None)
 
     def disable_idempotence(self, name: str) -> bool:
@@ -530,7 +530,7 @@ class Accumulator:
 def _respond_with(records: Iterable[Pending], error: PublishError) -> None:
     for pending in records:
         response = pending.response
-        if isinstance(response, Outcomes):
+        if isinstance(response, BatchResult):
             response.put(pending.index, error)
         elif not response.called:
             # Each caller gets an exception of its own, since raising and chaining change it.

@@ -55,7 +55,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.brokers.kafka.batches import BATCH_OVERHEAD, Codec, encode_batch
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
-from sampleapp.brokers.kafka.producer.outcomes import Outcomes
+from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import Record, RecordIdentity, RecordMetadata
 
@@ -267,10 +267,10 @@ class Pending(Struct, gc=False):
     """The bytes that it uses in the buffer."""
     deadline_s: float
     """The time by which its caller must be answered, in seconds of the reactor's clock."""
-    response: Deferred[RecordMetadata] | Outcomes
+    response: Deferred[RecordMetadata] | BatchResult
     """The caller's answer: for this record alone, or for all records published together."""
     index: int = -1
-    """The record's index in `Outcomes`."""
+    """The record's index in `BatchResult`."""
 
 
 class Batch(Struct):
@@ -374,7 +374,7 @@ class PartitionQueue:
         self.held = 0
         """The bytes of all its records. Only the queue changes it."""
         self.reserved = 0
-        """The bytes reserved for records that will be appended. Only their `Group` changes it."""
+        """The bytes reserved for records that will be appended. Only their `PartitionBatch` changes it."""
         self.state = State.IDLE
         """Only the queue changes it."""
         self._sequence: _Sequence | None = None

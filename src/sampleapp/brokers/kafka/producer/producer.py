@@ -21,7 +21,7 @@ from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
-from sampleapp.brokers.kafka.producer.intake import Intake
+from sampleapp.brokers.kafka.producer.pending_batch import PendingBatch
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests, Timeouts
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.sender import Sender
@@ -111,7 +111,7 @@ class Producer:
             codec=settings.codec,
             clock=clock,
         )
-        self._intakes: set[Intake] = set()
+        self._pending_batches: set[PendingBatch] = set()
         self._clock = clock
         self._stopping = False
 
@@ -173,16 +173,16 @@ class Producer:
             return fail(BrokerStopped("The service is stopping; none of the records was published."))
         if not records:
             return succeed([])
-        intake = Intake(
+        pending_batch = PendingBatch(
             records,
             accumulator=self._accumulator,
             replays=self._replays,
             progressed=self._wake_sender,
-            ended=self._intakes.discard,
+            ended=self._pending_batches.discard,
             clock=self._clock,
         )
-        self._intakes.add(intake)
-        return intake.begin()
+        self._pending_batches.add(pending_batch)
+        return pending_batch.begin()
 
     def check_topics(self, topics: Collection[str]) -> Deferred[Mapping[str, PublishError]]:
         """See `sampleapp.interfaces.IBroker.check_topics`."""
@@ -241,8 +241,8 @@ class Producer:
     def give_up(self) -> None:
         """Answer all callers now: `BrokerStopped` for records not sent, `OutcomeUnknown` for the others."""
         self._stopping = True
-        for intake in list(self._intakes):
-            intake.give_up(BrokerStopped("The service was stopped before the records were sent."))
+        for pending_batch in list(self._pending_batches):
+            pending_batch.give_up(BrokerStopped("The service was stopped before the records were sent."))
         self._accumulator.fail_unsent(BrokerStopped("The service was stopped before the record was sent."))
         self._accumulator.fail_sent(
             OutcomeUnknown("The service was stopped before the broker said whether the record is stored.")

@@ -14,7 +14,7 @@ from sampleapp.brokers.kafka.producer.partitioner import number_of, partition_fo
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.model import Record
 
-__all__ = ["Distributed", "Group", "Topic"]
+__all__ = ["Distributed", "PartitionBatch", "Topic"]
 
 _COMPARED: Final = 12
 """Maximum partitions compared for a record without a key; comparing all of them would take too long."""
@@ -147,7 +147,7 @@ class Topic:
         return Distributed(ready, misplaced)
 
 
-class Group(Struct):
+class PartitionBatch(Struct):
     """Records published together that go to the same queue. Only the accumulator enqueues them."""
 
     topic: Topic

@@ -1,5 +1,5 @@
 """
-Batch intake: reserve space, then enqueue gradually.
+The records of one call: reserve room for all, then enqueue them gradually.
 
 The records are first grouped by queue, then the room for all of them is reserved, then they are appended to
 the queues. A large batch takes several turns of the reactor, so that other requests do not wait for all of
@@ -21,17 +21,17 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import record_size, record_sizes
 from sampleapp.brokers.kafka.cluster_client import SERVICE_FAULT
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
-from sampleapp.brokers.kafka.producer.outcomes import Outcomes
+from sampleapp.brokers.kafka.producer.batch_result import BatchResult
 from sampleapp.brokers.kafka.producer.partition_queue import Pending
 from sampleapp.brokers.kafka.producer.partitioner import hash_keys
 from sampleapp.brokers.kafka.producer.replays import ReplayDetection, fingerprint_of, with_fingerprint
 from sampleapp.brokers.kafka.producer.results import illegal_header, illegal_topic, unavailable
-from sampleapp.brokers.kafka.producer.topic import Group, Topic
+from sampleapp.brokers.kafka.producer.topic import PartitionBatch, Topic
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 from sampleapp.model import Record, RecordMetadata
 
-__all__ = ["Intake"]
+__all__ = ["PendingBatch"]
 
 _ONE_SLICE_RECORDS: Final = 1000
 """Up to this number of records, one slice takes all: records published later cannot overtake them."""
@@ -57,8 +57,8 @@ The deadlines of records that wait for it do not run yet.
 _headers_of: Final = attrgetter("headers")
 
 
-class _TopicGroups:
-    """The groups of one topic."""
+class _TopicBatches:
+    """The batches of one topic."""
 
     __slots__ = ("by_partition", "count", "topic")
 
@@ -66,11 +66,11 @@ class _TopicGroups:
         self.topic = topic
         self.count = len(topic.queues)
         """The number of partitions; 0 while it is not known."""
-        self.by_partition: dict[int | None, Group] = {}
+        self.by_partition: dict[int | None, PartitionBatch] = {}
         """``None`` is for records that may go to any partition: all, while the partitions are not known."""
 
 
-class Intake:
+class PendingBatch:
     """Moves the records of one `sampleapp.interfaces.IBroker.publish_many` into the queues."""
 
     _log = Logger()
@@ -82,7 +82,7 @@ class Intake:
         accumulator: Accumulator,
         replays: ReplayDetection,
         progressed: Callable[[], None],
-        ended: Callable[[Intake], None],
+        ended: Callable[[PendingBatch], None],
         clock: IReactorTime,
     ) -> None:
         """
@@ -96,10 +96,10 @@ class Intake:
         self._progressed = progressed
         self._ended = ended
         self._clock = clock
-        self._outcomes = Outcomes(len(records))
-        self._by_topic: dict[str, _TopicGroups | None] = {}
+        self._outcomes = BatchResult(len(records))
+        self._by_topic: dict[str, _TopicBatches | None] = {}
         """``None`` for a topic whose name is not allowed."""
-        self._groups: list[Group] = []
+        self._batches: list[PartitionBatch] = []
         self._has_many_headers = sum(map(len, filter(None, map(_headers_of, records)))) > _ONE_SLICE_HEADERS
         # Half of the time of any(map(…)).
         self._have_identities = bool([record for record in records if record.identity is not None])
@@ -115,7 +115,7 @@ class Intake:
 
         :return: see `sampleapp.interfaces.IBroker.publish_many`.
         """
-        self._accumulator.begin_intake()
+        self._accumulator.begin_batch()
         self._run_slice()
         return self._outcomes.done
 
@@ -126,8 +126,8 @@ class Intake:
             self._call = None
         self._steps.close()
         if self._is_reserved:
-            for group in self._groups:
-                self._accumulator.fail_unqueued(group, error)
+            for batch in self._batches:
+                self._accumulator.fail_unqueued(batch, error)
         else:
             self._forget_topics()
             self._outcomes.reject(error)
@@ -151,7 +151,7 @@ class Intake:
         self._progressed()
 
     def _end(self) -> None:
-        self._accumulator.end_intake()
+        self._accumulator.end_batch()
         self._ended(self)
 
     @property
@@ -170,62 +170,62 @@ class Intake:
             some = records[start : start + step]
             self._group([with_fingerprint(each) for each in some] if self._have_identities else some, start)
             yield 0
-        error = self._accumulator.reserve(self._groups)
+        error = self._accumulator.reserve(self._batches)
         if error is not None:
             self._forget_topics()
             self._outcomes.reject(error)
             return
         self._is_reserved = True
-        yield from self._place(self._groups)
+        yield from self._enqueue(self._batches)
 
-    def _place(self, groups: Sequence[Group]) -> Generator[float, None, None]:
+    def _enqueue(self, batches: Sequence[PartitionBatch]) -> Generator[float, None, None]:
         patient_until_s = self._now_s
         if self._takes_several_slices:
             patient_until_s += _PATIENCE * self._accumulator.delivery_timeout_s
-        while groups:
+        while batches:
             pause_s = _PAUSE_S
-            for group in groups:
+            for batch in batches:
                 is_patient = self._now_s < patient_until_s and self._accumulator.outage is None
-                if not (is_patient and group.is_queue_longer_than(_LONG_QUEUE_BYTES)):
-                    self._accumulator.enqueue(group, _STEP, now_s=self._now_s)
+                if not (is_patient and batch.is_queue_longer_than(_LONG_QUEUE_BYTES)):
+                    self._accumulator.enqueue(batch, _STEP, now_s=self._now_s)
                     pause_s = 0
                     yield 0
-            groups = [group for group in groups if group.records]
-            if groups and pause_s:
+            batches = [batch for batch in batches if batch.records]
+            if batches and pause_s:
                 yield pause_s
 
     def _group(self, records: Sequence[Record], start: int) -> None:
-        """Group records by their queues. One that cannot be published gets its outcome here."""
+        """Divide records by their queues. One that cannot be published gets its outcome here."""
         outcomes, by_topic, have_identities = self._outcomes, self._by_topic, self._have_identities
         deadline_s = self._now_s + self._accumulator.delivery_timeout_s
-        name, groups = None, None
+        name, batches = None, None
         hashes = hash_keys([record.key for record in records])
         for index, record, hashed, size in zip(
             range(start, start + len(records)), records, hashes, _sizes(records), strict=True
         ):
             if record.topic != name:
                 name = record.topic
-                groups = by_topic[name] if name in by_topic else self._groups_of(name)
-            if groups is None or size is None:
-                outcomes.put(index, illegal_topic() if groups is None else illegal_header())
+                batches = by_topic[name] if name in by_topic else self._batches_of(name)
+            if batches is None or size is None:
+                outcomes.put(index, illegal_topic() if batches is None else illegal_header())
                 continue
-            partition, count = record.partition, groups.count
+            partition, count = record.partition, batches.count
             if not count:
                 partition = None
             elif partition is None:
                 if hashed is not None:
                     partition = hashed % count
             elif not 0 <= partition < count:
-                outcomes.put(index, self._accumulator.unknown_partition_error(groups.topic, partition))
+                outcomes.put(index, self._accumulator.unknown_partition_error(batches.topic, partition))
                 continue
-            group = groups.by_partition.get(partition)
-            if group is None:
-                group = groups.by_partition[partition] = self._new_group(groups.topic, partition)
-            group.size += size
+            batch = batches.by_partition.get(partition)
+            if batch is None:
+                batch = batches.by_partition[partition] = self._new_batch(batches.topic, partition)
+            batch.size += size
             pending = Pending(record, size, deadline_s, outcomes, index)
             if have_identities:
                 self._resolve_later(pending)
-            group.records.append(pending)
+            batch.records.append(pending)
 
     def _resolve_later(self, pending: Pending) -> None:
         """Delay the outcome of a record with an identity until it is known whether the record is new."""
@@ -247,19 +247,19 @@ class Intake:
         outcome: object = result.value if isinstance(result, Failure) else result
         self._outcomes.put(index, cast("Outcome", outcome))
 
-    def _groups_of(self, name: str) -> _TopicGroups | None:
+    def _batches_of(self, name: str) -> _TopicBatches | None:
         topic = self._accumulator.topic(name)
-        groups = self._by_topic[name] = None if topic is None else _TopicGroups(topic)
-        return groups
+        batches = self._by_topic[name] = None if topic is None else _TopicBatches(topic)
+        return batches
 
-    def _new_group(self, topic: Topic, partition: int | None) -> Group:
-        group = Group(
+    def _new_batch(self, topic: Topic, partition: int | None) -> PartitionBatch:
+        batch = PartitionBatch(
             topic,
             None if partition is None else topic.queues[partition],
             may_have_identities=self._have_identities,
         )
-        self._groups.append(group)
-        return group
+        self._batches.append(batch)
+        return batch
 
     def _forget_topics(self) -> None:
         for name in self._by_topic:

@@ -1,4 +1,4 @@
-"""Batch intake: records published together, with one answer and an outcome for each."""
+"""Batch batch: records published together, with one answer and an outcome for each."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred
 from sampleapp.errors import PublishError
 from sampleapp.interfaces import Outcome
 
-__all__ = ["Outcomes"]
+__all__ = ["BatchResult"]
 
 
-class Outcomes:
+class BatchResult:
     """
     Collects the outcomes of one `sampleapp.interfaces.IBroker.publish_many`, and answers its caller.
 
