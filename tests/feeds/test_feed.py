@@ -1,12 +1,12 @@
-"""The feed of one topic, with many listeners of different partitions."""
+"""The feed of one topic, with many subscribers of different partitions."""
 
 from __future__ import annotations
 
 from twisted.internet.task import Clock
 
 from sampleapp.brokers.memory import MemoryBroker
+from sampleapp.feeds.broadcast import Selection, Subscribers
 from sampleapp.feeds.feed import Feed
-from sampleapp.feeds.views import Audience, Selection
 from sampleapp.model import ConsumerRecord
 from tests.feeds.test_views import Stream
 from tests.support.brokers import record
@@ -14,7 +14,7 @@ from tests.support.clocks import ClockInTurns
 from tests.support.logs import logged_lines
 
 
-class CountingAudience(Audience):
+class CountingAudience(Subscribers):
     def __init__(self):
         super().__init__(make_event=bytes)
         self.counts = []
@@ -29,8 +29,8 @@ def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_
     broker = MemoryBroker(clock=clock)
     broker.start()
     broker.publish(record("t", b"first"))
-    audience = CountingAudience()
-    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    subscribers = CountingAudience()
+    feed = Feed("t", broker=broker, clock=clock, subscribers=subscribers, unused=lambda _: None)
     clock.pump([0] * 10)
     streams = [Stream() for _ in range(100)]
     for number, stream in enumerate(streams, 1):
@@ -39,7 +39,7 @@ def test_the_more_partitions_are_chosen_differently_the_fewer_records_are_taken_
         broker.publish(record("t", b"%d" % number))
     clock.pump([0] * 1000)
     assert {tuple(stream.offsets) for stream in streams} == {tuple(range(1, 301))}
-    assert max(audience.counts) <= 800
+    assert max(subscribers.counts) <= 800
 
 
 def test_a_feed_that_is_stopped_while_it_passes_on_sends_nothing_more_and_ends_once():
@@ -54,7 +54,9 @@ def test_a_feed_that_is_stopped_while_it_passes_on_sends_nothing_more_and_ends_o
             stopping.append(feed.stop())
             return super().receive(event, count)
 
-    feed = Feed("t", broker=broker, clock=clock, audience=Audience(make_event=bytes), unused=unused.append)
+    feed = Feed(
+        "t", broker=broker, clock=clock, subscribers=Subscribers(make_event=bytes), unused=unused.append
+    )
     clock.pump([0] * 10)
     streams = [Stopping(), *(Stream() for _ in range(1000))]
     for stream in streams:
@@ -76,13 +78,13 @@ def test_after_a_fault_each_listener_is_told_at_once_to_read_by_itself(no_failur
     broker = MemoryBroker(clock=clock)
     broker.start()
     broker.publish(record("t", b"first"))
-    audience = Audience(make_event=bytes)
-    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    subscribers = Subscribers(make_event=bytes)
+    feed = Feed("t", broker=broker, clock=clock, subscribers=subscribers, unused=lambda _: None)
     clock.pump([0] * 10)
     streams = [Stream() for _ in range(3)]
     for stream in streams:
         feed.join(stream, {0: 1}, Selection("id"))
-    audience.take = lambda *_: 1 // 0
+    subscribers.take = lambda *_: 1 // 0
     broker.publish(record("t", b"second"))
     with logged_lines() as lines:
         clock.pump([0] * 10)
@@ -92,7 +94,7 @@ def test_after_a_fault_each_listener_is_told_at_once_to_read_by_itself(no_failur
 
 
 class RoomyStream(Stream):
-    """A listener that takes everything."""
+    """A subscriber that takes everything."""
 
     def has_room(self, _):
         return True
@@ -103,18 +105,18 @@ def take_turns(clock):
         clock.advance(1)
 
 
-def feed_of(audience, clock):
+def feed_of(subscribers, clock):
     broker = MemoryBroker(clock=clock)
     broker.start()
     broker.publish(record("t", b"first"))
-    feed = Feed("t", broker=broker, clock=clock, audience=audience, unused=lambda _: None)
+    feed = Feed("t", broker=broker, clock=clock, subscribers=subscribers, unused=lambda _: None)
     take_turns(clock)
     return broker, feed
 
 
 def test_a_heartbeat_is_never_ahead_of_the_events_that_a_listener_has_not_got():
     clock = ClockInTurns()
-    broker, feed = feed_of(Audience(make_event=bytes), clock)
+    broker, feed = feed_of(Subscribers(make_event=bytes), clock)
     streams = [Stream() for _ in range(1000)]
     for stream in streams:
         feed.join(stream, {0: 1}, Selection("id"))
@@ -137,7 +139,7 @@ def large(first, count):
 
 
 def test_records_from_before_a_reset_do_not_count_as_waiting():
-    _, feed = feed_of(Audience(make_event=bytes), Clock())
+    _, feed = feed_of(Subscribers(make_event=bytes), Clock())
     feed.records_received(large(1, 1100))
     feed.reset()
     feed.records_received(large(1, 300))
@@ -146,7 +148,7 @@ def test_records_from_before_a_reset_do_not_count_as_waiting():
 
 def test_records_that_are_taken_few_at_a_time_do_not_let_more_of_them_wait():
     clock = Clock()
-    _, feed = feed_of(Audience(make_event=bytes), clock)
+    _, feed = feed_of(Subscribers(make_event=bytes), clock)
     for number in range(200):
         feed.join(RoomyStream(), {0: 1}, Selection("id", skipped=frozenset([number + 1])))
     feed.records_received(large(1, 60))

@@ -1,4 +1,4 @@
-"""Records as events of a stream (``text/event-stream``), in parts: the id differs between listeners."""
+"""Records as events of a stream (``text/event-stream``), in parts: the id differs between subscribers."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from sampleapp.concurrency.sliced_work import SlicedWork
+from sampleapp.feeds.broadcast import Selection, Subscriber, Subscribers
 from sampleapp.feeds.recent import Recent, memory_of
-from sampleapp.feeds.views import Audience, Listener, Selection
 from sampleapp.feeds.waits import Wait, Waits
 from sampleapp.interfaces import IBroker, IFollowing, IPositionObserver
 from sampleapp.model import ConsumerRecord, FromEnd
@@ -25,7 +25,7 @@ _ENDED_IN_A_STEP: Final = 8
 _RECORDS_IN_A_STEP: Final = 64
 _BYTES_IN_A_STEP: Final = 64 * 1024
 _TAKEN_IN_A_STEP: Final = 800
-"""Records that are taken, times the selections that listeners have: each costs about 2 us."""
+"""Records that are taken, times the selections that subscribers have: each costs about 2 us."""
 _MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 _LATE_S: Final = 0.02
 """A wait that is due when it begins is answered after this time, so that no caller asks in a tight loop."""
@@ -46,8 +46,8 @@ class Feed:
     """
     Follows one topic for all who wait for its new records.
 
-    Everything is done in short slices of the reactor's time, however many listeners and waits there are.
-    Records that come faster than they can be passed on are dropped, together with all listeners, who then
+    Everything is done in short slices of the reactor's time, however many subscribers and waits there are.
+    Records that come faster than they can be passed on are dropped, together with all subscribers, who then
     read by themselves.
     """
 
@@ -57,12 +57,12 @@ class Feed:
         *,
         broker: IBroker,
         clock: IReactorTime,
-        audience: Audience,
+        subscribers: Subscribers,
         unused: Callable[[Feed], None],
     ) -> None:
         """
-        :param audience: the listeners.
-        :param unused: called when the last listener or wait has ended.
+        :param subscribers: the subscribers.
+        :param unused: called when the last subscriber or wait has ended.
         """
         self.topic: Final = topic
         self._clock = clock
@@ -74,7 +74,7 @@ class Feed:
         """The offset of each partition from which on records are passed on."""
         self._recent = Recent()
         self._waits = Waits()
-        self._audience = audience
+        self._subscribers = subscribers
         self._queue: deque[_Step] = deque()
         self._queued_bytes = 0
         self._is_stopped = False
@@ -86,8 +86,8 @@ class Feed:
 
     @property
     def is_used(self) -> bool:
-        """True if there is a listener or a wait."""
-        return bool(self._audience) or bool(self._waits)
+        """True if there is a subscriber or a wait."""
+        return bool(self._subscribers) or bool(self._waits)
 
     def unavailable_reason(self) -> str | None:
         """See `IFollowing.unavailable_reason`."""
@@ -124,13 +124,13 @@ class Feed:
         )
 
     def join(
-        self, listener: Listener, positions: Mapping[int, int], selection: Selection
+        self, subscriber: Subscriber, positions: Mapping[int, int], selection: Selection
     ) -> tuple[Joining, Sequence[ConsumerRecord]]:
         """
-        Let a listener get all records from its positions on, if the feed still has them.
+        Let a subscriber get all records from its positions on, if the feed still has them.
 
-        :param positions: the offset to read next, of each partition that the listener reads; 0 for others.
-        :return: if the listener has joined: the last records, which it must handle first, in order.
+        :param positions: the offset to read next, of each partition that the subscriber reads; 0 for others.
+        :return: if the subscriber has joined: the last records, which it must handle first, in order.
         """
         wanted = selection.partitions
         if wanted is None:
@@ -151,24 +151,24 @@ class Feed:
             and record.offset >= positions.get(record.partition, 0)
             and (selection.key is None or record.key == selection.key)
         ]
-        self._audience.join(listener, self._vector, selection)
+        self._subscribers.join(subscriber, self._vector, selection)
         return found, missed
 
-    def heartbeat(self, listener: Listener) -> Any:
+    def heartbeat(self, subscriber: Subscriber) -> Any:
         """
-        Return the event with nothing but the position of a listener that has joined, and set it.
+        Return the event with nothing but the position of a subscriber that has joined, and set it.
 
         :return: ``None`` if it has not got all events yet.
         """
-        group = listener.group
+        group = subscriber.group
         if group is None or group.has_unsent:
             return None
-        listener.position = group.view.position
-        return self._audience.heartbeat(group.view)
+        subscriber.position = group.broadcast.position
+        return self._subscribers.heartbeat(group.broadcast)
 
-    def leave(self, listener: Listener) -> None:
-        """Let a listener get nothing more. Does nothing if it has not joined."""
-        self._audience.leave(listener)
+    def leave(self, subscriber: Subscriber) -> None:
+        """Let a subscriber get nothing more. Does nothing if it has not joined."""
+        self._subscribers.leave(subscriber)
         self._check_use()
 
     def stop(self) -> Deferred[None]:
@@ -212,13 +212,13 @@ class Feed:
         self._work.run()
 
     def reset(self) -> None:
-        """See `IRecordObserver`: the listeners find out by reading what there is now."""
+        """See `IRecordObserver`: the subscribers find out by reading what there is now."""
         self._queue.clear()
         self._queued_bytes = 0
         self._vector.clear()
         self._recent = Recent()
         self.epoch = object()
-        self._audience.retire_all(is_reset=True)
+        self._subscribers.retire_all(is_reset=True)
         self._waits.find_all()
         self._work.run()
 
@@ -226,8 +226,8 @@ class Feed:
 
     def _step(self) -> float | None:
         """Do something of what there is to do; see `SlicedWork`."""
-        if self._audience.is_busy:
-            self._audience.pass_on(_WRITES_IN_A_STEP)
+        if self._subscribers.is_busy:
+            self._subscribers.pass_on(_WRITES_IN_A_STEP)
             self._check_use()
         elif self._waits.is_busy:
             self._waits.end_some(_ENDED_IN_A_STEP)
@@ -241,7 +241,7 @@ class Feed:
     def _take(self) -> None:
         """Take records from the queue, up to some bytes, and what else is in between."""
         room = _BYTES_IN_A_STEP
-        most = max(1, _TAKEN_IN_A_STEP // max(1, self._audience.selections))
+        most = max(1, _TAKEN_IN_A_STEP // max(1, self._subscribers.selections))
         while self._queue and room > 0 and most > 0:
             # It stays in the queue until it is done, for `_failed`.
             step = self._queue[0]
@@ -272,7 +272,7 @@ class Feed:
                 return
         self._vector[partition] = records[-1].offset + 1
         self._recent.add(records)
-        self._audience.take(partition, records)
+        self._subscribers.take(partition, records)
         self._waits.found(partition, records)
 
     def _begun_at(self, partition: int, offset: int) -> None:
@@ -281,13 +281,13 @@ class Feed:
             return
         self._vector[partition] = offset
         self._recent.begin_at(partition, offset)
-        self._audience.begin_at(partition, offset, is_new=position is None)
+        self._subscribers.begin_at(partition, offset, is_new=position is None)
         self._waits.moved(partition, offset)
 
     def _passed(self, partition: int, offset: int) -> None:
         if self._vector.get(partition, offset) < offset:
             self._vector[partition] = offset
-            self._audience.passed(partition, offset)
+            self._subscribers.passed(partition, offset)
 
     def _overrun(self) -> None:
         self.overruns += 1
@@ -306,8 +306,8 @@ class Feed:
             self._unused(self)
 
     def _failed(self) -> None:
-        # All listeners read by themselves, and join again after the queued records.
-        self._audience.retire_all(is_reset=False)
+        # All subscribers read by themselves, and join again after the queued records.
+        self._subscribers.retire_all(is_reset=False)
         for step in self._queue:
             if isinstance(step, tuple):
                 last = step[1][-1]

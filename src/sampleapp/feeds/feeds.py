@@ -1,4 +1,4 @@
-"""The feeds of a service: one for each topic that has listeners or waits."""
+"""The feeds of a service: one for each topic that has subscribers or waits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from sampleapp.feeds.broadcast import Subscribers
 from sampleapp.feeds.feed import Feed
-from sampleapp.feeds.views import Audience
 from sampleapp.interfaces import IBroker
 
 __all__ = ["Feeds"]
@@ -30,8 +30,8 @@ class Feeds:
         most: int = 100,
     ) -> None:
         """
-        :param make_event: makes the event that listeners receive, from the bytes of whole events. Called once
-            for all listeners of a group.
+        :param make_event: makes the event that subscribers receive, from the bytes of whole events. Called
+            once for all subscribers of a group.
         :param most: with this number of feeds, an unused one is ended before another is created. Those that
             are used are not limited here.
         """
@@ -98,14 +98,16 @@ class Feeds:
         if feed is None:
             if len(self._feeds) >= self._most:
                 self._end_an_unused_one()
-            audience = Audience(make_event=self._make_event)
-            feed = Feed(topic, broker=self._broker, clock=self._clock, audience=audience, unused=self._unused)
+            subscribers = Subscribers(make_event=self._make_event)
+            feed = Feed(
+                topic, broker=self._broker, clock=self._clock, subscribers=subscribers, unused=self._unused
+            )
             self._feeds[topic] = feed
         self._unused(feed)
         return feed
 
     def stop(self) -> Deferred[None]:
-        """Stop all feeds, for good. Waits fire with false; listeners get nothing more."""
+        """Stop all feeds, for good. Waits fire with false; subscribers get nothing more."""
         self._is_stopped = True
         for ending in self._ending.values():
             ending.cancel()

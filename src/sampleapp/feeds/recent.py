@@ -1,4 +1,4 @@
-"""The last records of a feed: listeners join with positions that are a little behind it."""
+"""The last records of a feed: subscribers join with positions that are a little behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Recent:
     """
     The last records of a topic, of all partitions together: up to 500, in about 256 KiB of memory.
 
-    Without them, a listener could not join a busy topic: while it reads, the feed goes on.
+    Without them, a subscriber could not join a busy topic: while it reads, the feed goes on.
     """
 
     def __init__(self, begins_at: Mapping[int, int] | None = None) -> None:

@@ -26,7 +26,7 @@ from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import Fault, InvalidParameters, SampleAppError
-from sampleapp.feeds import Feed, Feeds, Group, Joining, Selection, View
+from sampleapp.feeds import Broadcast, Feed, Feeds, Joining, Selection, SubscriberGroup
 from sampleapp.feeds.events import id_line, record_events
 from sampleapp.model import EARLIEST, ConsumerRecord, GoneRecords, ReadResult, Start
 from sampleapp.records.cursor import Cursor
@@ -147,7 +147,7 @@ class RecordStreams:
 
 
 class RecordStream(EventStream):
-    """One stream: a source of a response, and a listener of a feed."""
+    """One stream: a source of a response, and a subscriber of a feed."""
 
     __slots__ = (
         "_at",
@@ -202,7 +202,7 @@ class RecordStream(EventStream):
         """The memory for the next page, if it was read already and there was no room for its events."""
         self._room: Budget | None = None
         """Memory that is reserved for the next page, after a wait for it."""
-        self.group: Group | None = None
+        self.group: SubscriberGroup | None = None
         self.joined = 0
         self.position = b""
 
@@ -224,12 +224,12 @@ class RecordStream(EventStream):
         cursor.require_partition(result, source=parameters.source)
         await self._wait(self._owner.slices.next())
         if not cursor.topic_id:
-            first = View(cursor.before(result), self._selection(cursor, result.topic_id)).position
+            first = Broadcast(cursor.before(result), self._selection(cursor, result.topic_id)).position
         else:
-            first = self._view(cursor).position
+            first = self._broadcast(cursor).position
         # A gap or a reset, if there is one.
         events, self._begins_with_count = self._take(cursor, result)
-        if max(len(first), len(self._view(cursor).position)) > LONGEST_POSITION:
+        if max(len(first), len(self._broadcast(cursor).position)) > LONGEST_POSITION:
             raise InvalidParameters([Fault("/partition", f"A position of this topic {PositionTooLong()}.")])
         self._begins_with = id_line(first) + b"\n" + events
 
@@ -252,7 +252,7 @@ class RecordStream(EventStream):
         if self._feed is not None and self.group is not None:
             event: Event | None = self._feed.heartbeat(self)
             return event
-        return None if self._at is None else Event(encode_id(self._view(self._at).position.decode()))
+        return None if self._at is None else Event(encode_id(self._broadcast(self._at).position.decode()))
 
     def ended(self) -> None:
         """Leave the feed, and stop reading."""
@@ -261,7 +261,7 @@ class RecordStream(EventStream):
         if self._waiting is not None:
             self._waiting.cancel()
 
-    # `sampleapp.feeds.Listener`
+    # `sampleapp.feeds.Subscriber`
 
     def has_room(self, event: Event) -> bool:
         """Return whether the memory budget has room for a large event if the client does not take it."""
@@ -357,10 +357,10 @@ class RecordStream(EventStream):
             feed.leave(self)
             return Joining.BEHIND
         if found is Joining.JOINED:
-            view = View(cursor.offsets, selection)
+            broadcast = Broadcast(cursor.offsets, selection)
             self._at = None
             self.set_behind(is_behind=False)
-            if missed and not self.write(Event(_events(view, missed, self.position)), len(missed)):
+            if missed and not self.write(Event(_events(broadcast, missed, self.position)), len(missed)):
                 self._leave()
                 feed.leave(self)
         return found
@@ -475,25 +475,25 @@ class RecordStream(EventStream):
             cursor.begin_again(result)
             reason = "topic-replaced" if isinstance(problem, TopicReplaced) else "position-unknown"
             return self._reset_event(cursor, reason), 1
-        view = View(cursor.before(result), self._selection(cursor, result.topic_id))
+        broadcast = Broadcast(cursor.before(result), self._selection(cursor, result.topic_id))
         events, count = b"", 0
         if result.gone:
             for gone in result.gone:
-                view.move(gone.partition, gone.earliest)
+                broadcast.move(gone.partition, gone.earliest)
             data = _encode(_GapData(result.gone))
-            events, count = encode_event(data, event="gap", event_id=view.position.decode("ascii")), 1
+            events, count = encode_event(data, event="gap", event_id=broadcast.position.decode("ascii")), 1
         cursor.advance(result)
         records = result.records
         if self._key is not None:
             records = [record for record in records if record.key == self._key]
-        return events + _events(view, records, self._view(cursor).position), count + len(records)
+        return events + _events(broadcast, records, self._broadcast(cursor).position), count + len(records)
 
     def _reset_event(self, cursor: Cursor, reason: str) -> bytes:
-        position = self._view(cursor).position.decode("ascii")
+        position = self._broadcast(cursor).position.decode("ascii")
         return encode_event(_encode(_ResetData(reason)), event="reset", event_id=position)
 
-    def _view(self, cursor: Cursor) -> View:
-        return View(cursor.offsets, self._selection(cursor, cursor.topic_id or "_"))
+    def _broadcast(self, cursor: Cursor) -> Broadcast:
+        return Broadcast(cursor.offsets, self._selection(cursor, cursor.topic_id or "_"))
 
     def _selection(self, cursor: Cursor, topic_id: str) -> Selection:
         partitions = None if cursor.partitions is None else frozenset(cursor.partitions)
@@ -522,21 +522,21 @@ class RecordStream(EventStream):
             self.abort("fault")
 
 
-def _events(view: View, records: Iterable[ConsumerRecord], position: bytes) -> bytes:
+def _events(broadcast: Broadcast, records: Iterable[ConsumerRecord], position: bytes) -> bytes:
     """
     Encode the next records of a stream.
 
-    :param view: the positions of the stream before them.
+    :param broadcast: the positions of the stream before them.
     :param position: the position after them, which the last one has.
     """
     events = record_events(records)
     if not events:
         return b""
     parts: list[bytes] = []
-    if view.has_frequent_ids:
+    if broadcast.has_frequent_ids:
         for record, event in zip(records, events, strict=True):
-            view.move(record.partition, record.offset + 1)
-            parts += id_line(view.position), event
+            broadcast.move(record.partition, record.offset + 1)
+            parts += id_line(broadcast.position), event
         parts[-2] = id_line(position)
     else:
         parts += events[:-1]

@@ -1,18 +1,18 @@
-"""Listeners in groups: each event is encoded once, and handed to those that have joined before it."""
+"""Subscribers in groups: each event is encoded once, and handed to those that have joined before it."""
 
 from __future__ import annotations
 
 import pytest
 
-from sampleapp.feeds import views
-from sampleapp.feeds.views import Audience, Selection
+from sampleapp.feeds import broadcast
+from sampleapp.feeds.broadcast import Selection, Subscribers
 from sampleapp.model import ConsumerRecord
 
 ALL = Selection("id")
 
 
 class Stream:
-    """A listener that remembers what it gets."""
+    """A subscriber that remembers what it gets."""
 
     def __init__(self, *, takes=99):
         self.takes = takes
@@ -37,15 +37,15 @@ class Stream:
 
 
 class Topic:
-    """An audience, and the records that it takes."""
+    """An subscribers, and the records that it takes."""
 
     def __init__(self):
-        self.audience = Audience(make_event=bytes)
+        self.subscribers = Subscribers(make_event=bytes)
         self.vector = {0: 0, 1: 0}
 
     def join(self, selection=ALL, **more):
         stream = Stream(**more)
-        self.audience.join(stream, self.vector, selection)
+        self.subscribers.join(stream, self.vector, selection)
         return stream
 
     def take(self, *keys, partition=0):
@@ -55,12 +55,12 @@ class Topic:
             for offset, key in enumerate(keys, begin)
         ]
         self.vector[partition] = begin + len(keys)
-        self.audience.take(partition, records)
+        self.subscribers.take(partition, records)
 
     def pass_on(self, steps=1000):
         for _ in range(steps):
-            if self.audience.is_busy:
-                self.audience.pass_on(1)
+            if self.subscribers.is_busy:
+                self.subscribers.pass_on(1)
 
 
 def test_who_joins_gets_only_what_comes_after_it():
@@ -92,18 +92,18 @@ def test_who_is_detached_has_the_position_of_what_it_got():
     first, second = topic.join(), topic.join()
     topic.take(None)
     topic.pass_on(1)
-    topic.audience.retire_all(is_reset=False)
+    topic.subscribers.retire_all(is_reset=False)
     topic.pass_on()
     assert (first.offsets, first.position, first.ends) == ([0], b"id~1.0", [False])
     assert (second.offsets, second.position, second.ends) == ([], b"id~0.0", [False])
-    assert not topic.audience
+    assert not topic.subscribers
 
 
 def test_a_quiet_listener_of_a_key_has_the_position_after_other_keys_when_it_is_detached():
     topic = Topic()
     stream = topic.join(Selection("id", key=b"a"))
     topic.take(b"b", None)
-    topic.audience.retire_all(is_reset=True)
+    topic.subscribers.retire_all(is_reset=True)
     topic.pass_on()
     assert (stream.position, stream.ends) == (b"id~2.0", [True])
 
@@ -136,9 +136,9 @@ def test_an_audience_without_listeners_keeps_nothing():
     streams = [topic.join(), topic.join(Selection("id", key=b"a")), topic.join(Selection("other"))]
     topic.take(b"a")
     for stream in streams:
-        topic.audience.leave(stream)
+        topic.subscribers.leave(stream)
     topic.pass_on()
-    assert not topic.audience
+    assert not topic.subscribers
     assert [stream.events for stream in streams] == [[], [], []]
 
 
@@ -152,10 +152,10 @@ def test_after_a_fault_a_listener_is_before_the_records_that_it_has_not_got(monk
     def fail(records):
         raise MemoryError
 
-    monkeypatch.setattr(views, "record_events", fail)
+    monkeypatch.setattr(broadcast, "record_events", fail)
     with pytest.raises(MemoryError):
         topic.take(b"k")
-    topic.audience.retire_all(is_reset=False)
+    topic.subscribers.retire_all(is_reset=False)
     topic.pass_on()
     for stream in (everything, with_key):
         assert (stream.offsets, stream.position, stream.ends) == ([0], b"id~1.0", [False])

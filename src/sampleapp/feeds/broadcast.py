@@ -1,4 +1,4 @@
-"""Listeners of a feed, in groups that get the same events: each event is encoded once for all of them."""
+"""Subscribers of a feed, in groups that get the same events: each event is encoded once for all of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from twisted.logger import Logger
 from sampleapp.feeds.events import MAX_FREQUENT_ID, id_line, record_events
 from sampleapp.model import ConsumerRecord
 
-__all__ = ["Audience", "Group", "Listener", "Selection", "View"]
+__all__ = ["Broadcast", "Selection", "Subscriber", "SubscriberGroup", "Subscribers"]
 
 _LARGE: Final = 8 * 1024
-"""Bytes of events above which each listener is asked for room: what it does not take stays in memory."""
+"""Bytes of events above which each subscriber is asked for room: what it does not take stays in memory."""
 _SKIPPED: Final = b"-"
 _NONE: Final[frozenset[int]] = frozenset()
 
 
 class Selection(Struct, frozen=True):
-    """The records that a listener gets, of one topic."""
+    """The records that a subscriber gets, of one topic."""
 
     topic_id: str
     """The id of the topic, for positions."""
@@ -41,10 +41,10 @@ class Selection(Struct, frozen=True):
         return partition in self.partitions
 
 
-class Listener(Protocol):
+class Subscriber(Protocol):
     """A stream that gets the events of a group."""
 
-    group: Group | None
+    group: SubscriberGroup | None
     """The group that it has joined; set by the group."""
     joined: int
     """The number of the first chunk for it; set by the group."""
@@ -58,9 +58,9 @@ class Listener(Protocol):
         """
         Take some events.
 
-        :param event: made by ``make_event``; the same object for all listeners.
+        :param event: made by ``make_event``; the same object for all subscribers.
         :param count: the number of records in it.
-        :return: false to leave the group: the listener can take nothing more at the moment.
+        :return: false to leave the group: the subscriber can take nothing more at the moment.
         """
 
     def detached(self, *, is_reset: bool) -> None:
@@ -83,8 +83,8 @@ class _Chunk(Struct, frozen=True):
     position: bytes
 
 
-class Group:
-    """The listeners with the same partitions and key."""
+class SubscriberGroup:
+    """The subscribers with the same partitions and key."""
 
     __slots__ = (
         "_chunks",
@@ -93,20 +93,20 @@ class Group:
         "_passing",
         "_pieces",
         "_retiring",
+        "broadcast",
         "key",
-        "view",
     )
 
     _log = Logger()
 
-    def __init__(self, view: View, key: bytes | None) -> None:
-        self.view: Final = view
+    def __init__(self, broadcast: Broadcast, key: bytes | None) -> None:
+        self.broadcast: Final = broadcast
         self.key: Final = key
-        self._members: dict[Listener, None] = {}
+        self._members: dict[Subscriber, None] = {}
         self._pieces: list[tuple[bytes, bytes]] = []
         self._chunks: deque[_Chunk] = deque()
         self._next_number = 0
-        self._passing: tuple[_Chunk, Iterator[Listener]] | None = None
+        self._passing: tuple[_Chunk, Iterator[Subscriber]] | None = None
         self._retiring: bool | None = None
 
     def __bool__(self) -> bool:
@@ -121,28 +121,28 @@ class Group:
         is_changing = self._passing is not None or self._retiring is not None
         return is_changing or bool(self._pieces or self._chunks)
 
-    def add(self, listener: Listener, make_event: Callable[[bytes], Any]) -> None:
-        """Add a listener, which gets the events that are added from now on."""
+    def add(self, subscriber: Subscriber, make_event: Callable[[bytes], Any]) -> None:
+        """Add a subscriber, which gets the events that are added from now on."""
         self._seal(make_event)
-        listener.joined = self._next_number
-        listener.position = self.view.position
-        listener.group = self
-        self._members[listener] = None
+        subscriber.joined = self._next_number
+        subscriber.position = self.broadcast.position
+        subscriber.group = self
+        self._members[subscriber] = None
 
-    def remove(self, listener: Listener) -> None:
-        """Remove a listener, at any time."""
-        self._members.pop(listener, None)
-        listener.group = None
+    def remove(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber, at any time."""
+        self._members.pop(subscriber, None)
+        subscriber.group = None
 
     def append(self, piece: tuple[bytes, bytes]) -> None:
         """Add an event: its id, or nothing, and its data."""
         self._pieces.append(piece)
 
     def retire(self, *, is_reset: bool) -> None:
-        """Drop all unsent events, and detach all listeners in the next calls of `pass_on`."""
+        """Drop all unsent events, and detach all subscribers in the next calls of `pass_on`."""
         if not self.has_unsent:
-            for listener in self._members:
-                listener.position = self.view.position
+            for subscriber in self._members:
+                subscriber.position = self.broadcast.position
         self._retiring = is_reset
         self._pieces.clear()
         self._chunks.clear()
@@ -150,9 +150,9 @@ class Group:
 
     def pass_on(self, count: int, make_event: Callable[[bytes], Any]) -> bool:
         """
-        Hand events to some listeners.
+        Hand events to some subscribers.
 
-        :param count: the most listeners to handle now.
+        :param count: the most subscribers to handle now.
         :return: whether there is more to do.
         """
         if self._retiring is not None:
@@ -168,42 +168,42 @@ class Group:
                 return False
             self._passing = self._chunks[0], iter(list(self._members))
             self._chunks.popleft()
-        chunk, listeners = self._passing
+        chunk, subscribers = self._passing
         hand_over = self._hand_over if len(chunk.event) <= _LARGE else self._hand_over_if_room
         for _ in range(count):
-            listener = next(listeners, None)
-            if listener is None:
+            subscriber = next(subscribers, None)
+            if subscriber is None:
                 self._passing = None
                 return self.has_unsent
-            if listener.group is self:
-                hand_over(listener, chunk)
+            if subscriber.group is self:
+                hand_over(subscriber, chunk)
         return True
 
-    def _hand_over_if_room(self, listener: Listener, chunk: _Chunk) -> None:
-        if listener.joined > chunk.number or listener.has_room(chunk.event):
-            self._hand_over(listener, chunk)
+    def _hand_over_if_room(self, subscriber: Subscriber, chunk: _Chunk) -> None:
+        if subscriber.joined > chunk.number or subscriber.has_room(chunk.event):
+            self._hand_over(subscriber, chunk)
         else:
-            self._hand_over(listener, None)
+            self._hand_over(subscriber, None)
 
-    def _hand_over(self, listener: Listener, chunk: _Chunk | None) -> None:
+    def _hand_over(self, subscriber: Subscriber, chunk: _Chunk | None) -> None:
         try:
             if chunk is None:
-                self.remove(listener)
-                listener.detached(is_reset=bool(self._retiring))
-            elif listener.joined <= chunk.number:
-                listener.position = chunk.position
-                if not listener.receive(chunk.event, chunk.count):
-                    self.remove(listener)
-        except Exception:  # noqa: BLE001 -- a fault of one listener must not keep events from the others
+                self.remove(subscriber)
+                subscriber.detached(is_reset=bool(self._retiring))
+            elif subscriber.joined <= chunk.number:
+                subscriber.position = chunk.position
+                if not subscriber.receive(chunk.event, chunk.count):
+                    self.remove(subscriber)
+        except Exception:  # noqa: BLE001 -- a fault of one subscriber must not keep events from the others
             self._log.failure("A fault in a stream of records; its connection was cut")
-            self.remove(listener)
-            listener.failed()
+            self.remove(subscriber)
+            subscriber.failed()
 
     def _seal(self, make_event: Callable[[bytes], Any]) -> None:
         """Make one chunk of the events that have no chunk yet."""
         if not self._pieces:
             return
-        pieces, position = self._pieces, self.view.position
+        pieces, position = self._pieces, self.broadcast.position
         data = b"".join([part for piece in pieces[:-1] for part in piece])
         # The last one always has an id, which is after what other groups have got as well.
         data += id_line(position) + pieces[-1][1]
@@ -212,8 +212,8 @@ class Group:
         pieces.clear()
 
 
-class View:
-    """The positions of all listeners of some partitions, and their groups."""
+class Broadcast:
+    """The positions of all subscribers of some partitions, and their groups."""
 
     __slots__ = ("_parts", "_position", "by_key", "everything", "has_frequent_ids", "heartbeat", "selection")
 
@@ -223,8 +223,8 @@ class View:
         :param selection: its key does not matter.
         """
         self.selection: Final = selection
-        self.everything: Group | None = None
-        self.by_key: dict[bytes, Group] = {}
+        self.everything: SubscriberGroup | None = None
+        self.by_key: dict[bytes, SubscriberGroup] = {}
         self._parts: list[bytes] = []
         self._position: bytes | None = None
         self.heartbeat: Any = None
@@ -237,7 +237,7 @@ class View:
         """True if each event has an id: it is short."""
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SubscriberGroup]:
         """All groups."""
         groups = list(self.by_key.values())
         return groups if self.everything is None else [self.everything, *groups]
@@ -261,18 +261,18 @@ class View:
         """Set the position in a partition."""
         self._set(partition, b"%d" % offset)
 
-    def group(self, key: bytes | None) -> Group:
+    def group(self, key: bytes | None) -> SubscriberGroup:
         """Return the group for a key, or for all records."""
         if key is None:
             if self.everything is None:
-                self.everything = Group(self, None)
+                self.everything = SubscriberGroup(self, None)
             return self.everything
         group = self.by_key.get(key)
         if group is None:
-            group = self.by_key[key] = Group(self, key)
+            group = self.by_key[key] = SubscriberGroup(self, key)
         return group
 
-    def drop(self, group: Group) -> None:
+    def drop(self, group: SubscriberGroup) -> None:
         """Forget an empty group."""
         if group is self.everything:
             self.everything = None
@@ -292,66 +292,66 @@ def _offset(offset: int | None) -> bytes:
     return b"" if offset is None else b"%d" % offset
 
 
-class Audience:
-    """All listeners of a feed."""
+class Subscribers:
+    """All subscribers of a feed."""
 
     def __init__(self, *, make_event: Callable[[bytes], Any]) -> None:
         """:param make_event: see `Feeds`."""
         self._make_event: Final = make_event
-        self._views: dict[Selection, View] = {}
-        self._busy: OrderedDict[Group, None] = OrderedDict()
+        self._broadcasts: dict[Selection, Broadcast] = {}
+        self._busy: OrderedDict[SubscriberGroup, None] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._views) or bool(self._busy)
+        return bool(self._broadcasts) or bool(self._busy)
 
     @property
     def selections(self) -> int:
-        """The number of different partitions that listeners have chosen."""
-        return len(self._views)
+        """The number of different partitions that subscribers have chosen."""
+        return len(self._broadcasts)
 
     @property
     def is_busy(self) -> bool:
         """True if `pass_on` has something to do."""
         return bool(self._busy)
 
-    def join(self, listener: Listener, vector: Mapping[int, int], selection: Selection) -> None:
+    def join(self, subscriber: Subscriber, vector: Mapping[int, int], selection: Selection) -> None:
         """
-        Add a listener for the records that are taken from now on.
+        Add a subscriber for the records that are taken from now on.
 
         :param vector: the offset of each partition from which on records are taken.
         """
         name = _without_key(selection)
-        view = self._views.get(name)
-        if view is None:
+        broadcast = self._broadcasts.get(name)
+        if broadcast is None:
             known = {partition: offset for partition, offset in vector.items() if name.has(partition)}
-            view = self._views[name] = View(known, name)
-        view.group(selection.key).add(listener, self._make_event)
+            broadcast = self._broadcasts[name] = Broadcast(known, name)
+        broadcast.group(selection.key).add(subscriber, self._make_event)
 
-    def leave(self, listener: Listener) -> None:
-        """Remove a listener, if it has joined."""
-        group = listener.group
+    def leave(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber, if it has joined."""
+        group = subscriber.group
         if group is not None:
-            group.remove(listener)
+            group.remove(subscriber)
             if not group and not group.has_unsent:
                 self._drop(group)
 
     def take(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
         """Encode records of a partition, once for all, and add them to all groups that they are for."""
         events: list[bytes] | None = None
-        for view in self._views.values():
-            if not view.selection.has(partition):
+        for broadcast in self._broadcasts.values():
+            if not broadcast.selection.has(partition):
                 continue
-            everything, by_key = view.everything, view.by_key
-            # Before the view moves: after a fault, the listeners read on by themselves from its position.
+            everything, by_key = broadcast.everything, broadcast.by_key
+            # Before the broadcast moves: after a fault, subscribers read on by themselves from its position.
             if events is None and (everything is not None or any(record.key in by_key for record in records)):
                 events = record_events(records)
             try:
                 for index, record in enumerate(records):
-                    view.move(partition, record.offset + 1)
+                    broadcast.move(partition, record.offset + 1)
                     of_key = by_key.get(record.key) if by_key and record.key is not None else None
                     if events is None or (everything is None and of_key is None):
                         continue
-                    name = id_line(view.position) if view.has_frequent_ids else b""
+                    name = id_line(broadcast.position) if broadcast.has_frequent_ids else b""
                     piece = name, events[index]
                     for group in (everything, of_key):
                         if group is not None:
@@ -359,55 +359,55 @@ class Audience:
                             group.append(piece)
             except BaseException:
                 # Groups that have nothing of the records are before them still.
-                view.move(partition, records[0].offset)
+                broadcast.move(partition, records[0].offset)
                 raise
 
     def begin_at(self, partition: int, offset: int, *, is_new: bool) -> None:
         """Note that the records of a partition before an offset do not come."""
-        for view in list(self._views.values()):
-            if not view.selection.has(partition):
+        for broadcast in list(self._broadcasts.values()):
+            if not broadcast.selection.has(partition):
                 continue
-            if is_new and offset == 0 and not view.knows(partition):
-                view.move(partition, 0)
+            if is_new and offset == 0 and not broadcast.knows(partition):
+                broadcast.move(partition, 0)
             else:
-                self._retire(view, is_reset=False)
+                self._retire(broadcast, is_reset=False)
 
     def passed(self, partition: int, offset: int) -> None:
         """Move past offsets of a partition that have no record."""
-        for view in self._views.values():
-            if view.selection.has(partition):
-                view.move(partition, offset)
+        for broadcast in self._broadcasts.values():
+            if broadcast.selection.has(partition):
+                broadcast.move(partition, offset)
 
     def retire_all(self, *, is_reset: bool) -> None:
-        """Detach all listeners, gradually."""
-        for view in list(self._views.values()):
-            self._retire(view, is_reset=is_reset)
+        """Detach all subscribers, gradually."""
+        for broadcast in list(self._broadcasts.values()):
+            self._retire(broadcast, is_reset=is_reset)
 
     def pass_on(self, count: int) -> None:
-        """Hand events to up to ``count`` listeners."""
+        """Hand events to up to ``count`` subscribers."""
         group = next(iter(self._busy))
         if not group.pass_on(count, self._make_event):
             del self._busy[group]
             if not group:
                 self._drop(group)
 
-    def heartbeat(self, view: View) -> Any:
-        """Return the event that has nothing but the position of a view."""
-        if view.heartbeat is None:
-            view.heartbeat = self._make_event(id_line(view.position) + b"\n")
-        return view.heartbeat
+    def heartbeat(self, broadcast: Broadcast) -> Any:
+        """Return the event that has nothing but the position of a broadcast."""
+        if broadcast.heartbeat is None:
+            broadcast.heartbeat = self._make_event(id_line(broadcast.position) + b"\n")
+        return broadcast.heartbeat
 
-    def _retire(self, view: View, *, is_reset: bool) -> None:
-        for group in view.groups:
+    def _retire(self, broadcast: Broadcast, *, is_reset: bool) -> None:
+        for group in broadcast.groups:
             self._busy[group] = None
             group.retire(is_reset=is_reset)
-        del self._views[view.selection]
+        del self._broadcasts[broadcast.selection]
 
-    def _drop(self, group: Group) -> None:
-        view = group.view
-        view.drop(group)
-        if self._views.get(view.selection) is view and not view.groups:
-            del self._views[view.selection]
+    def _drop(self, group: SubscriberGroup) -> None:
+        broadcast = group.broadcast
+        broadcast.drop(group)
+        if self._broadcasts.get(broadcast.selection) is broadcast and not broadcast.groups:
+            del self._broadcasts[broadcast.selection]
 
 
 def _without_key(selection: Selection) -> Selection:
