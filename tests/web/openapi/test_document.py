@@ -140,6 +140,14 @@ def test_every_operation_with_a_body_says_how_it_may_be_compressed(described):
         assert "`Content-Encoding: zstd`" in body["description"]
 
 
+def test_each_group_begins_with_its_simplest_operation(described):
+    first = {}
+    for path, operations in described.document["paths"].items():
+        for method, operation in operations.items():
+            first.setdefault(operation["tags"][0], f"{method.upper()} {path}")
+    assert (first["Readings"], first["Messages"]) == ("GET /", "POST /messages")
+
+
 def test_no_two_operations_have_the_same_id(described):
     ids = [
         operation["operationId"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from base64 import b64decode
 from email.message import Message
@@ -22,6 +23,7 @@ from tests.support.callers import FULL, token_of
 from tests.support.chromium import CHROMIUM, Chromium
 from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.live_service import LiveService
+from tests.support.waiting import wait_until
 
 
 class Page(HTMLParser):
@@ -241,7 +243,7 @@ def test_a_person_publishes_from_the_page_in_a_browser(tmp_path):
         browser.open(f"{service.url}docs?url=http://other.example/&configUrl=http://other.example/")
         browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
         browser.evaluate("document.getElementById('token').value = 'sampleapp_secret'")
-        choose(browser, key_as="")
+        enter(browser, key="")
         status, published = shown(browser, submit="message")
         assert (status, json.loads(published)) == ("200 OK", PLACE)
         assert "sampleapp_secret" not in browser.evaluate("document.getElementById('curl').textContent")
@@ -319,6 +321,112 @@ def run_curl_of(browser):
     command = browser.evaluate("document.getElementById('curl').textContent")
     done = subprocess.run(["bash"], input=command, capture_output=True, text=True, timeout=60, check=False)
     assert " 200 OK" in done.stdout, done
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_an_empty_field_sends_no_key_and_the_empty_key_is_a_choice(tmp_path):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
+        enter(browser, key="")
+        for kind in ("key", "key_base64", ""):
+            choose(browser, key_as=kind)
+            assert shown(browser, submit="message")[0] == "200 OK"
+        assert [record.get("key") for record in records_in(service)] == [None, None, ""]
+
+        # Swagger UI's form of the same.
+        operation = "document.querySelector('#operations-Messages-publish_to_topic"
+        for button in (".opblock-summary-control", ".try-out__btn"):
+            browser.wait_for(f"{operation} {button}') !== null")
+            browser.evaluate(f"{operation} {button}').click()")
+        browser.wait_for(f"{operation} .execute') !== null")
+        # React hears of a value only by its own setter, and Swagger UI when the field is left.
+        browser.evaluate(
+            "((field) => { Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value')"
+            ".set.call(field, 'readings'); for (const type of ['input', 'focusout']) "
+            f"field.dispatchEvent(new Event(type, {{ bubbles: true }})); }})({operation} "
+            "[data-param-name=topic] input'))"
+        )
+        for number, key in enumerate([None, ""], 4):
+            browser.evaluate(f"{operation} .execute').click()")
+            wait_until(lambda count=number: len(records_in(service)) == count, "the record is stored")
+            assert records_in(service)[-1].get("key") == key
+            browser.evaluate(f"{operation} [data-param-name=key] [type=checkbox]').click()")
+        assert browser.complaints == []
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory):
+    """The script of axe-core, which finds faults of accessibility."""
+    if shutil.which("npm") is None:
+        pytest.skip("this machine has no npm")
+    directory = tmp_path_factory.mktemp("axe")
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", AXE]
+    try:
+        subprocess.run(install, cwd=directory, check=True, capture_output=True, timeout=120)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        pytest.skip(f"npm cannot install {AXE}")
+    return (directory / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+
+
+AXE = "axe-core@4.14.1"
+FAULTS = """
+Promise.all(document.getAnimations().map(({ finished }) => finished))
+  .then(() => axe.run(document))
+  .then(({ violations }) => violations.flatMap(({ id, nodes }) =>
+    nodes.map(({ target, failureSummary }) => [id, `${target}`, failureSummary])))
+"""
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_no_fault_in_the_pages(tmp_path, axe, width, dark):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        publish(service, "kitchen", 20)
+        browser.look_like(width=width, dark=dark)
+        browser.open(f"{service.url}docs/readings")
+        browser.wait_for("document.querySelectorAll('#readings li').length == 1")
+        browser.evaluate(f"{axe};0")
+        assert browser.evaluate(FAULTS) == []
+
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
+        browser.evaluate(f"{axe};0")
+        assert browser.evaluate(FAULTS) == []
+        # And with all forms and one operation of each method open.
+        browser.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        for name in ("Messages-publish", "Messages-delete_key", "Topics-read_records"):
+            operation = f"document.querySelector('#operations-{name}"
+            for part in (".opblock-summary-control", ".try-out__btn", ".execute"):
+                browser.wait_for(f"{operation} {part}') !== null")
+                browser.evaluate(f"{operation} {part}').click()")
+        assert shown(browser, submit="message")[0] == "200 OK"
+        browser.wait_for("document.querySelector('.live-responses-table .response-col_description') !== null")
+        assert browser.evaluate(FAULTS) == []
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_each_method_has_a_colour_of_its_own_on_rows_that_are_alike(tmp_path, dark):
+    with LiveService(directory=tmp_path) as service, Chromium(directory=tmp_path) as browser:
+        browser.look_like(width=1280, dark=dark)
+        browser.open(f"{service.url}docs")
+        browser.wait_for("document.querySelectorAll('.opblock').length >= 5")
+        rows = browser.evaluate(
+            "[...document.querySelectorAll('.opblock')].map((row) => {"
+            " const method = row.querySelector('.opblock-summary-method');"
+            " return [method.innerText, getComputedStyle(method).backgroundColor,"
+            " getComputedStyle(row).borderLeftColor, getComputedStyle(row).backgroundColor]; })"
+        )
+        colours = {method: colour for method, colour, *_ in rows}
+        assert sorted(colours) == ["DELETE", "GET", "POST"]
+        assert len(set(colours.values())) == 3
+        assert all(colours[method] == colour == edge for method, colour, edge, _ in rows)
+        assert len({ground for *_, ground in rows}) == 1
 
 
 BYTES = b"\x00\xff"

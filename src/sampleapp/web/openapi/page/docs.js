@@ -102,7 +102,7 @@ document.addEventListener("invalid", () => {
   element("answer").hidden = true;
 }, true);
 
-// The values of these two are the names of members of the message, except for no key and a file.
+// The values of these two are the names of members of the message, except for the empty key and a file.
 element("key-as").addEventListener("change", () => {
   element("key").disabled = element("key-as").value === "";
 });
@@ -171,7 +171,9 @@ element("headers").addEventListener("input", () => {
 function message() {
   const made = { topic: element("topic").value };
   const keyAs = element("key-as").value;
-  if (keyAs) {
+  if (!keyAs) {
+    made.key = "";
+  } else if (entered("key")) {
     made[keyAs] = entered("key");
   }
   const contentAs = element("content-as").value;
@@ -258,6 +260,29 @@ function describeProblems(reference, components) {
   }
 }
 
+// Changes to Swagger UI. A link in a button cannot be used without a mouse: the button alone also sets the address.
+// Swagger UI's own layout has a second landmark `main`.
+const changes = ({ React: { createElement } }) => ({
+  components: {
+    DeepLink: ({ text }) => createElement("span", { className: "nostyle" }, text),
+    Layout: ({ getComponent }) => createElement("div", { className: "swagger-ui" },
+      createElement(getComponent("SvgAssets")),
+      ...["InfoContainer", "operations", "Models"].map((name) =>
+        createElement("div", { className: "wrapper", key: name }, createElement(getComponent(name, true))))),
+  },
+});
+
+// Names for the fields of Swagger UI that have none. A table that is a region would need a name, too.
+new MutationObserver(() => {
+  for (const [selector, name] of [[".examples-select-element", "Example"], [".body-param__text", "Body"]]) {
+    document.querySelectorAll(selector).forEach((field) => field.setAttribute("aria-label", name));
+  }
+  document.querySelectorAll("[data-param-name] td > :is(input, select, textarea)").forEach((field) => {
+    field.setAttribute("aria-label", field.closest("[data-param-name]").dataset.paramName);
+  });
+  document.querySelectorAll("table[role=region]").forEach((table) => table.removeAttribute("role"));
+}).observe(element("reference"), { childList: true, subtree: true });
+
 async function showReference() {
   const response = await fetch(new URL("openapi.json", root), { redirect: "error" });
   const spec = await response.json();
@@ -274,8 +299,10 @@ async function showReference() {
   for (const item of Object.values(spec.paths)) {
     delete item.options;
     delete item.head;
-    for (const { responses } of Object.values(item)) {
+    for (const { parameters = [], responses } of Object.values(item)) {
       Object.values(responses).forEach((response) => describeProblems(response, spec.components.responses));
+      // An empty field sends no key, and a box beside it the empty key.
+      parameters.filter(({ name }) => name === "key").forEach((key) => { key.allowEmptyValue = true; });
     }
   }
   // All errors have the same form, which is shown once, under Schemas.
@@ -287,7 +314,8 @@ async function showReference() {
     spec,
     domNode: element("reference"),
     presets: [window.SwaggerUIBundle.presets.apis],
-    layout: "BaseLayout",
+    plugins: [changes],
+    layout: "Layout",
     deepLinking: true,
     defaultModelsExpandDepth: 0,
     displayRequestDuration: true,
