@@ -26,7 +26,7 @@ from sampleapp.errors import (
 )
 from sampleapp.interfaces import IBroker, IFollowing
 from sampleapp.model import EARLIEST, FromOffsets, ReadRequest
-from sampleapp.records.place import Place
+from sampleapp.records.cursor import Cursor
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
 from sampleapp.records.positions import Position, parse_position
 from sampleapp.records.read_parameters import parse_start
@@ -199,18 +199,18 @@ class _Supervisor:
     async def _checked(self, start: Position) -> FromOffsets:
         """Return the offsets of a position, once the broker has told that they continue the topic."""
         partition = self._selection.partition
-        place = Place(self._selection.topic, start, None if partition is None else (partition,))
+        cursor = Cursor(self._selection.topic, start, None if partition is None else (partition,))
         while True:
-            request = place.request(limit=0, max_bytes=1)
+            request = cursor.request(limit=0, max_bytes=1)
             try:
                 result = await self._broker.read(request)
-                place.require_all(result)
-                place.require_partition(result)
+                cursor.require_all(result)
+                cursor.require_partition(result)
             except BrokerUnavailable:
                 await deferLater(self._clock, CHECK_INTERVAL_S)
             except PositionExpired as error:
                 note(f"{error} Going on with the first records that are left.")
-                return FromOffsets(parse_position(error.resume).offsets, place.skipped)
+                return FromOffsets(parse_position(error.resume).offsets, cursor.skipped)
             except (PositionUnknown, TopicReplaced) as error:
                 note(f"{error} Reading the topic from its first record.")
                 return FromOffsets({})
@@ -219,7 +219,7 @@ class _Supervisor:
             except (PublishError, InvalidParameters) as error:
                 raise CommandFailed(str(error)) from error
             else:
-                return FromOffsets(place.offsets, place.skipped)
+                return FromOffsets(cursor.offsets, cursor.skipped)
 
     def fail(self, failure: Failure) -> None:
         """End with a failure, unless reading was cancelled because it is complete."""
