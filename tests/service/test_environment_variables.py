@@ -22,6 +22,7 @@ VALUES = {
     "admin": ["tcp:9090:interface=127.0.0.1"],
     "allow-host": ["gate.example.org", "192.0.2.7"],
     "allow-origin": ["https://example.org", "http://localhost:3000"],
+    "allow-webhook-origin": ["eventgrid.azure.net", "events.example.org"],
     "broker": ["memory:"],
     "access-log-format": ["json"],
     "log-format": ["json"],

@@ -214,6 +214,7 @@ class InMemoryService:
         broker=None,
         callers=None,
         allowed_origins=(),
+        allowed_webhook_origins=(),
         allowed_hosts=None,
         others=(),
         recorded=None,
@@ -251,6 +252,7 @@ class InMemoryService:
         web = build_web(
             Config(
                 allowed_origins=allowed_origins,
+                allowed_webhook_origins=allowed_webhook_origins,
                 allowed_hosts=() if allowed_hosts is None else allowed_hosts,
                 is_open_to_everybody=allowed_hosts is None,
                 limits=limits,

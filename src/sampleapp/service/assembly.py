@@ -55,6 +55,7 @@ from sampleapp.web import (
 )
 from sampleapp.web.openapi.pages import Run
 from sampleapp.web.read.readings import GetRepresentation
+from sampleapp.web.webhook_origins import answering_validations
 
 __all__ = ["Web", "build", "build_web", "make_server"]
 
@@ -229,8 +230,11 @@ def build_web(
         has_host_rule=host_rule is not None,
     )
     documentation.show(table, features)
+    dispatch = table.dispatch if cors is None else cors.answering_preflights(table.dispatch)
+    if config.allowed_webhook_origins:
+        dispatch = answering_validations(dispatch, config.allowed_webhook_origins)
     server = new_server(
-        table.dispatch if cors is None else cors.answering_preflights(table.dispatch),
+        dispatch,
         limits=limits,
         extend_response=None if cors is None else cors.extend,
         host_rule=host_rule,

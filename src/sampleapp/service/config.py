@@ -26,6 +26,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """True if a service without a callers file may be reachable from other machines."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of the sites whose pages may use the service."""
+    allowed_webhook_origins: tuple[str, ...] = ()
+    """Names of the senders of webhooks that may deliver CloudEvents, in lower case."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that requests without credentials may name, besides localhost and loopback addresses."""
     has_hsts: bool = True

@@ -24,6 +24,7 @@ from sampleapp.model import is_legal_topic
 from sampleapp.service.config import DEFAULTS, Config
 from sampleapp.web.cors import check_origin
 from sampleapp.web.server import check_host_name
+from sampleapp.web.webhook_origins import check_webhook_origin
 
 __all__ = ["EXAMPLE_ENDPOINT", "GROUPS", "OPTIONS", "PREFIX", "Kind", "Option", "config_of"]
 
@@ -320,6 +321,14 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             setting="allowed_origins",
             help="Origin of a site whose pages may use the service from a browser (CORS), such as "
             "https://example.org.",
+        ),
+        Option(
+            name="allow-webhook-origin",
+            kind=Kind("NAME", lambda text, _: check_webhook_origin(text)),
+            collect=_unique,
+            setting="allowed_webhook_origins",
+            help="Name of a sender of CloudEvents that asks for permission with WebHook-Request-Origin, "
+            "such as eventgrid.azure.net.",
         ),
     ),
     "Limits": (
