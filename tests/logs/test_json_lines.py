@@ -39,6 +39,7 @@ def read(line):
     assert line.count("\n") == 1
     names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
     assert len(names) == len(set(names))
+    assert names[:5] == ["time", "level", "logger", "event", "message"]
     return msgspec.json.decode(line)
 
 
@@ -52,9 +53,20 @@ def test_the_text_is_constant_and_the_fields_are_beside_it():
         "level": "warn",
         "logger": "sampleapp.test",
         "event": "Waited {seconds} s for {name}",
+        "message": "Waited 2.5 s for K\u00e4the",
         "seconds": 2.5,
         "name": "K\u00e4the",
     }
+
+
+@given(st.text(max_size=3000))
+def test_the_message_is_the_text_of_a_log_that_is_no_json_and_bounded(name):
+    events = []
+    Logger(namespace="sampleapp.test", observer=events.append).info("Hello, {name}: {{}}", name=name)
+    event = read(json_line(events[0]))
+    text = f"Hello, {name}: {{}}"
+    assert event["message"] == (text if len(text) <= 2000 else f"{text[:1999]}\u2026")
+    assert event["name"] == name
 
 
 @pytest.mark.parametrize("level", list(LogLevel.iterconstants()), ids=lambda level: level.name)
@@ -93,14 +105,10 @@ def test_parts_of_fields_are_fields_with_the_names_that_they_have_in_the_text():
 
 
 def test_a_field_with_the_name_of_a_part_of_the_line_does_not_replace_it():
-    (event,) = logged(lambda log: log.info("At {time}", time=1, logger=3, event=4, traceback=5))
-    assert event["level"] == "info"
-    assert [event[f"{name}_"] for name in ("time", "logger", "event", "traceback")] == [
-        1,
-        3,
-        4,
-        5,
-    ]
+    fields = {"time": 1, "logger": 3, "event": 4, "message": 5, "traceback": 6}
+    (event,) = logged(lambda log: log.info("At {time}", **fields))
+    assert (event["level"], event["message"]) == ("info", "At 1")
+    assert {name: event[f"{name}_"] for name in fields} == fields
     assert "traceback" not in event
 
 

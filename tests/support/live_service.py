@@ -31,7 +31,7 @@ TWISTD_SAMPLEAPP = (
     "--pidfile=",
     "sampleapp",
 )
-LISTENING = re.compile(r"""Listening at (?:\{url\}", "url": ")?(http://[^\s"]+)""")
+LISTENING = re.compile(r"""Listening at (http://[^\s"]+)""")
 """In the log, be it text or JSON."""
 
 

@@ -14,8 +14,10 @@ from twisted.logger import LogEvent, formatEvent
 
 __all__ = ["json_line"]
 
-_RESERVED: Final = ("time", "level", "logger", "event", "traceback")
+_RESERVED: Final = ("time", "level", "logger", "event", "message", "traceback")
 """The members of every event. Fields with these names get an underscore."""
+_LONGEST_MESSAGE: Final = 2000
+"""The longest text of ``message``, in characters. The fields have its values in full."""
 _LEGACY_FIELDS: Final = frozenset(
     {
         # twisted.python.log adds these to each event, besides the new names that begin with "log_".
@@ -31,20 +33,23 @@ def json_line(event: LogEvent) -> str:
     Format an event as one JSON object, in ASCII, with the end of the line.
 
     Its ``event`` is the constant text with the names of the fields in braces, so that lines of one kind can
-    be found and counted. A value that JSON does not have is written as its text.
+    be found and counted. Its ``message`` is the text with the values. A value that JSON does not have is written
+    as its text.
 
     :return: a line for every event; never raises.
     """
     try:
         return _line(_members(event))
     except Exception as error:  # noqa: BLE001 -- an event that cannot be formatted must be logged, too
+        text, reason = "An event of the log cannot be formatted: {reason}", type(error).__name__
         return _line(
             [
                 ("time", _time(None)),
                 ("level", "error"),
                 ("logger", __name__),
-                ("event", "An event of the log cannot be formatted: {reason}"),
-                ("reason", type(error).__name__),
+                ("event", text),
+                ("message", text.format(reason=reason)),
+                ("reason", reason),
                 ("shown", _text(event)),
             ]
         )
@@ -64,7 +69,9 @@ def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
     names = [name for name in _names_in(log_format) if not name.startswith("log_")]
     # Text that Twisted has formatted, such as printed output, has no constant part.
     has_constant_text = isinstance(log_format, str) and (bool(names) or "{" not in log_format)
-    yield "event", log_format if has_constant_text else formatEvent(event)
+    message = formatEvent({**event, "log_format": log_format})
+    yield "event", log_format if has_constant_text else message
+    yield "message", message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}\u2026"
     fields: list[tuple[Any, object]] = [*event.items(), *_inner_fields(names, event)]
     for name, value in fields:
         if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _LEGACY_FIELDS):
