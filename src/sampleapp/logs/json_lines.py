@@ -33,8 +33,8 @@ def json_line(event: LogEvent) -> str:
     Format an event as one JSON object, in ASCII, with the end of the line.
 
     Its ``event`` is the constant text with the names of the fields in braces, so that lines of one kind can
-    be found and counted. Its ``message`` is the text with the values. A value that JSON does not have is written
-    as its text.
+    be found and counted. Its ``message`` is the text with the values. A value that JSON does not have is
+    written as its text.
 
     :return: a line for every event; never raises.
     """
@@ -71,7 +71,8 @@ def _members(event: LogEvent) -> Iterator[tuple[str, object]]:
     has_constant_text = isinstance(log_format, str) and (bool(names) or "{" not in log_format)
     message = formatEvent({**event, "log_format": log_format})
     yield "event", log_format if has_constant_text else message
-    yield "message", message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}\u2026"
+    is_long = len(message) > _LONGEST_MESSAGE
+    yield "message", f"{message[: _LONGEST_MESSAGE - 1]}\u2026" if is_long else message
     fields: list[tuple[Any, object]] = [*event.items(), *_inner_fields(names, event)]
     for name, value in fields:
         if not isinstance(name, str) or name.startswith("log_") or (is_legacy and name in _LEGACY_FIELDS):
