@@ -164,6 +164,7 @@ def test_the_id_of_the_last_event_may_be_in_the_query_of_changes():
         assert b"event: readings" in events(f"{name}=other")
     # The field is of the latest event; the URL stays that of the first request.
     assert b"event: readings" not in events("last_event_id=other", (b"Last-Event-ID", known.encode()))
+    assert b"event: readings" not in events(f"last_event_id=other&lastEventId={known}")
 
 
 @pytest.mark.parametrize("version", ["v2", "json.v2", "binary.v2", "avro.v2", "v1", "v3"])

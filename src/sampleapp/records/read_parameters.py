@@ -46,11 +46,14 @@ _LONGEST_SHOWN: Final = 60
 _LATEST: Final = FromEnd(0)
 _OF_BOTH: Final = (b"from", b"partition", b"key", b"key_hex")
 _OF_PAGES: Final = (*_OF_BOTH, b"limit", b"wait")
-_OF_STREAMS: Final = (*_OF_BOTH, b"last_event_id")
+_OF_STREAMS: Final = (*_OF_BOTH, b"last_event_id", b"lastEventId")
 _WHERE: Final = {
     b"limit": 'It is for pages; this is a stream, since "Accept" asks for text/event-stream',
     b"wait": 'It is for pages; this is a stream, since "Accept" asks for text/event-stream',
-    b"last_event_id": 'It is for streams; this is a page. Send "Accept: text/event-stream", or use "from"',
+    **dict.fromkeys(
+        (b"last_event_id", b"lastEventId"),
+        'It is for streams; this is a page. Send "Accept: text/event-stream", or use "from"',
+    ),
 }
 """Why a parameter is rejected that the other representation has."""
 
@@ -122,16 +125,18 @@ def read_stream_parameters(query: bytes, last_event_ids: Sequence[bytes] = ()) -
 
     :param query: as it was sent, without the question mark.
     :param last_event_ids: the values of all fields ``Last-Event-ID`` of the request. Such an id takes
-        precedence over the parameter ``last_event_id``, and both over ``from``.
+        precedence over the parameter ``lastEventId``, which polyfills of ``EventSource`` append to the URL when
+        they come back, this over ``last_event_id``, and all over ``from``.
     :raise InvalidParameters: names all faults.
     """
     faults: list[Fault] = []
     values = _values(query, _OF_STREAMS, faults)
     start = _read_start(values, faults, _LATEST)
     source = "from"
-    resumed = _read(values, b"last_event_id", _event_id, faults, None)
-    if resumed is not None:
-        start, source = resumed, "last_event_id"
+    for name in (b"last_event_id", b"lastEventId"):
+        resumed = _read(values, name, _event_id, faults, None)
+        if resumed is not None:
+            start, source = resumed, name.decode()
     if len(last_event_ids) > 1:
         faults.append(
             Fault("/Last-Event-ID", f'There are {len(last_event_ids)} fields "Last-Event-ID"; send one.')

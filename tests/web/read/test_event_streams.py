@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from sampleapp.access import TooManyStreamsOfCaller
-from sampleapp.errors import ReadingsNotReady, UnknownTopic
+from sampleapp.errors import ReadingsNotReady, TopicNotAuthorized, UnknownPartition, UnknownTopic
 from sampleapp.records.event_stream import encode_event, encode_id
 from sampleapp.web.errors import TooManyStreams, TooManyTopics
 from sampleapp.web.read.event_streams import EventStream, response_to_temporary_error
@@ -217,7 +217,12 @@ def test_the_event_for_a_browser_names_no_header_that_its_answer_does_not_have(e
 
 @pytest.mark.parametrize(
     ("fields", "error"),
-    [([], ReadingsNotReady("x")), ([(b"Sec-Fetch-Mode", b"cors")], UnknownTopic("x"))],
+    [
+        ([], ReadingsNotReady("x")),
+        ([], UnknownTopic("x")),
+        ([(b"Sec-Fetch-Mode", b"cors")], UnknownPartition("x")),
+        ([(b"Sec-Fetch-Mode", b"cors")], TopicNotAuthorized("x")),
+    ],
 )
 def test_every_other_rejection_is_the_usual_one(fields, error):
     with pytest.raises(type(error)):

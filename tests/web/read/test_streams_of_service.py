@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from twisted.internet.task import Clock
 
+from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.web.read.registry import StreamKind
 from tests.support.callers import by, caller
 from tests.support.event_streams import EventReader
-from tests.support.in_memory import request_bytes
+from tests.support.in_memory import InMemoryService, request_bytes
 from tests.support.record_pages import PATH, PageService
 from tests.support.streams import body_of, unchunked
 
@@ -90,6 +93,8 @@ def test_head_is_answered_at_once_and_leaves_nothing(service, topic):
         ("?limit=5", 422),
         ("?from=yesterday", 422),
         ("?last_event_id=x", 422),
+        ("?lastEventId=x", 422),
+        ("?lastEventId=&lastEventId=", 422),
     ],
 )
 def test_a_stream_that_cannot_begin_has_a_status(service, query, status):
@@ -109,6 +114,28 @@ def test_too_many_streams_are_rejected_and_a_browser_is_told_when_to_come_back()
     reader = EventReader.of(body)
     assert reader.retry_ms == 30_000
     assert [event.event for event in reader.events] == ["unavailable"]
+
+
+def test_a_browser_comes_back_to_a_topic_that_does_not_exist_yet():
+    service = InMemoryService(broker=MemoryBroker(clock=Clock()))
+    headers = [STREAM, BROWSER]
+    assert service.request("GET", PATH, [STREAM]).status == 404
+    assert service.request("GET", PATH.replace("/t/", "/no!/"), headers).status == 422
+    response = service.request("GET", PATH, headers)
+    assert (response.status, response.headers[b"content-type"]) == (200, b"text/event-stream")
+    reader = EventReader.of(response.body)
+    ((event, data, event_id),) = reader.events
+    assert (event, event_id, reader.last_event_id, reader.retry_ms) == ("unavailable", "", "", 30_000)
+    assert json.loads(data)["type"].endswith(":unknown-topic")
+    assert service.gateway.streams.numbers[StreamKind.RECORDS].open == 0
+
+
+@pytest.mark.parametrize("other", ["", "&from=earliest", "&last_event_id=id0~0.0"])
+def test_a_polyfill_comes_back_with_its_id_in_the_url(service, topic, other):
+    for content in (b"a", b"b"):
+        topic.publish(0, content)
+    events = read(opened(service, f"?lastEventId=id0~1.0{other}")).events
+    assert [json.loads(each.data)["content"] for each in events] == ["b"]
 
 
 def test_a_stream_ends_within_seconds_when_its_caller_loses_the_right():

@@ -369,10 +369,10 @@ def _id_of(etag: str) -> str:
 
 def _last_event_id(request: Request) -> str:
     parameters = dict(decoded_parameters(request.query)) if request.query else {}
-    # Polyfills of EventSource add one of them to the URL.
+    # Polyfills of EventSource append the second one to the URL when they come back.
     given = [parameters.pop(name, b"") for name in (b"last_event_id", b"lastEventId")]
     if parameters:
         raise InvalidParameters(list(unknown_parameters(parameters, 'the only one is "last_event_id"')))
     # An id that is not ASCII, or that is there twice, is none of ours.
-    value = request.fields.joined(b"last-event-id") or given[0] or given[1]
+    value = request.fields.joined(b"last-event-id") or given[1] or given[0]
     return value.decode("ascii", "replace")

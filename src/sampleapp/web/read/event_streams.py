@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from sampleapp.access import AccessError
-from sampleapp.errors import SampleAppError
+from sampleapp.errors import SampleAppError, UnknownTopic
 from sampleapp.records.event_stream import MEDIA_TYPE, encode_event, encode_retry, escape_line_ends
 from sampleapp.web.errors import is_temporary, problem_response
 from sampleapp.web.read.registry import RIGHT_LOST, OpenStream, OpenStreams, StreamKind
@@ -217,16 +217,18 @@ def response_to_temporary_error(fields: Fields, error: SampleAppError) -> Respon
     """
     Return what ``EventSource`` survives: a stream with the event ``unavailable``, which ends at once.
 
+    Also for a topic that does not exist yet: the page may be there before its first record.
+
     A browser never tries again after any status but 200
     (https://html.spec.whatwg.org/multipage/server-sent-events.html, section 9.2.3). The data of the event is
     the problem document that other clients get.
 
     :param fields: of the request.
     :param error: rejects a stream.
-    :raise SampleAppError: the error itself, if it is not temporary, or the client is not a browser. Browsers
+    :raise SampleAppError: the error itself, if it is final, or the client is not a browser. Browsers
         send ``Sec-Fetch-Mode`` (https://www.w3.org/TR/fetch-metadata/, section 2.2).
     """
-    if not is_temporary(error) or not fields.all(b"sec-fetch-mode"):
+    if not (is_temporary(error) or isinstance(error, UnknownTopic)) or not fields.all(b"sec-fetch-mode"):
         raise error
     problem = escape_line_ends(b"".join(problem_response(error).pieces).strip())
     body = encode_retry(_RETRY_UNAVAILABLE_MS) + encode_event(problem, event="unavailable")
