@@ -24,6 +24,7 @@ __all__ = [
     "IdempotencyNotSupported",
     "IllegalTopic",
     "InvalidMessage",
+    "InvalidOption",
     "InvalidParameters",
     "MalformedIdempotencyKey",
     "MalformedMessage",
@@ -60,6 +61,10 @@ class StartUpError(SampleAppError):
     The message is for the operator at the keyboard. So, unlike that of other errors, it names files and
     addresses.
     """
+
+
+class InvalidOption(StartUpError):
+    """An option cannot be understood, or contradicts another one, on every machine."""
 
 
 class ReadingsNotReady(SampleAppError):

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-__all__ = ["changeable_by_all", "is_readable_by_all", "shown_path"]
+__all__ = ["changeable_by_all", "is_readable_by_all", "shown_path", "system_error"]
 
 _USUAL_NAME = re.compile(r"[\w./-]+\.(?:toml|pem|key|crt|cer|json|jwks|secret|txt|conf|log|sqlite3?|db)")
 _MOST_LINKS = 40
@@ -83,6 +83,18 @@ def _lookups(path: str) -> Iterator[tuple[str, str]]:
             directory = "/" if target.startswith("/") else directory
         else:
             directory = entry
+
+
+def system_error(error: OSError) -> str:
+    """Return an error of the operating system as a sentence."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{shown_path(error.filename)}: {reason}."
+    try:
+        os.getcwd()  # noqa: PTH109 -- only whether it can be found
+    except OSError:
+        return f"The current directory cannot be used: {reason}. Change to another one."
+    return f"{reason}."
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:

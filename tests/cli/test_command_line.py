@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import subprocess
 import sys
 
@@ -10,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from sampleapp.cli import main
+from tests.support.command import COMMAND
+from tests.support.free_ports import rejecting_port
 
 
 @pytest.mark.parametrize("arguments", [[], ["publish"], ["delete"], ["readings"], ["consume"]])
@@ -50,8 +54,21 @@ def test_the_version_is_that_of_the_distribution():
         (["delete", "t"], "Missing argument 'KEY'"),
         (["publish", "t", "--kye", "k", "c"], "No such option"),
         (["publish", "t", "--kye", "k", "-5.5"], "unexpected extra argument"),
-        (["publish", "t", "--- attention ---"], 'Content that begins with a dash must follow "--"'),
+        (["publish", "t", "--- attention ---"], 'An argument that begins with a dash must follow "--"'),
         (["publish", "t", "c", "--url", "localhost:8080"], "is not a URL such as"),
+        (["publish", "t", "--base64", "!!!"], "Invalid value for 'CONTENT': it is not base64"),
+        (["publish", "no/topic", "c"], "'no/topic' is not the name of a topic: 1 to 249 characters"),
+        (["delete", "..", "k"], "'..' is not the name of a topic"),
+        (["consume", ".."], "'..' is not the name of a topic"),
+        (["delete", "t", "-k"], 'An argument that begins with a dash must follow "--".'),
+        (["token", "-k"], 'An argument that begins with a dash must follow "--".'),
+        (
+            ["hook", "h", "--topic", "t", "--scheme", "githb"],
+            "did you mean github?",
+        ),
+        (["hook", "h", "--topic", "t", "--scheme", "hmac"], "hooks.h has no header"),
+        (["hook", "h", "--topic", "..", "--scheme", "github"], "hooks.h.topic"),
+        (["hook", "h", "--topic", "t", "--scheme", "github", "--url", "x"], "is not a URL such as"),
         (["readings", "--version", "3"], "is not one of"),
         (["consume", "t", "--broker", "sqlite:no-such-file"], "there is no file 'no-such-file'"),
         (["consume", "t", "--from", "yesterday"], '"yesterday" is none of these'),
@@ -75,4 +92,85 @@ def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_reason(
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert reason in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "origin"),
+    [
+        ({"SAMPLEAPP_URL": "x"}, [], "'SAMPLEAPP_URL'"),
+        ({"SAMPLEAPP_URL": "http://localhost/"}, ["--url", "x"], "'--url'"),
+        ({"SAMPLEAPP_TOKEN_FILE": "/nowhere/token"}, [], "'SAMPLEAPP_TOKEN_FILE'"),
+        ({}, ["--token-file", "/nowhere/token"], "'--token-file'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["publish", "t", "c"], ["delete", "t", "k"], ["readings"], ["consume", "t"]]
+)
+def test_a_fault_names_the_option_or_the_variable_that_it_is_in(command, variables, arguments, origin):
+    url = {} if "--url" in arguments else {"SAMPLEAPP_URL": "http://localhost/"}
+    result = CliRunner().invoke(main, [*command, *arguments], env=url | variables)
+    assert result.exit_code == 2
+    assert f"Error: Invalid value for {origin}: " in result.output
+
+
+def test_a_variable_does_not_matter_where_the_command_line_names_a_broker(tmp_path):
+    broker = f"sqlite:{tmp_path / 'none'}"
+    result = CliRunner().invoke(main, ["consume", "t", "--broker", broker], env={"SAMPLEAPP_URL": "x"})
+    assert result.exit_code == 2
+    assert "there is no file" in result.output
+
+
+COMMANDS = [
+    ["serve", "--check"],
+    ["serve", "--check", "--broker", "memory:", "--callers", "callers.toml"],
+    ["serve", "--check", "--broker", "memory:", "--access-log", "access.log"],
+    ["publish", "t", "c"],
+    ["publish", "t", "--raw", "file"],
+    ["consume", "t"],
+    ["readings"],
+    ["token", "a", "--append", "callers.toml"],
+    ["hook", "h", "--scheme", "github", "--topic", "t", "--append", "callers.toml"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_directory_that_is_gone_is_one_sentence(arguments, tmp_path):
+    with rejecting_port() as port:
+        url = f"http://127.0.0.1:{port}/"
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'rmdir "$PWD" && exec {COMMAND} "$@"', "sh", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **({} if arguments[0] == "consume" else {"SAMPLEAPP_URL": url})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode in {1, 2}
+    assert done.stdout == ""
+    *usage, sentence = done.stderr.splitlines()
+    assert sentence.startswith(("Error: ", "sampleapp: "))
+    assert sentence.endswith((".", "?"))
+    assert [line for line in usage if not line.startswith(("Usage: ", "Try ")) and line] == []
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_a_prompt_ends_as_the_key_says(tmp_path, key):
+    controller, terminal = os.openpty()
+    arguments = ["hook", "h", "--scheme", "slack", "--topic", "t", "--append", str(tmp_path / "callers.toml")]
+    # setsid makes it the terminal whose keys send signals.
+    with subprocess.Popen(
+        ["setsid", "--ctty", "--wait", COMMAND, *arguments], stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while b"shows: " not in shown:
+            shown += os.read(controller, 1024)
+        os.write(controller, key.encode())
+        with contextlib.suppress(OSError):
+            while data := os.read(controller, 1024):
+                shown += data
+    os.close(controller)
+    assert process.returncode == (130 if key == "\x03" else 1)
+    assert (b"Interrupted." if key == "\x03" else b"No secret was given.") in shown
     assert list(tmp_path.iterdir()) == []

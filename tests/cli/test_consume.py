@@ -12,13 +12,8 @@ from tests.support.command import COMMAND, DEADLINE_S, Watched, consumed, publis
 
 
 def test_a_topic_that_does_not_exist_is_a_failure(service):
-    for topic, sentence in (
-        ("none", "Error: There is no topic 'none'. Is its name right?\n"),
-        ("..", "Error: There is no topic '..': the name of a topic is 1 to 249 characters out of "),
-    ):
-        stdout, stderr = sampleapp(service, "consume", topic, "--broker", service.broker, code=1)
-        assert stdout == ""
-        assert stderr.startswith(sentence)
+    stdout, stderr = sampleapp(service, "consume", "none", "--broker", service.broker, code=1)
+    assert (stdout, stderr) == ("", "Error: There is no topic 'none'. Is its name right?\n")
 
 
 def test_only_what_was_asked_for_is_printed(service):

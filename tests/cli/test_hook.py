@@ -53,6 +53,11 @@ def test_without_a_file_it_prints_the_lines_and_what_to_enter():
     assert hook.idempotency_header == "X-GitHub-Delivery"
 
 
+def test_the_address_comes_from_the_variable_of_every_command(monkeypatch):
+    monkeypatch.setenv("SAMPLEAPP_URL", "https://gateway.example/")
+    assert "URL: https://gateway.example/hooks/github\n" in run(*GITHUB)[1]
+
+
 def test_a_secret_that_the_sender_makes_is_to_be_copied():
     _, stdout, _ = run("h", "--scheme=slack", "--topic=t")
     assert stdout == (
@@ -121,7 +126,7 @@ def test_a_device_is_added_with_all_members(file):
 def test_what_the_service_would_reject_is_rejected_and_nothing_written(file, arguments, said):
     for more in ([], ["--append", file]):
         code, stdout, stderr = run(*arguments, *more)
-        assert (code, stdout) == (1, "")
+        assert (code, stdout) == (2, "")
         assert said in stderr
         assert list(file.parent.iterdir()) == []
 

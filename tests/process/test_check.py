@@ -11,11 +11,11 @@ from tests.support.process import run
 from tests.support.secrets import secret
 
 MISTAKES = [
-    (["--listen", "nonsense:1"], 1, "--listen nonsense:1: not an endpoint that Twisted understands"),
+    (["--listen", "nonsense:1"], 2, "--listen nonsense:1: not an endpoint that Twisted understands"),
     (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read nowhere.pem"),
     (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere does not exist"),
     (["--broker", "kafka+tls://localhost?ca=nowhere.pem"], 1, "nowhere.pem"),
-    (["--listen", "tcp:1"], 1, "--listen tcp:1: other machines can reach this endpoint, "),
+    (["--listen", "tcp:1"], 2, "--listen tcp:1: other machines can reach this endpoint, "),
     (["--callers", "nowhere.toml"], 1, "--callers: cannot read nowhere.toml: No such file or directory."),
     (["--max-body", "1k"], 2, "--max-body takes a whole number of bytes"),
 ]

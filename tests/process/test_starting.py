@@ -53,11 +53,11 @@ def corrupt_file(directory):
 # Status 2 is for what a look at the command line shows.
 MISTAKES = [
     (["--listen", "tcp:TAKEN:interface=127.0.0.1"], 1, "Cannot listen on tcp:TAKEN"),
-    (["--listen", "nonsense:1"], 1, "not an endpoint that Twisted understands"),
+    (["--listen", "nonsense:1"], 2, "not an endpoint that Twisted understands"),
     (["--listen", "8080"], 2, "--listen takes a Twisted endpoint"),
     (["--listen", "ssl:0:privateKey=nowhere.pem"], 1, "cannot read"),
-    (["--broker", "http://localhost"], 1, "--broker: The scheme of this broker's URL is not known"),
-    (["--broker", "sqlite:"], 1, "--broker: The path of the file is missing"),
+    (["--broker", "http://localhost"], 2, "--broker: The scheme of this broker's URL is not known"),
+    (["--broker", "sqlite:"], 2, "--broker: The path of the file is missing"),
     (["--broker", "sqlite:nowhere/b.sqlite3"], 1, "nowhere/b.sqlite3"),
     (["--broker", "sqlite:newer.sqlite3"], 1, "another version of sampleapp"),
     (["--broker", "sqlite:corrupt.sqlite3"], 1, "corrupt.sqlite3"),

@@ -17,11 +17,13 @@ from sampleapp import __version__
 from sampleapp.cli._consume import consume
 from sampleapp.cli._delete import delete
 from sampleapp.cli._hook import hook
+from sampleapp.cli._output import INTERRUPTED, note
 from sampleapp.cli._publish import publish
 from sampleapp.cli._readings import readings
 from sampleapp.cli._serve import serve
 from sampleapp.cli._streams import discard_stdout, open_standard_streams
 from sampleapp.cli._token import token
+from sampleapp.file_permissions import system_error
 
 __all__ = ["main"]
 
@@ -56,10 +58,18 @@ class _Main(click.Group):
             return super().main(*args, **kwargs)
         except OSError as error:
             # click writes help to stdout directly.
-            if error.errno not in {errno.EBADF, errno.ENOSPC, errno.EIO}:
-                raise
             discard_stdout()
+            if error.errno != errno.EBADF:
+                note(f"Error: {system_error(error)}")
             sys.exit(0 if error.errno == errno.EBADF else 1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Ctrl-C ends it as in `run`, at a prompt too."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            note("Interrupted.")
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 @click.group(cls=_Main, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,8 +7,14 @@ from typing import Any
 
 import click
 
-from sampleapp.cli._options import broker_option, broker_or_url_option, require_one_source
-from sampleapp.cli._output import CommandFailed, note
+from sampleapp.cli._options import (
+    WithDashes,
+    broker_option,
+    broker_or_url_option,
+    require_one_source,
+    topic_name,
+)
+from sampleapp.cli._output import note
 from sampleapp.cli._run import run
 from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
@@ -44,8 +50,8 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> st
     return value
 
 
-@click.command(epilog=EPILOG)
-@click.argument("topic")
+@click.command(cls=WithDashes, epilog=EPILOG)
+@click.argument("topic", callback=topic_name)
 @broker_option
 @broker_or_url_option
 @token_option
@@ -110,13 +116,7 @@ def consume(
 
     async def command(reactor: Any) -> None:
         from sampleapp.cli._topic import Selection, print_topic
-        from sampleapp.model import is_legal_topic
 
-        if not is_legal_topic(topic):
-            raise CommandFailed(
-                f"There is no topic {topic!r}: the name of a topic is 1 to 249 characters out of A-Z, a-z, "
-                "0-9, '.', '_' and '-', and neither '.' nor '..'."
-            )
         selection = Selection(
             topic=topic,
             start=start,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sampleapp.cli._options import checked_text, url_option
+from sampleapp.cli._options import WithDashes, topic_name, url_option
 from sampleapp.cli._record import publish_record
 from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
 
@@ -24,14 +24,14 @@ EPILOG = """
 Examples:
   sampleapp delete readings kitchen
   sampleapp delete readings ""
-  sampleapp delete readings -- -5
+  sampleapp delete readings -- -kitchen
 
-A key that begins with a dash must follow "--".
+A key that begins with a dash, and is not a number, must follow "--".
 """
 
 
-@click.command(epilog=EPILOG)
-@click.argument("topic", callback=checked_text)
+@click.command(cls=WithDashes, epilog=EPILOG)
+@click.argument("topic", callback=topic_name)
 @click.argument("key")
 @url_option
 @token_option

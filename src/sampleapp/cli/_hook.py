@@ -6,14 +6,17 @@ import os
 import re
 import secrets
 import sys
+from getpass import getpass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from sampleapp.cli._callers_file import append_lines, hook_lines, names_in, replace_file, require_valid
+from sampleapp.cli._options import OptionWithVariable, WithDashes, parsed_url
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._streams import discard_stdout
+from sampleapp.cli._visible import visible
 
 __all__ = ["hook"]
 
@@ -46,7 +49,13 @@ _SECRET_NAMES: Final = {
 _PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: .*, line [0-9]+: ")
 
 
-@click.command(epilog=EPILOG)
+def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    parsed_url(context, parameter, value)
+    # As it was written: the default is to be replaced by hand.
+    return value
+
+
+@click.command(cls=WithDashes, epilog=EPILOG)
 @click.argument("name")
 @click.option(
     "--scheme", required=True, help="How the sender signs: github, stripe, slack, standard or hmac."
@@ -70,8 +79,12 @@ _PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: .*, line [0-9]+: ")
 )
 @click.option(
     "--url",
+    cls=OptionWithVariable,
     default="https://HOST",
+    envvar="SAMPLEAPP_URL",
     show_default=True,
+    show_envvar=True,
+    callback=_url,
     help="URL at which the sender reaches the service.",
 )
 @click.option(
@@ -148,11 +161,13 @@ def _secret(scheme: str) -> str:
         return secrets.token_hex(32)
     try:
         if sys.stdin.isatty():
-            text: str = click.prompt("The secret that the sender shows", hide_input=True, err=True)
+            text = getpass("The secret that the sender shows: ", stream=sys.stderr)
         else:
             text = sys.stdin.readline()
         # In some locales, Python reads bytes that are not UTF-8 as surrogates.
         text.encode("utf-8")
+    except EOFError:
+        text = ""
     except UnicodeError:
         # Without the cause, which has the input.
         raise CommandFailed("The secret on standard input is not text in UTF-8.") from None
@@ -177,13 +192,13 @@ def _write_secret(secret_path: Path, secret: str, *, like: Path) -> None:
 
 
 def _check(lines: str) -> None:
-    """:raise CommandFailed: the service would reject these lines."""
+    """:raise click.UsageError: the service would reject these lines."""
     from sampleapp.access import CallersFileError, parse_callers
 
     try:
         parse_callers(lines.encode("utf-8"), name="")
     except CallersFileError as error:
-        raise CommandFailed(_PREFIX_OF_MISTAKES.sub("", str(error), count=1)) from error
+        raise click.UsageError(visible(_PREFIX_OF_MISTAKES.sub("", str(error), count=1))) from error
 
 
 def _check_secret(lines: str, *, directory: Path) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 from click.core import ParameterSource
 
 __all__ = [
     "OptionWithVariable",
+    "WithDashes",
     "broker_option",
     "broker_or_url_option",
     "checked_text",
+    "parsed_url",
     "require_one_source",
+    "topic_name",
     "url_option",
 ]
 
 
+NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 ENVIRONMENT, COMMANDLINE = ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE
 
 
@@ -25,6 +31,39 @@ def checked_text(_context: click.Context, parameter: click.Parameter, value: str
     except UnicodeEncodeError as error:
         raise click.BadParameter("it is not UTF-8.", param=parameter) from error
     return value
+
+
+def topic_name(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Reject an illegal name of a topic."""
+    from sampleapp.model import is_legal_topic
+
+    if not is_legal_topic(value):
+        raise click.BadParameter(
+            f"{value!r} is not the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, '.', '_' and "
+            "'-', and neither '.' nor '..'.",
+            param=parameter,
+        )
+    return value
+
+
+class WithDashes(click.Command):
+    """A command that takes -5.5 for an argument, not for an option: readings are often below zero."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """
+        Parse the arguments; if one is a negative number, unknown options are arguments.
+
+        :raise click.NoSuchOption: an option is unknown; the message says how to give it as an argument.
+        """
+        if any(NEGATIVE_NUMBER.fullmatch(argument) for argument in args):
+            ctx.ignore_unknown_options = True
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            message = f'{error.message} An argument that begins with a dash must follow "--".'
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
 def parsed_url(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 import uuid
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from sampleapp.cli._base64 import from_base64
-from sampleapp.cli._options import checked_text, url_option
+from sampleapp.cli._options import WithDashes, checked_text, topic_name, url_option
 from sampleapp.cli._output import INTERRUPTED, CommandFailed, note
 from sampleapp.cli._record import publish_record
 from sampleapp.cli._run import run
@@ -39,7 +38,6 @@ __all__ = ["publish"]
 BATCHES_IN_FLIGHT = 4
 # Longer than the service waits for its broker by default: its response has the outcome of each line.
 LINES_TIMEOUT_S = 60.0
-NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 EPILOG = """
 \b
@@ -57,26 +55,6 @@ Examples:
 
 Content that begins with a dash, and is not a number, must follow "--".
 """
-
-
-class _TakesNegativeNumbers(click.Command):
-    """A command that takes -5.5 for an argument, not for an option: readings are often below zero."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """
-        Parse the arguments; if one is a negative number, unknown options are arguments.
-
-        :raise click.NoSuchOption: an option is unknown; the message says how to publish it as content.
-        """
-        if any(NEGATIVE_NUMBER.fullmatch(argument) for argument in args):
-            ctx.ignore_unknown_options = True
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.possibilities:
-                raise
-            message = f'{error.message} Content that begins with a dash must follow "--", after all options.'
-            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
 def _headers(
@@ -123,8 +101,8 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
     return date_time(timestamp_ms)
 
 
-@click.command(cls=_TakesNegativeNumbers, epilog=EPILOG)
-@click.argument("topic", callback=checked_text)
+@click.command(cls=WithDashes, epilog=EPILOG)
+@click.argument("topic", callback=topic_name)
 @click.argument("content", required=False, callback=checked_text)
 @click.option(
     "--key",
@@ -256,7 +234,9 @@ def publish(
     elif content is not None:
         text = _stdin() if content == "-" else content
         request = _request(
-            template, content=_decoded(text) if is_base64 else text, is_idempotent=is_idempotent
+            template,
+            content=_decoded(text, is_argument=content != "-") if is_base64 else text,
+            is_idempotent=is_idempotent,
         )
         publish_record(request, what="message", url=url, token=token)
 
@@ -267,10 +247,14 @@ def _checked_key(key: str | None) -> str | None:
     return checked_text(context, parameter, key)
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: str, *, is_argument: bool) -> bytes:
     try:
         return from_base64(text)
     except ValueError as error:
+        if is_argument:
+            raise click.BadParameter(
+                f"it is {error}.", ctx=click.get_current_context(), param_hint="'CONTENT'"
+            ) from error
         raise CommandFailed(f"CONTENT is {error}. Nothing was published.") from error
 
 

@@ -17,6 +17,7 @@ from sampleapp.cli._callers_file import (
     require_valid,
     token_lines,
 )
+from sampleapp.cli._options import WithDashes
 from sampleapp.cli._output import CommandFailed, note
 from sampleapp.cli._streams import discard_stdout
 
@@ -78,7 +79,7 @@ def _day(_context: click.Context, parameter: click.Parameter, value: str | None)
     return day
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=WithDashes, epilog=EPILOG)
 @click.argument("name", callback=_name)
 @click.option(
     "--publish",

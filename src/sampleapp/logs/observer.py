@@ -19,7 +19,7 @@ from twisted.logger import (
 )
 from zope.interface import implementer
 
-from sampleapp.errors import StartUpError
+from sampleapp.errors import InvalidOption
 from sampleapp.logs.background_writer import BackgroundWriter, write_to_standard_output
 from sampleapp.logs.json_lines import json_line
 from sampleapp.logs.settings import STANDARD_OUTPUT, LogFormat, LogSettings
@@ -32,20 +32,20 @@ def require_possible(twistd_options: Mapping[str, Any], settings: LogSettings) -
     Check that twistd's options allow the log settings.
 
     :param twistd_options: the options of twistd's own command line.
-    :raise StartUpError: they contradict each other.
+    :raise InvalidOption: they contradict each other.
     """
     is_changed = settings.format is not LogFormat.TEXT or settings.level != LogSettings().level
     if twistd_options.get("logger") and is_changed:
-        raise StartUpError(
+        raise InvalidOption(
             "--log-format and --log-level have no effect with twistd's --logger, which brings its own log "
             "observer. Leave out one of them."
         )
     if twistd_options.get("syslog") and settings.format is LogFormat.JSON:
-        raise StartUpError(
+        raise InvalidOption(
             "--log-format json cannot be used with --syslog, which has its own format. Leave out one of them."
         )
     if settings.access_log == STANDARD_OUTPUT and not twistd_options.get("nodaemon"):
-        raise StartUpError(
+        raise InvalidOption(
             "--access-log - means standard output, which a daemon does not have. Give a file, or run twistd "
             "with --nodaemon."
         )

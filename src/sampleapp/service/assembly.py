@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from sampleapp import brokers
 from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
-from sampleapp.errors import StartUpError
+from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.messages.request_headers import RecordedFields
@@ -251,7 +251,7 @@ def _broker(config: Config, reloads: Reloads, *, reactor: Any) -> IBroker:
     try:
         broker = brokers.from_url(config.broker, reactor=reactor, idempotency=idempotency)
     except brokers.BrokerURLError as error:
-        raise StartUpError(f"--broker: {error}") from error
+        raise InvalidOption(f"--broker: {error}") from error
     broker.check()
     if IReloadable.providedBy(broker) and broker.reloaded_paths:
         reloads.add(

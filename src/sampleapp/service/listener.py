@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStrea
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sampleapp.errors import StartUpError
+from sampleapp.errors import InvalidOption, StartUpError
 from sampleapp.file_permissions import shown_path
 from sampleapp.service.endpoint_string import (
     EndpointString,
@@ -81,10 +81,11 @@ class Listener:
         shown = shown_endpoint(description)
         escaped = escaped_interface(description)
         if escaped is not None:
-            raise StartUpError(
+            raise InvalidOption(
                 f"{option} {shown}: a colon ends an argument, so each colon of an address needs a backslash "
                 f"before it: '{without_secrets(escaped, description)}'."
             )
+        kind_of_fault: type[StartUpError] = StartUpError
         try:
             kind = EndpointString.parse(description).kind
             if kind in _TLS:
@@ -93,10 +94,11 @@ class Listener:
                 _from_systemd(description, reactor) if kind == _SYSTEMD else _endpoint(description, reactor)
             )
         except StartUpError as error:
-            said = str(error)
+            said, kind_of_fault = str(error), type(error)
         except OSError as error:
             said = f"cannot read {shown_path(str(error.filename))}: {error.strerror}."
         except Exception as error:  # noqa: BLE001 -- plugins with endpoint parsers may raise any exception
+            kind_of_fault = InvalidOption
             said = (
                 f"not an endpoint that Twisted understands ({error}). Give one "
                 "such as tcp:8080, or https:8443:privateKey=key.pem:certKey=certificate.pem."
@@ -105,7 +107,7 @@ class Listener:
             said = ""
         if said:
             # Without the cause, which may repeat a value.
-            raise StartUpError(f"{option} {shown}: {without_secrets(said, description)}")
+            raise kind_of_fault(f"{option} {shown}: {without_secrets(said, description)}")
         expiry = None
         if isinstance(endpoint, HTTPSEndpoint):
             expiry = ExpiryWatch(reactor, endpoint.expiry_warnings, now=now)
@@ -170,10 +172,10 @@ class Listener:
         """
         Check that only this machine can reach the endpoint.
 
-        :raise StartUpError: other machines can, or it is not known whether they can.
+        :raise InvalidOption: other machines can, or it is not known whether they can.
         """
         if not self.is_local:
-            raise StartUpError(
+            raise InvalidOption(
                 f"--listen {shown_endpoint(self._description)}: other machines can reach this endpoint, or "
                 "it is not known that they cannot, so it needs a callers file: --callers FILE. Or listen on "
                 "this machine only, for example with --listen tcp:8080:interface=127.0.0.1. Or, if a proxy "

@@ -25,7 +25,8 @@ from twisted.python.usage import UsageError
 from zope.interface import implementer
 
 from sampleapp.concurrency.monotonic_time import use_monotonic_time
-from sampleapp.errors import StartUpError
+from sampleapp.errors import InvalidOption, StartUpError
+from sampleapp.file_permissions import system_error
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
 from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build
@@ -273,8 +274,10 @@ def makeService(options: Options, reactor: Any = None) -> TwistdService:  # noqa
         if options.parent is not None:
             log = process_log(options.parent, config.log, lost_lines=lost_lines)
         service = TwistdService(sampleapp, supervision=supervision, log=log)
-    except StartUpError as error:
-        raise SystemExit(f"sampleapp: {options.with_origins(str(error))}") from error
+    except (StartUpError, OSError) as error:
+        sentence = str(error) if isinstance(error, StartUpError) else system_error(error)
+        sys.stderr.write(f"sampleapp: {options.with_origins(sentence)}\n")
+        raise SystemExit(_USAGE_ERROR if isinstance(error, InvalidOption) else 1) from error
     if log is not None and log.writer is not None:
         _write_in_background(log.writer, reactor)
     _reload_on(signal.SIGHUP, service, reactor)

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sampleapp.errors import StartUpError
+from sampleapp.errors import InvalidOption
 
 __all__ = ["HTTPS_PLACES", "MINIMUM_VERSIONS", "HTTPSArguments"]
 
@@ -63,15 +63,15 @@ class HTTPSArguments(Struct, frozen=True, kw_only=True):
 
         :param by_place: arguments without a name, in the order of `HTTPS_PLACES`.
         :param by_name: the other arguments.
-        :raise StartUpError: an argument is missing, unknown or invalid.
+        :raise InvalidOption: an argument is missing, unknown or invalid.
         """
         given = _given(by_place, by_name)
         if "port" not in given or "privateKey" not in given:
             missing = "port" if "port" not in given else "private key"
-            raise StartUpError(f"an https: endpoint needs a {missing}. Give one such as {_EXAMPLE}.")
+            raise InvalidOption(f"an https: endpoint needs a {missing}. Give one such as {_EXAMPLE}.")
         client_ca = given.get("clientCA")
         if "clientCertificate" in given and client_ca is None:
-            raise StartUpError(
+            raise InvalidOption(
                 "clientCertificate= needs clientCA=, a PEM file with the authorities that sign the "
                 "certificates of clients."
             )
@@ -100,16 +100,16 @@ def _given(by_place: Sequence[str], by_name: Mapping[str, str]) -> dict[str, str
         similar = get_close_matches(unknown.lower(), {name.lower(): name for name in _NAMES}, n=1)
         meant = [name for name in _NAMES if name.lower() in similar]
         hint = f"Did you mean {meant[0]}=?" if meant else f"It takes {', '.join(_NAMES)}."
-        raise StartUpError(f"{unknown}= is not an argument of an https: endpoint. {hint}")
+        raise InvalidOption(f"{unknown}= is not an argument of an https: endpoint. {hint}")
     given = dict(zip(HTTPS_PLACES, by_place, strict=False))
     if len(by_place) > len(HTTPS_PLACES) or given.keys() & by_name.keys():
-        raise StartUpError(
+        raise InvalidOption(
             f"the argument '{by_place[-1]}' has no name. A colon inside a value is written \\:, as in "
             "interface=\\:\\:1."
         )
     empty = next((name for name, value in {**given, **by_name}.items() if not value), None)
     if empty is not None and empty != "interface":
-        raise StartUpError(f"{empty}= has no value. Give one, or leave it out.")
+        raise InvalidOption(f"{empty}= has no value. Give one, or leave it out.")
     return {**given, **by_name}
 
 
@@ -117,7 +117,7 @@ def _number(given: Mapping[str, str], name: str, *, at_least: int, at_most: int)
     text = given[name]
     # int() also accepts "1_0" and the digits of other scripts.
     if not (text.isascii() and text.isdigit() and at_least <= int(text) <= at_most):
-        raise StartUpError(f"{name}={text} is not a number from {at_least} to {at_most}.")
+        raise InvalidOption(f"{name}={text} is not a number from {at_least} to {at_most}.")
     return int(text)
 
 
@@ -125,7 +125,7 @@ def _one_of(given: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
     """Return the given value, or the first allowed one."""
     value = given.get(name, allowed[0])
     if value not in allowed:
-        raise StartUpError(f"{name}={value} is not a valid value. Give {' or '.join(allowed)}.")
+        raise InvalidOption(f"{name}={value} is not a valid value. Give {' or '.join(allowed)}.")
     return value
 
 
@@ -134,7 +134,7 @@ def _interface(text: str) -> str:
         try:
             ip_address(text)
         except ValueError as error:
-            raise StartUpError(
+            raise InvalidOption(
                 f"interface={text} is not an IP address. Give one such as 127.0.0.1 or \\:\\:1, or leave it "
                 "out to listen on every IPv4 address."
             ) from error
