@@ -66,7 +66,7 @@ def measure_metrics() -> None:
                 turns = clock.taken_by(partial(page.answer, accept), answers)
                 totals.append(sum(turns))
                 longest.append(max(turns))
-                lines = sum(not each.startswith(b"#") for each in answers[0].pieces[0].splitlines())
+                lines = sum(not each.startswith(b"#") for each in answers[0].parts[0].splitlines())
             times = f"{median(totals):8.1f}, at once {median(longest):6.1f}"
             print(f"    {accept.decode():30} {lines:6,} lines {times}")
 

@@ -8,7 +8,7 @@ from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.feeds.broadcast import Selection, Subscribers
 from sampleapp.feeds.feed import Feed
 from sampleapp.model import ConsumerRecord
-from tests.feeds.test_views import Stream
+from tests.feeds.test_broadcast import Stream
 from tests.support.brokers import record
 from tests.support.clocks import ClockInTurns
 from tests.support.logs import logged_lines

@@ -220,7 +220,7 @@ def test_the_pieces_are_the_whole_text_after_every_change(block_readings, histor
         readings.apply(record)
         expected = naive_bodies(last_values_in_order_of_first_records([history[:n]]))
         found = [readings.representation(version) for version in (1, 2)]
-        assert expected == [b"".join(each.pieces) for each in found]
+        assert expected == [b"".join(each.parts) for each in found]
         assert expected == [each.body for each in found]
         assert [len(body) for body in expected] == [each.length for each in found]
 
@@ -228,10 +228,10 @@ def test_the_pieces_are_the_whole_text_after_every_change(block_readings, histor
 @given(small_blocks, strategies.histories_of_readings())
 def test_a_piece_that_no_change_concerns_is_the_same_object_as_before(block_readings, history):
     readings = Readings(block_readings=block_readings)
-    before = readings.representation(2).pieces
+    before = readings.representation(2).parts
     for record in history:
         readings.apply(record)
-        after = readings.representation(2).pieces
+        after = readings.representation(2).parts
         # A single piece, with both brackets, is joined again at each call.
         kept = {piece: piece for piece in before} if len(before) > 1 else {}
         assert all(kept.get(piece, piece) is piece for piece in after)
@@ -277,7 +277,7 @@ def test_tags_are_equal_exactly_when_the_texts_with_ids_are(block_readings, data
 
 def test_a_tag_is_the_same_in_every_process():
     readings = collection_of({f"sensor-{n}": n / 8 for n in range(3000)})
-    assert [len(readings.representation(version).pieces) for version in (1, 2)] == [10, 10]
+    assert [len(readings.representation(version).parts) for version in (1, 2)] == [10, 10]
     assert readings.representation(1).etag == '"272bda02b68fe03e15113ffa"'
     assert readings.representation(2).etag == '"3ae064322d0319ea89dcd06f"'
 
@@ -288,7 +288,7 @@ def test_no_piece_holds_more_than_four_times_the_usual_readings_whatever_the_ids
     ids = [name for name in map(str, range(400)) if crc32(name.encode()) % 10]
     for name in [*ids[::2], *ids[1::2]]:
         apply_next(readings, name.encode(), b"1")
-    *pieces, end = readings.representation(1).pieces
+    *pieces, end = readings.representation(1).parts
     assert end == b"]"
     assert {40} == {piece.count(b"1.0") for piece in pieces[:-1]}
 
@@ -390,7 +390,7 @@ def test_what_a_snapshot_has_encoded_is_not_encoded_again_after_a_change_elsewhe
     snapshot = readings.snapshot(2)
     apply_next(readings, b"7", b"2")
     snapshot.encode(at_once=1000)
-    pairs = zip(snapshot.representation().pieces, readings.representation(2).pieces, strict=True)
+    pairs = zip(snapshot.representation().parts, readings.representation(2).parts, strict=True)
     assert sum(one is not other for one, other in pairs) == 1
 
 
@@ -400,9 +400,9 @@ def test_what_was_encoded_beforehand_is_not_encoded_again():
         apply_next(readings, b"%d" % n, b"1")
     steps = sum(1 for _ in readings.encode(at_once=10))
     assert steps > 2
-    before = readings.representation(2).pieces
+    before = readings.representation(2).parts
     assert sum(1 for _ in readings.encode(at_once=10)) == steps
-    assert all(one is other for one, other in zip(before, readings.representation(2).pieces, strict=True))
+    assert all(one is other for one, other in zip(before, readings.representation(2).parts, strict=True))
 
 
 def test_in_one_partition_the_last_record_is_the_latest_whatever_its_timestamp():

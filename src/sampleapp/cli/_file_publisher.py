@@ -114,7 +114,7 @@ class _Parcel(Struct, frozen=True):
         chosen = list(indices)
         return _Parcel([self.lines[index] for index in chosen], [self.contents[index] for index in chosen])
 
-    def pieces(self, size: int) -> list[_Parcel]:
+    def chunks(self, size: int) -> list[_Parcel]:
         """Return the lines in parcels of at most ``size`` lines."""
         return [
             _Parcel(self.lines[begin : begin + size], self.contents[begin : begin + size])
@@ -277,7 +277,7 @@ class _Publisher:
             return [parcel.select(rest)] if rest else []
         if status in _REJECTED_FOR_A_LINE and count > 1 and not _concerns_all_lines(error):
             self._note_rejection(error)
-            return parcel.pieces(-(-count // 2))
+            return parcel.chunks(-(-count // 2))
         return None
 
     def _settle(self, parcel: _Parcel, outcomes: Sequence[_Outcome]) -> list[_Parcel]:

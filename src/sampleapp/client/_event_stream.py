@@ -59,11 +59,11 @@ class EventDecoder:
         self._after_return = data.endswith(b"\r")
         *ended, rest = _LINE_END.split(data)
         events: list[Event] = []
-        for piece in ended:
-            self._count(len(piece))
-            line = piece
+        for chunk in ended:
+            self._count(len(chunk))
+            line = chunk
             if self._begun:
-                line = b"".join([*self._begun, piece])
+                line = b"".join([*self._begun, chunk])
                 self._begun.clear()
             event = self._line(line)
             if event is not None:

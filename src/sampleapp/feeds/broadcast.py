@@ -75,7 +75,7 @@ class Subscriber(Protocol):
 
 
 class _Chunk(Struct, frozen=True):
-    """Events that all members of a group get in one piece."""
+    """Events that all members of a group get in one fragment."""
 
     number: int
     event: Any
@@ -88,10 +88,10 @@ class SubscriberGroup:
 
     __slots__ = (
         "_chunks",
+        "_fragments",
         "_members",
         "_next_number",
         "_passing",
-        "_pieces",
         "_retiring",
         "broadcast",
         "key",
@@ -103,7 +103,7 @@ class SubscriberGroup:
         self.broadcast: Final = broadcast
         self.key: Final = key
         self._members: dict[Subscriber, None] = {}
-        self._pieces: list[tuple[bytes, bytes]] = []
+        self._fragments: list[tuple[bytes, bytes]] = []
         self._chunks: deque[_Chunk] = deque()
         self._next_number = 0
         self._passing: tuple[_Chunk, Iterator[Subscriber]] | None = None
@@ -119,7 +119,7 @@ class SubscriberGroup:
     def has_unsent(self) -> bool:
         """True if its members do not have all events yet, or are not detached yet."""
         is_changing = self._passing is not None or self._retiring is not None
-        return is_changing or bool(self._pieces or self._chunks)
+        return is_changing or bool(self._fragments or self._chunks)
 
     def add(self, subscriber: Subscriber, make_event: Callable[[bytes], Any]) -> None:
         """Add a subscriber, which gets the events that are added from now on."""
@@ -134,9 +134,9 @@ class SubscriberGroup:
         self._members.pop(subscriber, None)
         subscriber.group = None
 
-    def append(self, piece: tuple[bytes, bytes]) -> None:
+    def append(self, fragment: tuple[bytes, bytes]) -> None:
         """Add an event: its id, or nothing, and its data."""
-        self._pieces.append(piece)
+        self._fragments.append(fragment)
 
     def retire(self, *, is_reset: bool) -> None:
         """Drop all unsent events, and detach all subscribers in the next calls of `pass_on`."""
@@ -144,7 +144,7 @@ class SubscriberGroup:
             for subscriber in self._members:
                 subscriber.position = self.broadcast.position
         self._retiring = is_reset
-        self._pieces.clear()
+        self._fragments.clear()
         self._chunks.clear()
         self._passing = None
 
@@ -201,15 +201,15 @@ class SubscriberGroup:
 
     def _seal(self, make_event: Callable[[bytes], Any]) -> None:
         """Make one chunk of the events that have no chunk yet."""
-        if not self._pieces:
+        if not self._fragments:
             return
-        pieces, position = self._pieces, self.broadcast.position
-        data = b"".join([part for piece in pieces[:-1] for part in piece])
+        fragments, position = self._fragments, self.broadcast.position
+        data = b"".join([part for fragment in fragments[:-1] for part in fragment])
         # The last one always has an id, which is after what other groups have got as well.
-        data += id_line(position) + pieces[-1][1]
-        self._chunks.append(_Chunk(self._next_number, make_event(data), len(pieces), position))
+        data += id_line(position) + fragments[-1][1]
+        self._chunks.append(_Chunk(self._next_number, make_event(data), len(fragments), position))
         self._next_number += 1
-        pieces.clear()
+        fragments.clear()
 
 
 class Broadcast:
@@ -352,11 +352,11 @@ class Subscribers:
                     if events is None or (everything is None and of_key is None):
                         continue
                     name = id_line(broadcast.position) if broadcast.has_frequent_ids else b""
-                    piece = name, events[index]
+                    fragment = name, events[index]
                     for group in (everything, of_key):
                         if group is not None:
                             self._busy[group] = None
-                            group.append(piece)
+                            group.append(fragment)
             except BaseException:
                 # Groups that have nothing of the records are before them still.
                 broadcast.move(partition, records[0].offset)

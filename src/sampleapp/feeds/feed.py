@@ -191,7 +191,7 @@ class Feed:
 
     def records_received(self, records: Sequence[ConsumerRecord]) -> None:
         """See `IRecordBatchObserver`."""
-        for some in _pieces(records):
+        for some in _parts(records):
             self._queue.append((sum(map(memory_of, some)), some))
             self._queued_bytes += self._queue[-1][0]  # type: ignore[index]
         if self._queued_bytes > _MAX_QUEUED_BYTES:
@@ -320,7 +320,7 @@ class Feed:
         self._waits.find_all()
 
 
-def _pieces(records: Sequence[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
+def _parts(records: Sequence[ConsumerRecord]) -> Iterator[Sequence[ConsumerRecord]]:
     if len(records) <= _RECORDS_IN_A_STEP and sum(map(memory_of, records)) <= _BYTES_IN_A_STEP:
         yield records
         return

@@ -34,7 +34,7 @@ def combined_line(
 
     :param elapsed_s: seconds from the head of the request to the response, or to the end of a stream.
     :param ended_s: the time of the response or the end, in seconds since the epoch.
-    :param end: of a response that was sent piece by piece.
+    :param end: of a response that was sent in chunks.
     """
     head, record = exchange.head, response.record
     started_s = ended_s - elapsed_s
@@ -97,7 +97,7 @@ def json_access_line(
 
     :param elapsed_s: seconds from the head of the request to the response, or to the end of a stream.
     :param ended_s: the time of the response or the end, in seconds since the epoch.
-    :param end: of a response that was sent piece by piece.
+    :param end: of a response that was sent in chunks.
     """
     head, record = exchange.head, response.record
     started_s = ended_s - elapsed_s

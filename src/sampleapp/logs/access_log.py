@@ -86,7 +86,7 @@ class AccessLog:
             self._add(exchange, response, None)
 
     def stream_ended(self, exchange: Exchange, response: Response, end: StreamEnd) -> None:
-        """Add a line for a response that was sent piece by piece, and that has ended."""
+        """Add a line for a response that was sent in chunks, and that has ended."""
         self._add(exchange, response, end)
 
     def _add(self, exchange: Exchange, response: Response, end: StreamEnd | None) -> None:

@@ -48,7 +48,7 @@ class _Body(Protocol):
         self._size = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """Add a piece."""
+        """Add a chunk."""
         self._size += len(data)
         if self._size <= self._max_bytes:
             self._content.write(data)

@@ -1,7 +1,7 @@
 """
 Limits on answers, for connections of Twisted's HTTP client, which has none of these.
 
-A server chooses the length of its head, the number of interim (1xx) answers in front of it, and the pieces in
+A server chooses the length of its head, the number of interim (1xx) answers in front of it, and the chunks in
 which a body comes.
 """
 

@@ -49,24 +49,24 @@ class Representation(Struct, frozen=True, kw_only=True):
     """The whole collection in one version, ready to be sent."""
 
     media_type: str
-    pieces: tuple[bytes, ...]
+    parts: tuple[bytes, ...]
     """
-    The JSON text in UTF-8, in pieces to be joined.
+    The JSON text in UTF-8, in parts to be joined.
 
-    Most have tens of kilobytes. Pieces that have not changed are the same objects as before.
+    Most have tens of kilobytes. Parts that have not changed are the same objects as before.
     """
     etag: str
     """A strong entity tag, with its quotes (RFC 9110, section 8.8.3)."""
 
     @property
     def length(self) -> int:
-        """The number of bytes of all pieces."""
-        return sum(map(len, self.pieces))
+        """The number of bytes of all parts."""
+        return sum(map(len, self.parts))
 
     @property
     def body(self) -> bytes:
-        """The pieces, joined again at each call: for small collections."""
-        return b"".join(self.pieces)
+        """The parts, joined again at each call: for small collections."""
+        return b"".join(self.parts)
 
 
 # gc=False: there are no cycles, and the garbage collector would visit each of a million again and again.
@@ -85,7 +85,7 @@ class Shown(Struct, gc=False, eq=False):
 _Sequence: TypeAlias = list[Shown] | tuple[Shown, ...]
 
 
-class _Piece(Struct, eq=False, weakref=True):
+class _Part(Struct, eq=False, weakref=True):
     """The text of a block in one version: as it is now, or as it was at the moment of a snapshot."""
 
     version: Version
@@ -141,40 +141,40 @@ class _Block(Struct, eq=False):
     """
     has_end: bool = False
     """True if a block ends after the id of the last reading."""
-    pieces: dict[Version, _Piece] = field(default_factory=dict)
+    parts: dict[Version, _Part] = field(default_factory=dict)
     """The current text, in the versions that were asked for."""
-    past: list[ref[_Piece]] = field(default_factory=list)
+    past: list[ref[_Part]] = field(default_factory=list)
     """Old states of the block that a snapshot has not encoded yet; the snapshot may be gone."""
 
-    def piece(self, version: Version, opening: bytes) -> _Piece:
+    def part(self, version: Version, opening: bytes) -> _Part:
         """Return the current text of the block, encoded or not."""
-        piece = self.pieces.get(version)
-        if piece is None:
-            piece = self.pieces[version] = _Piece(version, opening, self.shown)
-        return piece
+        part = self.parts.get(version)
+        if part is None:
+            part = self.parts[version] = _Part(version, opening, self.shown)
+        return part
 
     def change(self, shown: Shown) -> None:
         """Prepare for a new value of one of the readings."""
-        if self.pieces:
-            self.past.extend(map(ref, self.pieces.values()))
-            self.pieces.clear()
+        if self.parts:
+            self.past.extend(map(ref, self.parts.values()))
+            self.parts.clear()
         if self.past:
             # Copying all readings at the first change would take a hundred times longer.
             left = []
             for each in self.past:
-                piece = each()
-                if piece is not None and not piece.text:
-                    piece.keep_value(shown)
+                part = each()
+                if part is not None and not part.text:
+                    part.keep_value(shown)
                     left.append(each)
             self.past = left
 
     def rearrange(self) -> None:
         """Prepare for readings to be added or removed."""
-        if self.pieces or self.past:
-            for piece in (*self.pieces.values(), *(each() for each in self.past)):
-                if piece is not None:
-                    piece.keep_readings()
-            self.pieces.clear()
+        if self.parts or self.past:
+            for part in (*self.parts.values(), *(each() for each in self.past)):
+                if part is not None:
+                    part.keep_readings()
+            self.parts.clear()
             self.past.clear()
 
 
@@ -186,16 +186,16 @@ class Snapshot:
     """
 
     def __init__(
-        self, version: Version, pieces: list[_Piece], representations: dict[Version, Representation]
+        self, version: Version, parts: list[_Part], representations: dict[Version, Representation]
     ) -> None:
         """
-        :param pieces: the text of all blocks; some of it is not encoded yet.
+        :param parts: the text of all blocks; some of it is not encoded yet.
         :param representations: the dictionary of this moment's state, into which the representation is put.
         """
         self.representations = representations
         self._version = version
-        self._pieces = pieces
-        self._left = [piece for piece in pieces if not piece.text]
+        self._parts = parts
+        self._left = [part for part in parts if not part.text]
 
     def encode(self, *, at_once: int) -> bool:
         """
@@ -214,16 +214,16 @@ class Snapshot:
         while self._left:
             self._left.pop().encode()
         version = self._version
-        pieces = [piece.text for piece in self._pieces]
-        if len(pieces) > 1:
-            pieces.append(b"]")
+        parts = [part.text for part in self._parts]
+        if len(parts) > 1:
+            parts.append(b"]")
         else:
-            pieces = [(pieces[0] if pieces else b"[") + b"]"]
-        digests = b"".join([piece.digest for piece in self._pieces])
+            parts = [(parts[0] if parts else b"[") + b"]"]
+        digests = b"".join([part.digest for part in self._parts])
         # Both versions of the empty collection are "[]", and a tag names one representation only.
         etag = hashlib.blake2b(digests, digest_size=_ETAG_BYTES, person=b"readings-v%d" % version)
         made = self.representations[version] = Representation(
-            media_type=MEDIA_TYPES[version], pieces=tuple(pieces), etag=f'"{etag.hexdigest()}"'
+            media_type=MEDIA_TYPES[version], parts=tuple(parts), etag=f'"{etag.hexdigest()}"'
         )
         return made
 
@@ -253,7 +253,7 @@ class Blocks:
         if not blocks or blocks[-1].has_end or len(blocks[-1].shown) >= self._most:
             self._put(len(blocks), _Block([]), shown.sort_key)
         block = blocks[-1]
-        if block.pieces or block.past:
+        if block.parts or block.past:
             block.rearrange()
         if isinstance(block.shown, tuple):
             block.shown = list(block.shown)
@@ -297,9 +297,9 @@ class Blocks:
         """Return a snapshot of all blocks; see `Snapshot`."""
         self.is_encoded = True
         if self._blocks:
-            self._blocks[0].piece(version, b"[")
-        pieces = [block.pieces.get(version) or block.piece(version, b",") for block in self._blocks]
-        return Snapshot(version, pieces, representations)
+            self._blocks[0].part(version, b"[")
+        parts = [block.parts.get(version) or block.part(version, b",") for block in self._blocks]
+        return Snapshot(version, parts, representations)
 
     def encode(self, *, at_once: int) -> Iterator[None]:
         """
@@ -316,7 +316,7 @@ class Blocks:
         while (number := bisect_right(self._firsts, reached)) < len(self._blocks):
             block = self._blocks[number]
             for version in MEDIA_TYPES:
-                block.piece(version, b"," if number else b"[").encode()
+                block.part(version, b"," if number else b"[").encode()
             reached = block.shown[-1].sort_key
             count += len(block.shown)
             if count >= at_once:

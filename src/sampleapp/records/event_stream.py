@@ -49,9 +49,9 @@ def encode_event(data: bytes, *, event: str = "", event_id: str | None = None) -
 
 def begin_event(*, event: str = "", event_id: str | None = None) -> bytes:
     """
-    Encode the beginning of an event whose data comes in pieces.
+    Encode the beginning of an event whose data comes in parts.
 
-    The pieces follow, as one line, and then `END_OF_EVENT`. The parameters are those of `encode_event`.
+    The parts follow, as one line, and then `END_OF_EVENT`. The parameters are those of `encode_event`.
     """
     start = b"" if event_id is None else b"id: %b\n" % event_id.encode("ascii")
     if event:

@@ -104,17 +104,17 @@ def escaped_interface(description: str) -> str | None:
     :return: the escaped description, ``tcp6:8080:interface=\:\:1``; ``None`` if there is no such address.
     """
     before, name, after = description.partition("interface=")
-    pieces = after.split(":")
+    chunks = after.split(":")
     # A zone may be nearly any text, but not another argument.
-    most = next((number for number, piece in enumerate(pieces) if "=" in piece), len(pieces))
+    most = next((number for number, chunk in enumerate(chunks) if "=" in chunk), len(chunks))
     for count in range(most, 2, -1):
-        address = ":".join(pieces[:count]).removeprefix("[").removesuffix("]")
+        address = ":".join(chunks[:count]).removeprefix("[").removesuffix("]")
         try:
             IPv6Address(address)
         except ValueError:
             continue
         escaped = address.replace(":", r"\:")
-        return ":".join([f"{before}{name}{escaped}", *pieces[count:]])
+        return ":".join([f"{before}{name}{escaped}", *chunks[count:]])
     return None
 
 

@@ -675,11 +675,11 @@ def partly_published_response(error: errors.PartlyPublished, results: Iterable[b
     """
     Return the response for a batch of which only some messages must be sent again.
 
-    :param results: pieces of JSON, each with one or more `Result`, as in an array but without its brackets.
+    :param results: parts of JSON, each with one or more `Result`, as in an array but without its brackets.
     """
     response = problem_response(error)
-    (document,) = response.pieces
-    *separated, _ = chain.from_iterable((piece, b",") for piece in results)
+    (document,) = response.parts
+    *separated, _ = chain.from_iterable((part, b",") for part in results)
     return replace(response, body=(document.removesuffix(b"}\n") + b',"results":[', *separated, b"]}\n"))
 
 

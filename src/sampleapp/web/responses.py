@@ -43,7 +43,7 @@ NO_SNIFFING: Final = (b"X-Content-Type-Options", b"nosniff")
 """Browsers must not guess another type than ``Content-Type`` (https://fetch.spec.whatwg.org/#nosniff)."""
 SERVER_REASONS: Final = ("client", "drain-timeout", "fault", "head", "send-timeout")
 """
-The reasons for which the server ends a response that is sent piece by piece.
+The reasons for which the server ends a response that is sent part by part.
 
 The client has gone, or has closed its side; the time to stop was over; there was a fault; the request was
 ``HEAD``; the client read nothing for too long.
@@ -104,7 +104,7 @@ class Budget(Protocol):
 
 class Event:
     """
-    A part of a response that is sent piece by piece: one or more whole events, made once for all clients.
+    A part of a response that is sent part by part: one or more whole events, made once for all clients.
 
     Its framing for HTTP/1.1 is made with it, since most clients need it.
     """
@@ -155,29 +155,29 @@ class Event:
 
 
 class SharedBody(tuple[bytes, ...]):  # noqa: SLOT001 -- a tuple can have no others
-    """A body in pieces that many clients are sent, until a newer one takes its place."""
+    """A body in parts that many clients are sent, until a newer one takes its place."""
 
     is_replaced = False
     """True if a newer one has taken its place: it is there only for clients that read it slowly."""
 
     counted: Mapping[int, _Counted] = {}
-    """The memory of pieces that it shares with replaced bodies, by their ids; of all once it is replaced."""
+    """The memory of parts that it shares with replaced bodies, by their ids; of all once it is replaced."""
 
     def replace(self, newer: Iterable[bytes], budget: Budget) -> None:
-        """Count the pieces that a newer body does not have, as long as a client reads one that has them."""
+        """Count the parts that a newer body does not have, as long as a client reads one that has them."""
         self.is_replaced = True
-        counted = self.counted = {id(piece): self.counted.get(id(piece)) or _Counted() for piece in self}
+        counted = self.counted = {id(part): self.counted.get(id(part)) or _Counted() for part in self}
         common = counted.keys() & set(map(id, newer))
-        for piece in self:
-            of_piece = counted[id(piece)]
-            if id(piece) not in common and of_piece.held is None:
-                of_piece.held = budget.hold(len(piece), owner="")
+        for part in self:
+            of_part = counted[id(part)]
+            if id(part) not in common and of_part.held is None:
+                of_part.held = budget.hold(len(part), owner="")
         if isinstance(newer, SharedBody):
             newer.counted = {each: counted[each] for each in common}
 
 
 class _Counted:
-    """The memory of a piece, which several bodies may have."""
+    """The memory of a part, which several bodies may have."""
 
     __slots__ = ("held",)
 
@@ -191,7 +191,7 @@ class _Counted:
 
 
 class Sink(Protocol):
-    """The client's end of a response that is sent piece by piece."""
+    """The client's end of a response that is sent part by part."""
 
     @property
     def unsent(self) -> int:
@@ -221,7 +221,7 @@ class Sink(Protocol):
 
 class Source(Protocol):
     """
-    The origin of a response that is sent piece by piece: made by a handler, called by the connection.
+    The origin of a response that is sent part by part: made by a handler, called by the connection.
 
     An error that a method raises is logged, and the connection is cut.
     """
@@ -260,7 +260,7 @@ class Response(Struct, frozen=True):
     ``Connection``, ``X-Content-Type-Options``, ``X-Request-Id`` and, with TLS, ``Strict-Transport-Security``.
     """
     body: bytes | tuple[bytes, ...] = b""
-    """In one piece, or in several, which are sent as the client reads them."""
+    """In one part, or in several, which are sent as the client reads them."""
     record: RecordMetadata | None = None
     """The published record, for metrics and logs."""
     record_bytes: int = 0
@@ -275,11 +275,11 @@ class Response(Struct, frozen=True):
     at_once: bool = False
     """True to answer before the whole request is received, which then closes the connection."""
     source: Source | None = None
-    """Writes the body piece by piece, instead of ``body``, which is empty then."""
+    """Writes the body part by part, instead of ``body``, which is empty then."""
 
     @property
-    def pieces(self) -> tuple[bytes, ...]:
-        """The body as a sequence of one or more pieces."""
+    def parts(self) -> tuple[bytes, ...]:
+        """The body as a sequence of one or more parts."""
         return (self.body,) if isinstance(self.body, bytes) else self.body
 
     @property
@@ -355,4 +355,4 @@ def set_response(request: IRequest, response: Response) -> bytes:
     :return: the body.
     """
     set_head(request, response)
-    return b"".join(response.pieces)
+    return b"".join(response.parts)

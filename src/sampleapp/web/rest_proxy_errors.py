@@ -149,7 +149,7 @@ def error_object_response(response: Response, *, accept: bytes | None, code: int
     """
     if code is None:
         code = _CODES.get(response.problem, int(response.status))
-    message = _decode(b"".join(response.pieces)).detail
+    message = _decode(b"".join(response.parts)).detail
     content_type = (b"Content-Type", response_type(accept) or RESPONSE)
     headers: Headers = tuple([content_type if field == _PROBLEM else field for field in response.headers])
     return replace(response, headers=headers, body=json_line(ErrorObject(code, message)))

@@ -1,4 +1,4 @@
-"""Answers that are sent piece by piece in a site of twisted.web."""
+"""Answers that are sent part by part in a site of twisted.web."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _send(request: Any, response: Response, rendered: Deferred[bytes]) -> None:
     elif request.method == b"HEAD":
         rendered.callback(b"")
     else:
-        _PieceSender(request, iter(body), rendered).resumeProducing()
+        _PartSender(request, iter(body), rendered).resumeProducing()
 
 
 class _Working:
@@ -223,25 +223,25 @@ def _handle(request: Any, handler: Handler, own: Request) -> Response | Deferred
 
 
 @implementer(IPushProducer)
-class _PieceSender:
-    """Writes a body in pieces as the client reads: joining a large one would take tens of milliseconds."""
+class _PartSender:
+    """Writes a body in parts as the client reads: joining a large one would take tens of milliseconds."""
 
-    def __init__(self, request: Any, pieces: Iterator[bytes], rendered: Deferred[bytes]) -> None:
+    def __init__(self, request: Any, parts: Iterator[bytes], rendered: Deferred[bytes]) -> None:
         """
         :param request: of twisted.web; uses more than its interface has.
-        :param rendered: fires when all pieces are written.
+        :param rendered: fires when all parts are written.
         """
         self._request = request
-        self._pieces = pieces
+        self._parts = parts
         self._rendered = rendered
         self._is_paused = False
         request.registerProducer(self, streaming=True)
 
     def resumeProducing(self) -> None:
-        """Write pieces until the transport is full."""
+        """Write parts until the transport is full."""
         self._is_paused = False
-        for piece in self._pieces:
-            self._request.write(piece)
+        for part in self._parts:
+            self._request.write(part)
             if self._is_paused or self._rendered.called:
                 return
         self._request.unregisterProducer()
@@ -253,4 +253,4 @@ class _PieceSender:
 
     def stopProducing(self) -> None:
         """Stop writing, since the client has disconnected."""
-        self._pieces = iter(())
+        self._parts = iter(())

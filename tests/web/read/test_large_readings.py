@@ -238,7 +238,7 @@ def test_pieces_are_sent_in_a_site_of_twisted_web_as_the_client_reads(way):
     while asked.transport.producer is not None and len(sent) < MANY_TURNS:
         sent.append(len(asked.sent))
         asked.transport.producer.resumeProducing()
-    assert len(sent) >= len(expected(1, 1).pieces)
+    assert len(sent) >= len(expected(1, 1).parts)
     assert response_to(asked).body == expected(1, 1).body
 
 

@@ -165,7 +165,7 @@ def test_readings_of_many_blocks_are_sent_whole(service, version):
     for n in range(5000):
         service.read(b"sensor-%d" % n, b"%d" % n)
     representation = service.readings.representation(version)
-    assert len(representation.pieces) > 2
+    assert len(representation.parts) > 2
     response = service.request("GET", headers=[(b"Accept", V2)] if version == 2 else [])
     assert response.body == representation.body
     assert response.headers[b"content-length"] == b"%d" % representation.length

@@ -248,7 +248,7 @@ class BatchPublisher:
 
     async def _response(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
         records = lines.records
-        pieces = []
+        parts = []
         totals = _Totals()
         for start in range(0, len(records), _RECORDS_AT_ONCE):
             if start:
@@ -260,25 +260,25 @@ class BatchPublisher:
                 if not kinds <= _STORED:
                     return await self._response_for_each(lines, outcomes)
                 new = _published_now(new, some)
-            pieces.append(_encode_lines(some))
+            parts.append(_encode_lines(some))
             totals.add(new)
         return Response(
             HTTPStatus.OK,
             _HEADERS if totals.records else (*_HEADERS, REPLAYED),
-            pieces[0] if len(pieces) == 1 else tuple(pieces),
+            parts[0] if len(parts) == 1 else tuple(parts),
             batch=totals.batch(rejected=0),
         )
 
     async def _response_for_each(self, lines: _Messages, outcomes: Sequence[Outcome]) -> Response:
         records = lines.records
-        pieces = []
+        parts = []
         totals = _Totals()
         failures = _Failures()
         for start in range(0, len(records), _RESULTS_AT_ONCE):
             if start:
                 await self._slices.next()
             some = outcomes[start : start + _RESULTS_AT_ONCE]
-            pieces.append(_encode([_result(outcome) for outcome in some])[1:-1])
+            parts.append(_encode([_result(outcome) for outcome in some])[1:-1])
             totals.add(_published_now(records[start : start + _RESULTS_AT_ONCE], some))
             for number, outcome in enumerate(some, start):
                 if isinstance(outcome, PublishError):
@@ -286,7 +286,7 @@ class BatchPublisher:
         batch = totals.batch(rejected=failures.count)
         response = (
             partly_published_response(
-                failures.summary(len(records), has_identities=lines.has_identities), pieces
+                failures.summary(len(records), has_identities=lines.has_identities), parts
             )
             if failures.count < len(records) or failures.may_be_published
             else failures.respond(len(records))

@@ -226,7 +226,7 @@ async def _response(
     accept: bytes | None,
 ) -> Response:
     """Answer with the outcome of each record, and one status for the whole request."""
-    pieces = [b'{"offsets":[']
+    parts = [b'{"offsets":[']
     failures: list[PublishError] = []
     stored_bytes = 0
     for start in range(0, len(outcomes), _OUTCOMES_AT_ONCE):
@@ -242,16 +242,16 @@ async def _response(
                 for record, outcome in zip(stored, some, strict=True)
                 if not isinstance(outcome, PublishError)
             ]
-        pieces.append(_encode([_offset_of(each) for each in some])[1:-1])
-        pieces.append(b",")
+        parts.append(_encode([_offset_of(each) for each in some])[1:-1])
+        parts.append(b",")
         stored_bytes += sum(map(length_of, stored))
-    pieces[-1] = b'],"key_schema_id":null,"value_schema_id":null}'
+    parts[-1] = b'],"key_schema_id":null,"value_schema_id":null}'
     count = len(records) - len(failures)
     status, headers, problem = _verdict(failures, is_any_stored=count > 0)
     return Response(
         status,
         ((b"Content-Type", response_type(accept) or RESPONSE), *headers),
-        b"".join(pieces) if len(outcomes) <= _OUTCOMES_AT_ONCE else tuple(pieces),
+        b"".join(parts) if len(outcomes) <= _OUTCOMES_AT_ONCE else tuple(parts),
         batch=Batch(
             published=(TopicTotal(topic, count, stored_bytes),) if count else (),
             records=count,

@@ -166,9 +166,9 @@ class ChangeStream(EventStream):
         # The index in the log; None for a stream that must begin from a state, which is not older than this.
         self._log_index: int | None = None
         self._least_number = resource.changes.number
-        # The event with all readings that is being written, and the number of its next piece.
+        # The event with all readings that is being written, and the number of its next part.
         self._whole: _Whole | None = None
-        self._next_piece = 0
+        self._next_part = 0
 
     def started(self) -> None:
         """Begin from the current state, once there is one."""
@@ -210,7 +210,7 @@ class ChangeStream(EventStream):
         left = _WRITTEN_AT_ONCE
         while self.can_write and left > 0:
             if self._whole is not None:
-                left -= self._write_piece(self._whole)
+                left -= self._write_part(self._whole)
             elif self._log_index is None:
                 if not self._begin_from_state():
                     return
@@ -236,13 +236,13 @@ class ChangeStream(EventStream):
         self._log_index = start.index
         if start.tag != self._tag:
             self._tag = ""
-            self._whole, self._next_piece = start.whole(), 0
+            self._whole, self._next_part = start.whole(), 0
         return True
 
-    def _write_piece(self, whole: _Whole) -> int:
-        event = whole.piece(self._next_piece)
-        self._next_piece += 1
-        is_last = self._next_piece == whole.count
+    def _write_part(self, whole: _Whole) -> int:
+        event = whole.part(self._next_part)
+        self._next_part += 1
+        is_last = self._next_part == whole.count
         if is_last:
             self._whole, self._tag = None, whole.tag
         self.write(event, int(is_last))
@@ -308,13 +308,13 @@ class _Start:
         self.tag: Final = _id_of(state.representation.etag)
         self.index = index
         self._length = state.representation.length
-        self.body: Final = SharedBody(state.representation.pieces)
+        self.body: Final = SharedBody(state.representation.parts)
         self._whole: ref[_Whole] | None = None
         self._kept: _Whole | None = None
 
     @property
     def may_be_read(self) -> bool:
-        """True if streams may be writing it, or a former state that has some of its pieces."""
+        """True if streams may be writing it, or a former state that has some of its parts."""
         return bool(self.body.counted) or self._present_whole() is not None
 
     def _present_whole(self) -> _Whole | None:
@@ -332,26 +332,26 @@ class _Start:
 
 
 class _Whole:
-    """The event with all readings, in pieces, each of which is made when the first stream needs it."""
+    """The event with all readings, in parts, each of which is made when the first stream needs it."""
 
     def __init__(self, body: SharedBody, tag: str) -> None:
         self.body: Final = body
-        self._pieces: list[Event] = []
+        self._parts: list[Event] = []
         self.count = len(body)
-        """The number of pieces."""
+        """The number of parts."""
         self.tag: Final = tag
         """The id of the event."""
 
-    def piece(self, number: int) -> Event:
-        """Return a piece; those before it have been asked for."""
-        if number == len(self._pieces):
+    def part(self, number: int) -> Event:
+        """Return a part; those before it have been asked for."""
+        if number == len(self._parts):
             data = escape_line_ends(self.body[number])
             if number == 0:
                 data = begin_event(event=_READINGS, event_id=self.tag) + data
             if number == self.count - 1:
                 data += END_OF_EVENT
-            self._pieces.append(Event(data))
-        return self._pieces[number]
+            self._parts.append(Event(data))
+        return self._parts[number]
 
 
 def _encode_change(change: Change) -> bytes:

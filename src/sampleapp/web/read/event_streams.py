@@ -230,6 +230,6 @@ def response_to_temporary_error(fields: Fields, error: SampleAppError) -> Respon
     """
     if not (is_temporary(error) or isinstance(error, UnknownTopic)) or not fields.all(b"sec-fetch-mode"):
         raise error
-    problem = escape_line_ends(b"".join(problem_response(error).pieces).strip())
+    problem = escape_line_ends(b"".join(problem_response(error).parts).strip())
     body = encode_retry(_RETRY_UNAVAILABLE_MS) + encode_event(problem, event="unavailable")
     return Response(HTTPStatus.OK, STREAM_HEADERS, body)

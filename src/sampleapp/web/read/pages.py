@@ -405,17 +405,17 @@ class RecordPages:
         if not found.records:
             return Response(HTTPStatus.NO_CONTENT, headers)
         await turn.begin()
-        pieces = []
+        chunks = []
         share = request.share
         for some in _slices(found.records):
             await self._slices.next()
-            pieces.append(record_lines(some))
+            chunks.append(record_lines(some))
             if share is not None:
                 # Records and lines are there at the same time.
-                share.resize(share.size + len(pieces[-1]))
+                share.resize(share.size + len(chunks[-1]))
         await self._slices.free_gradually(found.records)
         response = Response(
-            HTTPStatus.OK, (_TYPE, *headers), pieces[0] if len(pieces) == 1 else tuple(pieces)
+            HTTPStatus.OK, (_TYPE, *headers), chunks[0] if len(chunks) == 1 else tuple(chunks)
         )
         if share is not None:
             share.resize(response.length)

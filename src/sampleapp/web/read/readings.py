@@ -107,10 +107,10 @@ class _Readings:
         )
         self._not_modified = Response(HTTPStatus.NOT_MODIFIED, validators)
         content_type = representation.media_type.encode("ascii")
-        pieces = representation.pieces
-        # A single piece is sent in one write, which is cheaper.
-        body = pieces[0] if len(pieces) == 1 else SharedBody(pieces)
+        parts = representation.parts
+        # A single part is sent in one write, which is cheaper.
+        body = parts[0] if len(parts) == 1 else SharedBody(parts)
         if share is not None and isinstance(self._body, SharedBody):
-            self._body.replace(pieces if isinstance(body, bytes) else body, share)
+            self._body.replace(parts if isinstance(body, bytes) else body, share)
         self._body = body
         self._whole = Response(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)

@@ -56,7 +56,7 @@ class TopicQueries:
 
     async def encoded_names(self, visible: TopicPatterns | None = None) -> Sequence[bytes]:
         """
-        Return the names of topics as a JSON array, in pieces.
+        Return the names of topics as a JSON array, in parts.
 
         :param visible: the topics to return; all by default.
         :raise BrokerUnavailable: the broker cannot be reached.
@@ -141,24 +141,24 @@ async def encode_array(
     is_wanted: Callable[[T], bool] | None = None,
 ) -> list[bytes]:
     """
-    Encode a JSON array in pieces, one in each slice.
+    Encode a JSON array in parts, one in each slice.
 
     :param convert: makes the JSON value of an item.
     :param at_once: the number of values in one slice.
     :param is_wanted: returns True for the values to encode; all by default.
     """
-    pieces = [b"["]
+    parts = [b"["]
     for start in range(0, len(values), at_once):
         if start:
             await slices.next()
         some: Iterable[T] = values[start : start + at_once]
         if is_wanted is not None:
             some = filter(is_wanted, some)
-        piece = msgspec.json.encode([convert(value) for value in some])[1:-1]
-        if piece:
-            pieces.append(piece if len(pieces) == 1 else b"," + piece)
-    pieces.append(b"]")
-    return [b"".join(pieces)] if len(values) <= at_once else pieces
+        part = msgspec.json.encode([convert(value) for value in some])[1:-1]
+        if part:
+            parts.append(part if len(parts) == 1 else b"," + part)
+    parts.append(b"]")
+    return [b"".join(parts)] if len(values) <= at_once else parts
 
 
 def _unchanged(value: T) -> T:

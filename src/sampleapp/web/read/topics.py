@@ -113,7 +113,7 @@ def _partition(description: PartitionDescription) -> Partition:
     )
 
 
-def _response(request: Request, *pieces: bytes) -> Response:
+def _response(request: Request, *parts: bytes) -> Response:
     return Response(
         HTTPStatus.OK,
         (
@@ -121,5 +121,5 @@ def _response(request: Request, *pieces: bytes) -> Response:
             (b"Vary", b"Accept"),
             (b"Cache-Control", b"no-cache"),
         ),
-        b"%b\n" % pieces[0] if len(pieces) == 1 else (*pieces, b"\n"),
+        b"%b\n" % parts[0] if len(parts) == 1 else (*parts, b"\n"),
     )

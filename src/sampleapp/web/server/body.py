@@ -16,7 +16,7 @@ from sampleapp.web.server.fields import FieldParser
 __all__ = ["Body", "ChunkedBody", "Content", "SizedBody"]
 
 _STEPS_AT_ONCE: Final = 1000
-"""Lines and pieces of content that are parsed in one turn of the reactor: about a millisecond."""
+"""Lines and parts of content that are parsed in one turn of the reactor: about a millisecond."""
 _STEPS_OF_TRAILER: Final = 5
 _MAX_LINE_BYTES: Final = 16 * 1024
 """The greatest size of all extensions of chunks together, and of all trailers together, in bytes."""
@@ -114,11 +114,11 @@ class ChunkedBody:
         while position < len(data) and steps > 0:
             steps -= 1 if self._trailers is None else _STEPS_OF_TRAILER
             if self._left:
-                piece = data[position : position + self._left]
-                self._left -= len(piece)
-                position += len(piece)
+                part = data[position : position + self._left]
+                self._left -= len(part)
+                position += len(part)
                 if self._keep:
-                    self._write(piece)
+                    self._write(part)
                 continue
             end = data.find(b"\n", position) + 1 or len(data)
             self._line += data[position:end]

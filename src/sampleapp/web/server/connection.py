@@ -45,7 +45,7 @@ from sampleapp.web.server.states import (
 )
 from sampleapp.web.server.stream import ResponseStream, close_source
 from sampleapp.web.server.streams import Streams
-from sampleapp.web.server.writer import LARGEST_PIECE, ResponseWriter
+from sampleapp.web.server.writer import LARGEST_PART, ResponseWriter
 
 __all__ = ["HTTPConnection", "Server"]
 
@@ -92,7 +92,7 @@ class Server(RequestServer, Protocol):
     body_memory: BodyMemory
     """The memory for all bodies together."""
     streams: Streams
-    """The responses that are sent piece by piece."""
+    """The responses that are sent part by part."""
     is_draining: bool
     """True during shutdown: connections end after the response that is due."""
     reading: HTTPConnection | None
@@ -426,7 +426,7 @@ class HTTPConnection(TwistedProtocol):
         self._read_on()
 
     def _begin_stream(self, response: Response, source: Source, exchange: Exchange, head: Head) -> None:
-        """Begin a response that is sent piece by piece."""
+        """Begin a response that is sent part by part."""
         server, writer = self._server, self._writer
         try:
             if server.extend_response is not None:
@@ -549,7 +549,7 @@ class HTTPConnection(TwistedProtocol):
         if (
             writer.is_plain
             and not self._client_has_finished
-            and (has_unread or writer.is_unread(LARGEST_PIECE))
+            and (has_unread or writer.is_unread(LARGEST_PART))
         ):
             # The system would reset a connection that is closed before all is read, and drop the response
             # (RFC 9112, section 9.6); and it may keep unsent bytes for minutes.

@@ -29,8 +29,8 @@ from sampleapp.web.server.fields import BLANKS, Fields
 
 __all__ = ["CodedBody", "check_content_coding", "coding_of", "content_codings", "has_content"]
 
-_KEPT_PIECE: Final = 64 * 1024
-"""The size of the pieces in which a compressed body is kept, in bytes; each is dropped once it is decoded."""
+_KEPT_PART: Final = 64 * 1024
+"""The size of the parts in which a compressed body is kept, in bytes; each is dropped once it is decoded."""
 
 # Limits on one call into a library, in bytes, so that no call takes a millisecond, whatever its input.
 _MAX_IN: Final = 16 * 1024
@@ -110,7 +110,7 @@ class CodedBody:
     """
     A body that comes compressed.
 
-    Compressed pieces are dropped as they are decoded: both forms together are never much more than the limit.
+    Compressed parts are dropped as they are decoded: both forms together are never much more than the limit.
     """
 
     def __init__(self, coding: bytes, *, limit: int, reserve: Callable[[int], None]) -> None:
@@ -125,7 +125,7 @@ class CodedBody:
         self._coding = coding
         self._new_stream = _STREAMS[coding]
         self._limit = limit
-        self._pieces: deque[bytearray] = deque()
+        self._parts: deque[bytearray] = deque()
         self._position = 0
         self._rest = b""
         self._stream: Decompressor | None = None
@@ -139,14 +139,14 @@ class CodedBody:
     def write(self, data: bytes) -> None:
         """Store the next part of the compressed body."""
         self._held += len(data)
-        if self._pieces and len(self._pieces[-1]) < _KEPT_PIECE:
-            self._pieces[-1] += data
+        if self._parts and len(self._parts[-1]) < _KEPT_PART:
+            self._parts[-1] += data
         elif data:
-            self._pieces.append(bytearray(data))
+            self._parts.append(bytearray(data))
 
     def encoded(self) -> bytes:
         """Return a copy of the compressed body, before any of it is decoded."""
-        return b"".join(self._pieces)
+        return b"".join(self._parts)
 
     def decode(self, most: int) -> bool:
         """
@@ -181,7 +181,7 @@ class CodedBody:
             if stream.eof:
                 self._stream = None
                 self._rest = stream.unused_data
-                if not (self._rest or self._pieces):
+                if not (self._rest or self._parts):
                     return True
                 cost -= _COST_OF_BYTE_READ * len(self._rest)
             elif needed and not content:
@@ -204,14 +204,14 @@ class CodedBody:
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
-        if not self._pieces:
+        if not self._parts:
             return b""
-        piece = self._pieces[0]
-        data = bytes(memoryview(piece)[self._position : self._position + _MAX_IN])
+        part = self._parts[0]
+        data = bytes(memoryview(part)[self._position : self._position + _MAX_IN])
         self._position += len(data)
         self._held -= len(data)
-        if self._position == len(piece):
-            self._pieces.popleft()
+        if self._position == len(part):
+            self._parts.popleft()
             self._position = 0
         return data
 
@@ -225,7 +225,7 @@ class CodedBody:
         except RequestError:
             # The request may stay in memory for some time after its rejection: its body must not.
             self._content = BytesIO()
-            self._pieces.clear()
+            self._parts.clear()
             self._stream = None
             raise
         self._content.write(content)

@@ -143,7 +143,7 @@ _remembered_without_key = lru_cache(maxsize=_MAX_REMEMBERED)(_parse_whole_head)
 
 
 class PartialHead:
-    """A check of a head that comes in pieces, so that data which is not HTTP is rejected early."""
+    """A check of a head that comes in parts, so that data which is not HTTP is rejected early."""
 
     def __init__(self) -> None:
         self._fields: FieldParser | None = None
@@ -173,7 +173,7 @@ class PartialHead:
             return
         new, self._checked = data[self._checked :], len(data)
         if new.strip(BLANKS):
-            # White space at the end may continue in the next piece.
+            # White space at the end may continue in the next part.
             end = len(data.rstrip(BLANKS))
             try:
                 self._fields.feed(data[self._fed : end])
@@ -209,7 +209,7 @@ def rejection_of_long_head(data: bytes) -> RequestError:
     Make the error for a head that does not end within `MAX_HEAD` bytes.
 
     :param data: at least `MAX_HEAD` bytes of it.
-    :return: the error in its beginning, if there is one, so that the response does not depend on the pieces
+    :return: the error in its beginning, if there is one, so that the response does not depend on the parts
         in which the head came; otherwise `HeaderTooLarge`.
     """
     try:

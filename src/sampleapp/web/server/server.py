@@ -110,7 +110,7 @@ class HTTPServer(Factory):
         :param descriptors: of the process; not checked by default.
         :param form_refusal: converts rejections into another form, for clients that read it; none by default.
         :param on_answer: called for each response.
-        :param on_stream_end: called for each response that is sent piece by piece, at its end.
+        :param on_stream_end: called for each response that is sent part by part, at its end.
         :param extend_answer: adds header fields to each response, for browsers for example.
         :param has_hsts: true to tell browsers on TLS connections to use only TLS (RFC 6797).
         :param host_rule: the hosts that requests over TCP may name; any host by default.

@@ -48,7 +48,7 @@ WAITING: Final = State("waiting")
 RESPONDING: Final = State("answering")
 """A response was begun. The client must read some of it before the rest can be sent."""
 STREAMING: Final = State("streaming")
-"""A response is sent piece by piece, as its source writes it. No further request is read."""
+"""A response is sent part by part, as its source writes it. No further request is read."""
 LINGERING: Final = State("lingering")
 """
 The client was rejected in the middle of its request. Further bytes of it are dropped, so that the client can

@@ -1,4 +1,4 @@
-"""A response that is sent piece by piece: events of a source, written to the transport of one connection."""
+"""A response that is sent part by part: events of a source, written to the transport of one connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from sampleapp.web.responses import Event, Response, Source
 from sampleapp.web.server.body_memory import Share
 from sampleapp.web.server.exchange import Exchange
-from sampleapp.web.server.writer import LARGEST_PIECE, ResponseWriter
+from sampleapp.web.server.writer import LARGEST_PART, ResponseWriter
 
 __all__ = ["MAX_UNSENT", "ResponseStream", "StreamEnd", "StreamOwner", "close_source"]
 
@@ -26,7 +26,7 @@ _log = Logger(namespace=__name__)
 
 
 class StreamEnd(Struct, frozen=True):
-    """The end of a response that was sent piece by piece, for the access log."""
+    """The end of a response that was sent part by part, for the access log."""
 
     reason: str
     """A fixed word: of the source, or one of `sampleapp.web.responses.SERVER_REASONS`."""
@@ -112,10 +112,10 @@ class ResponseStream:
         self.unsent = 0
         self._written = 0
         self._handed = 0
-        # The unsent bytes, from `_offset` in the first piece on; None if there are none.
+        # The unsent bytes, from `_offset` in the first part on; None if there are none.
         self._queue: deque[bytes | memoryview] | None = None
         self._offset = 0
-        # Those whose bytes are in the queue, one for each of its pieces.
+        # Those whose bytes are in the queue, one for each of its parts.
         self._held: deque[Event | _Framing | None] = deque()
         # None while bytes that are sent now would overtake others.
         self._send: Callable[[bytes], int] | None = writer.direct_send
@@ -227,7 +227,7 @@ class ResponseStream:
             queue.append(data)
             self._held.append(event)
             self.unsent += len(data)
-        elif len(data) > LARGEST_PIECE or not self._writer.write_unless_full(bytes(data)):
+        elif len(data) > LARGEST_PART or not self._writer.write_unless_full(bytes(data)):
             self._queue_first(data, offset, event)
         if isinstance(event, Event) and self._held:
             event.hold(self._share)
@@ -247,7 +247,7 @@ class ResponseStream:
         self.unsent += len(data) - offset
         self._writer.write_as_read(self)
 
-    # The queue as an iterator of pieces, of which the writer takes the next when the last one is sent.
+    # The queue as an iterator of parts, of which the writer takes the next when the last one is sent.
 
     def __iter__(self) -> ResponseStream:
         return self
@@ -262,27 +262,27 @@ class ResponseStream:
             if self._source is not None:
                 self._send = self._writer.socket_send
             raise StopIteration
-        piece = self._next_piece(queue)
-        self._handed = len(piece)
+        part = self._next_part(queue)
+        self._handed = len(part)
         # The transport has a copy.
-        self._share.count(len(piece))
-        return piece
+        self._share.count(len(part))
+        return part
 
-    def _next_piece(self, queue: deque[bytes | memoryview]) -> bytes:
+    def _next_part(self, queue: deque[bytes | memoryview]) -> bytes:
         start = self._offset
         first = queue[0]
         left = len(first) - start
-        if left > LARGEST_PIECE:
-            self._offset = stop = start + LARGEST_PIECE
+        if left > LARGEST_PART:
+            self._offset = stop = start + LARGEST_PART
             return bytes(first[start:stop])
         self._offset = 0
-        pieces = [queue.popleft()[start:]]
+        parts = [queue.popleft()[start:]]
         self._held.popleft()
-        while queue and left + len(queue[0]) <= LARGEST_PIECE:
-            pieces.append(queue.popleft())
+        while queue and left + len(queue[0]) <= LARGEST_PART:
+            parts.append(queue.popleft())
             self._held.popleft()
-            left += len(pieces[-1])
-        return b"".join(pieces)
+            left += len(parts[-1])
+        return b"".join(parts)
 
     def _call(self, method: Callable[[], None]) -> None:
         try:

@@ -22,7 +22,7 @@ _MOST_AT_ONCE: Final = 40
 _log = Logger(namespace=__name__)
 
 OnStreamEnd: TypeAlias = Callable[[Exchange, Response, StreamEnd], None]
-"""Called once for each response that was sent piece by piece, at its end. It must not raise."""
+"""Called once for each response that was sent part by part, at its end. It must not raise."""
 
 
 class Streams:

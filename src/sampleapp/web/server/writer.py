@@ -1,4 +1,4 @@
-"""A writer of responses: at once while the socket takes them, or else piece by piece as the client reads."""
+"""A writer of responses: at once while the socket takes them, or else part by part as the client reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zope.interface import implementer
 from sampleapp.web.responses import Response, SharedBody
 from sampleapp.web.server.progress import acknowledged, limit_unsent, unacknowledged
 
-__all__ = ["LARGEST_PIECE", "ResponseWriter", "is_plain_socket"]
+__all__ = ["LARGEST_PART", "ResponseWriter", "is_plain_socket"]
 
-LARGEST_PIECE: Final = 64 * 1024
+LARGEST_PART: Final = 64 * 1024
 """The most bytes of a body that are handed to a transport at once."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -48,8 +48,8 @@ class ResponseWriter:
         "_has_unsent",
         "_is_full",
         "_on_written",
-        "_pieces",
-        "_pieces_handed",
+        "_parts",
+        "_parts_handed",
         "_starts",
         "_transport",
         "is_plain",
@@ -66,9 +66,9 @@ class ResponseWriter:
         self._transport = transport
         self._starts = _STARTS_WITH_HSTS if has_hsts else _STARTS
         self._on_written = on_written
-        self._pieces: Iterator[bytes] | None = None
+        self._parts: Iterator[bytes] | None = None
         self._body: bytes | tuple[bytes, ...] = b""
-        self._pieces_handed = 0
+        self._parts_handed = 0
         self._is_full = False
         # Set while the transport may have bytes to write that a response sent at once would overtake.
         self._has_unsent = False
@@ -99,20 +99,20 @@ class ResponseWriter:
         data = (last if is_last else usual) % (response.head, date, request_id)
         body = response.body
         if not is_head:
-            if type(body) is not bytes or len(body) >= LARGEST_PIECE:
+            if type(body) is not bytes or len(body) >= LARGEST_PART:
                 self._body = body
-                return self._write_pieces(_pieces(data, response.pieces))
+                return self._write_parts(_parts(data, response.parts))
             data += body
         if not self.is_plain:
             self._transport.write(data)
             if self._is_full:
-                self._pieces = iter(())
+                self._parts = iter(())
             return not self._is_full
         # Sending costs less than registering with the reactor, and unregistering again.
         sent = self._send_now(data)
         if sent == len(data):
             return True
-        self._pieces = iter((data[sent:],))
+        self._parts = iter((data[sent:],))
         return False
 
     @property
@@ -123,7 +123,7 @@ class ResponseWriter:
     @property
     def writes_replaced(self) -> bool:
         """True while it writes a body that is there only for clients that read it slowly."""
-        return self._pieces is not None and isinstance(self._body, SharedBody) and self._body.is_replaced
+        return self._parts is not None and isinstance(self._body, SharedBody) and self._body.is_replaced
 
     @property
     def is_full(self) -> bool:
@@ -134,9 +134,9 @@ class ResponseWriter:
         self, response: Response, request_id: bytes, date: bytes, *, is_chunked: bool, is_last: bool
     ) -> bytes:
         """
-        Return the head of a response that is sent piece by piece; parameters as for `write`.
+        Return the head of a response that is sent part by part; parameters as for `write`.
 
-        :param is_chunked: each piece is a chunk (RFC 9112, section 7.1).
+        :param is_chunked: each part is a chunk (RFC 9112, section 7.1).
         """
         usual, last = self._starts
         head = response.head + b"Transfer-Encoding: chunked\r\n" if is_chunked else response.head
@@ -149,9 +149,9 @@ class ResponseWriter:
         self._transport.write(data)
         return True
 
-    def write_as_read(self, pieces: Iterator[bytes]) -> None:
-        """Write pieces as the client reads; `on_written` is called if that is not done when this returns."""
-        self._pieces = pieces
+    def write_as_read(self, parts: Iterator[bytes]) -> None:
+        """Write parts as the client reads; `on_written` is called if that is not done when this returns."""
+        self._parts = parts
         if self.is_plain:
             self._transport.registerProducer(self, streaming=False)
         elif not self._is_full:
@@ -164,7 +164,7 @@ class ResponseWriter:
         :return: whether all of it was handed over now; if not, `on_written` is called later.
         """
         if self.is_plain:
-            # The transport asks for the first piece at once, and for the next one when everything is written.
+            # The transport asks for the first part at once, and for the next one when everything is written.
             self._transport.registerProducer(self, streaming=False)
             return False
         return not self._is_full and self._hand_over()
@@ -178,7 +178,7 @@ class ResponseWriter:
         """Write a response after which nothing more is written; parameters as for `write`."""
         self.release()
         start = self._starts.last % (response.head, date, request_id)
-        self._transport.write(start if is_head else start + b"".join(response.pieces))
+        self._transport.write(start if is_head else start + b"".join(response.parts))
 
     def release(self) -> None:
         """Unregister as the transport's producer: otherwise the transport waits for more before it closes."""
@@ -187,7 +187,7 @@ class ResponseWriter:
 
     def end(self) -> None:
         """Drop the rest of the response, and the connection, which refers to this writer: it is lost."""
-        self._pieces = None
+        self._parts = None
         self._body = b""
         self._on_written = _do_nothing
 
@@ -199,7 +199,7 @@ class ResponseWriter:
     def progress(self) -> object:
         """Return a value that changes when the client reads more."""
         read = acknowledged(self._transport)
-        return (self._pieces_handed, unacknowledged(self._transport)) if read is None else read
+        return (self._parts_handed, unacknowledged(self._transport)) if read is None else read
 
     def bytes_read(self, taken: int) -> int:
         """
@@ -217,7 +217,7 @@ class ResponseWriter:
     def resumeProducing(self) -> None:
         """Hand over more of the response."""
         self._is_full = False
-        if self._pieces is not None and self._hand_over():
+        if self._parts is not None and self._hand_over():
             self._on_written()
 
     def stopProducing(self) -> None:
@@ -232,33 +232,33 @@ class ResponseWriter:
             # The socket's buffer is full. Any other error is left to the reactor, which will meet it as well.
             return 0
 
-    def _write_pieces(self, pieces: Iterator[bytes]) -> bool:
+    def _write_parts(self, parts: Iterator[bytes]) -> bool:
         if self.is_plain:
-            for piece in pieces:
-                sent = self._send_now(piece)
-                if sent != len(piece):
-                    pieces = chain((piece[sent:],), pieces)
+            for part in parts:
+                sent = self._send_now(part)
+                if sent != len(part):
+                    parts = chain((part[sent:],), parts)
                     break
             else:
                 self._body = b""
                 return True
-        self._pieces = pieces
+        self._parts = parts
         return False
 
     def _hand_over(self) -> bool:
         """
-        Give the transport as many pieces as it has room for; only one if it asks for each.
+        Give the transport as many parts as it has room for; only one if it asks for each.
 
         :return: whether that was the end of the response.
         """
-        for piece in self._pieces or ():
-            self._pieces_handed += 1
-            self._transport.write(piece)
+        for part in self._parts or ():
+            self._parts_handed += 1
+            self._transport.write(part)
             if self.is_plain or self._is_full:
                 return False
-        self._pieces = None
+        self._parts = None
         self._body = b""
-        self._pieces_handed = 0
+        self._parts_handed = 0
         self._has_unsent = False
         if self.is_plain:
             self._transport.unregisterProducer()
@@ -274,11 +274,11 @@ def is_plain_socket(transport: Any) -> bool:
     return isinstance(transport, TCPTransport) and not transport.TLS
 
 
-def _pieces(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut a response into pieces, none of them much larger than `LARGEST_PIECE`."""
+def _parts(start: bytes, body: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut a response into parts, none of them much larger than `LARGEST_PART`."""
     for large in body:
-        for position in range(0, len(large), LARGEST_PIECE):
-            yield start + large[position : position + LARGEST_PIECE]
+        for position in range(0, len(large), LARGEST_PART):
+            yield start + large[position : position + LARGEST_PART]
             start = b""
     if start:
         yield start

@@ -29,7 +29,7 @@ __all__ = [
     "codec_in",
     "compress",
     "decompress",
-    "decompressed_pieces",
+    "decompressed_chunks",
 ]
 
 # Java's defaults, so that batches from here are as small as those from Java. For lz4, Java's level 9 is the
@@ -40,7 +40,7 @@ _LZ4_LEVEL = 1
 
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 """Longer data is first only counted, and kept once it is known to be within the limit."""
-_PIECE_BYTES: Final = 256 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
 _SNAPPY_MAX_RATIO: Final = 64
 """The most bytes that one byte of snappy expands to: a copy of 64 bytes takes two bytes."""
 
@@ -148,22 +148,22 @@ def decompress(codec: Codec, data: bytes, *, limit_bytes: int) -> bytes:
     return data
 
 
-def decompressed_pieces(codec: Codec, data: bytes) -> Iterator[bytes]:
+def decompressed_chunks(codec: Codec, data: bytes) -> Iterator[bytes]:
     """
-    Decompress the records of a batch in pieces, so that a caller may pause between them, or stop.
+    Decompress the records of a batch in chunks, so that a caller may pause between them, or stop.
 
-    A piece has up to 256 KiB; only a block of snappy, which cannot be divided, may be longer.
+    A chunk has up to 256 KiB; only a block of snappy, which cannot be divided, may be longer.
 
-    :return: the pieces, some of which may be empty. Iteration raises `CompressionError` where the data is
+    :return: the chunks, some of which may be empty. Iteration raises `CompressionError` where the data is
         damaged or cut short.
     """
     try:
         if codec is Codec.SNAPPY:
-            yield from _snappy_pieces(data)
+            yield from _snappy_chunks(data)
         elif codec is Codec.NONE:
             yield data
         else:
-            yield from _members(_DECOMPRESSORS[codec], data, first_bytes=_PIECE_BYTES)
+            yield from _members(_DECOMPRESSORS[codec], data, first_bytes=_CHUNK_BYTES)
     except _DAMAGED as error:
         raise CompressionError(f"its {codec.name.lower()} data is damaged") from error
 
@@ -188,40 +188,40 @@ def _members(
     """
     Decompress one or more concatenated streams.
 
-    :param first_bytes: the limit of the first piece: by default it is everything, unless that is long.
+    :param first_bytes: the limit of the first chunk: by default it is everything, unless that is long.
     """
     most, left = first_bytes, True
     while left:
         stream = new_decompressor()
         ended = False
         while not ended:
-            piece = stream.decompress(data, most)
+            chunk = stream.decompress(data, most)
             ended = stream.eof
-            if not piece and not ended and stream.needs_input:
+            if not chunk and not ended and stream.needs_input:
                 raise EOFError("cut short")
-            yield piece
-            data, most = b"", _PIECE_BYTES
+            yield chunk
+            data, most = b"", _CHUNK_BYTES
         data = stream.unused_data
         left = bool(data)
 
 
-def _bounded(pieces: Callable[[], Iterator[bytes]], limit_bytes: int) -> bytes:
+def _bounded(chunks: Callable[[], Iterator[bytes]], limit_bytes: int) -> bytes:
     """
-    Join pieces.
+    Join chunks.
 
-    :param pieces: called twice for long data, which is not kept before it is known to be within the limit.
+    :param chunks: called twice for long data, which is not kept before it is known to be within the limit.
     """
     kept: list[bytes] = []
     size = 0
-    for piece in pieces():
-        size += len(piece)
+    for chunk in chunks():
+        size += len(chunk)
         if size > limit_bytes:
             raise BatchTooLarge(limit_bytes)
         if size <= _KEPT_BYTES:
-            kept.append(piece)
+            kept.append(chunk)
         else:
             kept.clear()
-    return b"".join(kept if size <= _KEPT_BYTES else pieces())
+    return b"".join(kept if size <= _KEPT_BYTES else chunks())
 
 
 def _to_xerial(data: bytes) -> bytes:
@@ -245,7 +245,7 @@ def _from_snappy(data: bytes, limit_bytes: int) -> bytes:
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
-def _snappy_pieces(data: bytes) -> Iterator[bytes]:
+def _snappy_chunks(data: bytes) -> Iterator[bytes]:
     for block in _xerial_blocks(data) if data.startswith(_XERIAL_MAGIC) else (data,):
         if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_MAX_RATIO * len(block):
             raise CompressionError("a block of snappy has an impossible length")

@@ -17,7 +17,7 @@ import msgspec
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped] # it has no py.typed
 from aiokafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped] # as above
 
-from sampleapp.brokers.kafka.batches.compression import BatchTooLarge, Codec, decompressed_pieces
+from sampleapp.brokers.kafka.batches.compression import BatchTooLarge, Codec, decompressed_chunks
 from sampleapp.brokers.kafka.batches.layout import CODEC, HEADER, LENGTH_COUNTS_FROM, LOG_APPEND_TIME
 from sampleapp.model import ConsumerRecord
 
@@ -97,13 +97,13 @@ def read_records_gradually(
         return
     kept: deque[bytes] = deque()
     size = 0
-    pieces = decompressed_pieces(codec, body)
-    for piece in pieces:
-        kept.append(piece)
-        size += len(piece)
+    chunks = decompressed_chunks(codec, body)
+    for chunk in chunks:
+        kept.append(chunk)
+        size += len(chunk)
         yield None
         if size > min(_MAX_IN_C_BYTES, max_bytes):
-            yield from _read_pieces(header, _within(max_bytes, kept, pieces), where)
+            yield from _read_chunks(header, _within(max_bytes, kept, chunks), where)
             return
     yield from _read(header, b"".join(kept), where, has_pauses=True)
 
@@ -168,26 +168,26 @@ def _read_slowly(
 
 def _within(max_bytes: int, first: deque[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
     """
-    Return all pieces, up to a limit.
+    Return all chunks, up to a limit.
 
-    :param first: the first pieces, which are taken out of it.
+    :param first: the first chunks, which are taken out of it.
     :raise BatchTooLarge: there are more bytes.
     """
     size = 0
     while True:
-        piece = first.popleft() if first else next(rest, None)
-        if piece is None:
+        chunk = first.popleft() if first else next(rest, None)
+        if chunk is None:
             return
-        size += len(piece)
+        size += len(chunk)
         if size > max_bytes:
             raise BatchTooLarge(max_bytes)
-        yield piece
+        yield chunk
 
 
-def _read_pieces(
-    header: tuple[int, ...], pieces: Iterator[bytes], where: Where
+def _read_chunks(
+    header: tuple[int, ...], chunks: Iterator[bytes], where: Where
 ) -> Iterator[ConsumerRecord | None]:
-    """Decode records from the pieces of a body, of which only what one record needs is kept."""
+    """Decode records from the chunks of a body, of which only what one record needs is kept."""
     body, at = b"", 0
     for number in range(header[-1]):
         if number % _SLOWLY_AT_ONCE == 0:
@@ -197,11 +197,11 @@ def _read_pieces(
             kept, size = [body[at:]], len(body) - at
             needed = end - at
             while size < needed:
-                piece = next(pieces, None)
-                if piece is None:
+                chunk = next(chunks, None)
+                if chunk is None:
                     raise RecordsError("a record is cut short")
-                kept.append(piece)
-                size += len(piece)
+                kept.append(chunk)
+                size += len(chunk)
                 yield None
             body, at = b"".join(kept), 0
             end = _end_of_record(body, at)
@@ -211,7 +211,7 @@ def _read_pieces(
             raise RecordsError("a record is cut short") from error
         if record is not None:
             yield record
-    if at != len(body) or any(pieces):
+    if at != len(body) or any(chunks):
         raise RecordsError("bytes are left over after its records")
 
 

@@ -39,7 +39,7 @@ class FrameProtocol(Protocol):
     """True if a response has come since the handshake."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._awaited = 0
         self._send_some: Callable[[bytes], int] | None = None
         self._unwritten: list[bytes] = []
@@ -91,14 +91,14 @@ class FrameProtocol(Protocol):
         self._unwritten.clear()
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 -- Twisted's name
-        """Handle the complete frames, and keep the rest without copying it for each piece."""
+        """Handle the complete frames, and keep the rest without copying it for each chunk."""
         if self._awaited:
-            self._pieces.append(data)
+            self._chunks.append(data)
             self._awaited -= len(data)
             if self._awaited > 0:
                 return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
+            data = b"".join(self._chunks)
+            self._chunks.clear()
             self._awaited = 0
         at, end = 0, len(data)
         while end - at >= _LENGTH_BYTES:
@@ -113,7 +113,7 @@ class FrameProtocol(Protocol):
             self._frame_received(data[at + _LENGTH_BYTES : frame_end])
             at = frame_end
         if at < end:
-            self._pieces.append(data[at:])
+            self._chunks.append(data[at:])
             self._awaited = self._awaited or _LENGTH_BYTES - (end - at)
 
     def _frame_received(self, frame: bytes) -> None:

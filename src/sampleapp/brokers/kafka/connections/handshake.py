@@ -56,7 +56,7 @@ class HandshakeProtocol(Protocol):
     """
     The protocol of a connection until it is handed over; afterwards it only passes calls on.
 
-    A TLS transport has no public way to change its protocol, and one more call for each piece of data costs
+    A TLS transport has no public way to change its protocol, and one more call for each chunk of data costs
     next to nothing.
     """
 

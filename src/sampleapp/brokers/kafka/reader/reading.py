@@ -49,7 +49,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 _LEAST_PARTITION_BYTES: Final = 16 * 1024
 _GUESSED_RECORD_BYTES: Final = 512
 _WORKING_BYTES: Final = 1024 * 1024
-"""Memory of a round besides its responses: pieces of decompressed batches."""
+"""Memory of a round besides its responses: chunks of decompressed batches."""
 _TIERED_WAIT_MS: Final = 300
 """See `Reading._empty`."""
 _MOST_EMPTY: Final = 2
