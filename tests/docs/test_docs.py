@@ -1,15 +1,9 @@
 """
-The commands of the pages are run with a service, and must print the output on the page.
+The commands of the pages are run with a service, and must print the output on the page, or succeed.
 
-A ``console`` block has commands, each after ``$ ``, and their output below them. A comment before a block
-may mark it:
-
-- ``in the background``: its one command continues while the rest of the page is run; a block marked
-  ``in the background, continued`` is the next output of that command;
-- ``the service``: lines of the service's log.
-
-Blocks in another language than ``console`` start or install the service. Those of ``README.md`` are run by a
-test of their own, with a twistd that listens on a free port; those of the tutorial are not run.
+`tests.support.pages` runs them. Blocks in another language than ``console`` start or install the service.
+Those of ``README.md`` are run by a test of their own, with a twistd on a free port; those of the tutorial are
+not run.
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ from pathlib import Path
 from textwrap import dedent
 from threading import Thread
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 from twisted.application.service import IServiceMaker
@@ -44,225 +37,44 @@ from sampleapp.web.server import Fields
 from tests.support.certificates import Authority
 from tests.support.command import stored
 from tests.support.live_service import LiveService
+from tests.support.pages import (
+    NOT_RUN,
+    Block,
+    Session,
+    blocks,
+    blocks_of,
+    each_session,
+    each_shell_page,
+    needs_curl,
+    run_session,
+    run_shell,
+)
+from tests.support.pages import SHELL_BLOCK as ANY_SHELL_BLOCK
 
 DEADLINE_S = 20
 GO_DEADLINE_S = 300
-ADDRESS = "127.0.0.1:8080"
-
-MARKDOWN_BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>.*?) -->\n)?^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
-)
-RST_BLOCK = re.compile(
-    r"(?:^\.\. (?P<mark>[^\n:]*)\n)?^\.\. code-block:: console\n\n(?P<text>(?:   [^\n]*\n|\n)+)", re.MULTILINE
-)
-# Text that differs each time, and its replacement for comparisons.
-CHANGING = (
-    (re.compile(r"^Date: .*$", re.MULTILINE), "Date: ..."),
-    (re.compile(r"^X-Request-Id: .*$", re.MULTILINE), "X-Request-Id: ..."),
-    (re.compile(r'"timestamp":\d{13}'), '"timestamp":...'),
-    # Positions begin with the id of the topic.
-    (re.compile(r"\b[A-Za-z0-9_-]{1,16}~(?=\d)"), "..."),
-    (re.compile(r"^retry: \d+$", re.MULTILINE), "retry: ..."),
-    (re.compile(r"^retry: \d+$", re.MULTILINE), "retry: ..."),
-    # The id of a topic is random.
-    (re.compile(r"[A-Za-z0-9_-]{11,16}(?=~\d)|(?<=has the id )\w+"), "..."),
-)
 
 
-class Block(NamedTuple):
-    mark: str
-    text: str
-
-    def commands(self):
-        """Return the commands, each with its output."""
-        found = []
-        for line in self.text.splitlines():
-            if line.startswith("$ "):
-                found.append([line.removeprefix("$ "), ""])
-            elif found and not found[-1][1] and found[-1][0].endswith("\\"):
-                found[-1][0] += "\n" + line
-            else:
-                assert found, f"output before any command: {line}"
-                found[-1][1] += line + "\n"
-        return [(command, normalised(output)) for command, output in found]
-
-
-def blocks(text, *, markdown):
-    found = []
-    for match in (MARKDOWN_BLOCK if markdown else RST_BLOCK).finditer(text):
-        lines = match["text"].rstrip().splitlines()
-        found.append(
-            Block(match["mark"] or "", "\n".join(lines if markdown else [line[3:] for line in lines]))
-        )
-    return found
-
-
-def normalised(output):
-    """Return the output without text that differs each time, and without white space at the ends of lines."""
-    for pattern, replacement in CHANGING:
-        output = pattern.sub(replacement, output)
-    return "\n".join(line.rstrip() for line in output.strip().splitlines())
-
-
-class Session:
-    """A terminal in the directory of a service, with the service's address instead of that of the pages."""
-
-    def __init__(self, *, directory, service, patience_s=3):
-        """:param patience_s: how long a command that only reads may print other output."""
-        self._patience_s = patience_s
-        self._directory = directory
-        self._service = service
-        self._address = service.url.removeprefix("http://").rstrip("/")
-        self._background = None
-        self._background_shows = ""
-        (directory / ".curlrc").write_text("silent\nshow-error\n")
-        # ``make run`` would create the environment here. Its commands are on PATH instead.
-        activate = directory / ".venv-run/bin/activate"
-        activate.parent.mkdir(parents=True)
-        activate.touch()
-        self._environment = {
-            **os.environ,
-            "CURL_HOME": str(directory),
-            "NO_PROXY": "*",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "SAMPLEAPP_URL": service.url,
-        }
-
-    def show(self, block):
-        """Run a block, and fail if the output differs."""
-        if block.mark == "the service":
-            for line in block.text.splitlines():
-                self._service.wait_for_output(re.escape(line.replace(ADDRESS, self._address)))
-        elif block.mark == "in the background":
-            ((command, shown),) = block.commands()
-            self._start(command)
-            self._expect_of_background(shown)
-        elif block.mark == "in the background, continued":
-            self._expect_of_background(normalised(block.text))
-        else:
-            assert block.mark == "", f"an unknown mark: {block.mark}"
-            for command, shown in block.commands():
-                assert self._eventually(command, shown) == shown, f"is not what this prints: {command}"
-
-    def _eventually(self, command, shown):
-        """Run a command; repeat a command that only reads until it shows the latest records."""
-        reads_only = not re.search(r"\bpublish\b| -d | --data-binary | -X ", command)
-        until = time.monotonic() + (self._patience_s if reads_only else 0)
-        while (printed := self._run(command)) != shown and time.monotonic() < until:
-            time.sleep(0.05)
-        return printed
-
-    def _run(self, command):
-        ended = subprocess.run(
-            self._here(command),
-            shell=True,
-            cwd=self._directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            encoding="utf-8",
-            timeout=DEADLINE_S,
-        )
-        return normalised(self._there(ended.stdout))
-
-    def _start(self, command):
-        assert self._background is None, "one command in the background is enough"
-        with (self._directory / "background.txt").open("wb") as output:
-            self._background = subprocess.Popen(
-                # The signal must end the command, not a shell around it.
-                f"exec {self._here(command)}",
-                shell=True,
-                cwd=self._directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _expect_of_background(self, shown):
-        self._background_shows = f"{self._background_shows}\n{shown}".strip()
-        until = time.monotonic() + DEADLINE_S
-        while (printed := self._background_printed()) != self._background_shows and time.monotonic() < until:
-            time.sleep(0.05)
-        assert printed == self._background_shows
-
-    def _background_printed(self):
-        return normalised(self._there((self._directory / "background.txt").read_text(encoding="utf-8")))
-
-    def end(self):
-        """End the command in the background with Ctrl-C, like a reader."""
-        if self._background is not None:
-            self._background.send_signal(signal.SIGINT)
-            assert self._background.wait(DEADLINE_S) == 0
-            assert self._background_printed() == self._background_shows
-
-    def abort(self):
-        if self._background is not None:
-            self._background.kill()
-            self._background.wait()
-
-    def _here(self, text):
-        return text.replace(ADDRESS, self._address)
-
-    def _there(self, text):
-        return text.replace(self._address, ADDRESS)
-
-
-def show(found, directory):
-    with LiveService(directory=directory, broker="sqlite:sampleapp.sqlite3") as service:
-        session = Session(directory=directory, service=service)
-        try:
-            for block in found:
-                session.show(block)
-            session.end()
-        finally:
-            session.abort()
-
-
-needs_curl = pytest.mark.skipif(
-    shutil.which("curl") is None, reason="the pages show curl, which this machine does not have"
-)
-
-
-HTTP = "docs/reference/http"
-
-
-@needs_curl
-@pytest.mark.parametrize(
-    ("pages", "commands"),
-    [
-        (["README.md"], 6),
-        (["docs/index.rst"], 3),
-        (["docs/tutorial.rst"], 6),
-        (["docs/howto/languages/curl.rst"], 6),
-        (["docs/howto/read_a_topic.rst"], 5),
-        (["docs/howto/send-again.rst"], 2),
-        ([f"{HTTP}/messages.rst"], 2),
-        ([f"{HTTP}/batches.rst"], 3),
-        ([f"{HTTP}/topics.rst"], 5),
-        ([f"{HTTP}/records.rst"], 4),
-        ([f"{HTTP}/readings.rst"], 5),
-        ([f"{HTTP}/changes.rst"], 3),
-        ([f"{HTTP}/rest-proxy.rst"], 6),
-        ([f"{HTTP}/headers.rst"], 2),
-        # Nothing on these pages is published, so they share a service.
-        ([f"{HTTP}/probes.rst", f"{HTTP}/errors.rst", f"{HTTP}/access.rst", f"{HTTP}/limits.rst"], 7),
-    ],
-    ids=lambda value: Path(value[0]).name if isinstance(value, list) else None,
-)
 @pytest.mark.page
-def test_every_command_prints_what_the_page_shows(project, tmp_path, pages, commands):
-    """:param commands: the least number of commands, so that a page whose blocks are not found fails."""
-    found = [
-        block
-        for page in pages
-        for block in blocks((project / page).read_text(encoding="utf-8"), markdown=page.endswith(".md"))
-    ]
-    assert sum(len(block.commands()) for block in found if "$ " in block.text) >= commands
-    show(found, tmp_path)
+@each_session
+def test_every_command_prints_what_the_page_shows(tmp_path, pages, commands):
+    assert (
+        sum(len(block.commands()) for page in pages for block in blocks_of(page) if "$ " in block.text)
+        >= commands
+    )
+    run_session(pages, tmp_path)
+
+
+@pytest.mark.page
+@each_shell_page
+def test_every_command_of_a_page_succeeds(tmp_path, page):
+    run_shell(page, tmp_path)
+
+
+def test_every_block_that_is_not_run_is_on_its_page(project):
+    for page, begin in NOT_RUN:
+        found = ANY_SHELL_BLOCK.findall((project / page).read_text(encoding="utf-8"))
+        assert any(dedent(block).strip().startswith(begin) for _, block in found), (page, begin)
 
 
 SHELL_BLOCK = re.compile(r"^```shell\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -549,7 +361,7 @@ def test_the_command_of_curl_that_sends_again_does_so_with_the_same_key(project)
     page = (project / "docs/howto/send-again.rst").read_text(encoding="utf-8")
     command = dedent(re.search(r"^ +curl --retry .*\n(?: .*\n)+", page, re.MULTILINE)[0])
     with failing_server() as server:
-        here = command.replace(ADDRESS, f"127.0.0.1:{server.server_port}")
+        here = command.replace("127.0.0.1:8080", f"127.0.0.1:{server.server_port}")
         code, shown, _ = printed_by("sh", "-c", here, deadline_s=60)
     # It prints the answers that it repeats after, too: they are empty here.
     assert (code, shown) == (0, PLACE + PLACE + PLACE)
