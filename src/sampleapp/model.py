@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
     "EARLIEST",
+    "CALLER_HEADER",
     "FINGERPRINT_HEADER",
     "HEADER_BYTES",
     "MEDIA_TYPES",
@@ -159,6 +160,9 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     ] = UNSET
     """The record's key, decoded; ``None`` and unset if there is none here."""
 
+
+CALLER_HEADER: Final = "sampleapp-caller"
+"""The header of a record that has the name of its caller, if the operator wants it; see `--record-caller`."""
 
 FINGERPRINT_HEADER: Final = "idempotency-fingerprint"
 """The header of a record on Kafka that has its fingerprint; a message may not bring it."""

@@ -117,7 +117,7 @@ messages = st.fixed_dictionaries(
 
 def identified(members, *, scope=SCOPE, number=0, now_ms=NOW_MS, trace=(), **style):
     return scope.record_of(
-        parse_message(json.dumps(members, **style).encode()), number, now_ms=now_ms, trace=trace
+        parse_message(json.dumps(members, **style).encode()), number, now_ms=now_ms, of_request=trace
     )
 
 
@@ -217,7 +217,7 @@ def test_each_caller_key_topic_and_number_has_an_id_of_its_own(one, other):
 @given(messages)
 def test_only_the_identity_differs_from_the_record_without_a_key(members):
     record = identified(members, trace=TRACE)
-    plain = record_of(parse_message(json.dumps(members).encode()), now_ms=NOW_MS, trace=TRACE)
+    plain = record_of(parse_message(json.dumps(members).encode()), now_ms=NOW_MS, of_request=TRACE)
     assert {name: getattr(record, name) for name in record.__struct_fields__ if name != "identity"} == {
         name: getattr(plain, name) for name in plain.__struct_fields__ if name != "identity"
     }
@@ -236,7 +236,7 @@ def test_a_message_may_not_bring_the_header_of_the_fingerprint():
 
 
 def read(body, **options):
-    lines = MessageLines(body, max_line=10_000, now_ms=NOW_MS, trace=TRACE, **options)
+    lines = MessageLines(body, max_line=10_000, now_ms=NOW_MS, of_request=TRACE, **options)
     while lines.read():
         pass
     return lines

@@ -23,7 +23,7 @@ GOOD = b'{"topic":"t","content":"c"}'
 
 
 def read(body, *, max_line=10_000, **options):
-    lines = MessageLines(body, max_line=max_line, now_ms=NOW_MS, trace=TRACE, **options)
+    lines = MessageLines(body, max_line=max_line, now_ms=NOW_MS, of_request=TRACE, **options)
     while lines.read():
         pass
     return lines
@@ -64,7 +64,7 @@ sizes = st.sampled_from([1, 30, 100, 1 << 17])
 
 
 def expected_record(members):
-    return record_of(parse_message(json.dumps(members).encode()), now_ms=NOW_MS, trace=TRACE)
+    return record_of(parse_message(json.dumps(members).encode()), now_ms=NOW_MS, of_request=TRACE)
 
 
 @given(st.lists(st.tuples(messages, line_ends, st.booleans()), max_size=12), separators, sizes, st.booleans())
@@ -155,7 +155,7 @@ def one_by_one(body):
     *ended, last = body.split(b"\n")
     for text in filter(None, [*(line.removesuffix(b"\r") for line in ended), last]):
         try:
-            records.append(record_of(parse_message(text, source="line"), now_ms=NOW_MS, trace=TRACE))
+            records.append(record_of(parse_message(text, source="line"), now_ms=NOW_MS, of_request=TRACE))
         except MessageError as error:
             wrong.append((count, *described(error)))
         count += 1

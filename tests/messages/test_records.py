@@ -30,14 +30,16 @@ def test_a_message_of_three_members_becomes_a_record_of_now(topic, content, key)
 # The next test has headers with the same names as the trace.
 @given(st.dictionaries(strategies.texts.filter(lambda name: name not in dict(TRACE)), strategies.texts))
 def test_headers_keep_their_order_and_come_before_those_of_the_trace(headers):
-    record = record_of(Message(topic="t", content="c", headers=headers), now_ms=NOW_MS, trace=TRACE)
+    record = record_of(Message(topic="t", content="c", headers=headers), now_ms=NOW_MS, of_request=TRACE)
     own = tuple((name, value.encode()) for name, value in headers.items())
     assert record.headers == own + TRACE
 
 
 def test_the_message_s_own_trace_wins_over_that_of_its_request():
     def headers(**own):
-        return record_of(Message(topic="t", content="c", headers=own), now_ms=NOW_MS, trace=TRACE).headers
+        return record_of(
+            Message(topic="t", content="c", headers=own), now_ms=NOW_MS, of_request=TRACE
+        ).headers
 
     assert headers(tracestate="own") == (("tracestate", b"own"), TRACE[0])
     # The state of another trace says nothing of it.

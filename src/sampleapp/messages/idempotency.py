@@ -125,13 +125,15 @@ class IdempotencyScope:
             fingerprint=sha256(b"".join(content)).digest(),
         )
 
-    def record_of(self, message: Message, number: int, *, now_ms: int, trace: RecordHeaders = ()) -> Record:
+    def record_of(
+        self, message: Message, number: int, *, now_ms: int, of_request: RecordHeaders = ()
+    ) -> Record:
         """
         Convert a message into a record with an identity.
 
         :param number: of the message in its request, from 0.
-        :param now_ms: see `sampleapp.messages.records.record_of`, as for ``trace``.
-        :raise InvalidMessage: the message brings the header that the identity needs.
+        :param now_ms: see `sampleapp.messages.records.record_of`, as for ``of_request``.
+        :raise InvalidMessage: the message brings a header that the service adds.
         """
         headers = message.headers
         own = 0
@@ -139,7 +141,7 @@ class IdempotencyScope:
             if FINGERPRINT_HEADER in headers:
                 raise _own_fingerprint()
             own = len(headers)
-        record = record_of(message, now_ms=now_ms, trace=trace)
+        record = record_of(message, now_ms=now_ms, of_request=of_request)
         identity = self.identity(
             number,
             topic=record.topic,

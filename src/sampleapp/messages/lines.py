@@ -113,7 +113,7 @@ class MessageLines:
         *,
         max_line: int,
         now_ms: int,
-        trace: RecordHeaders = (),
+        of_request: RecordHeaders = (),
         reject_topic: Callable[[str], SampleAppError | None] | None = None,
         scope: IdempotencyScope | None = None,
         read_at_once: int = _READ_AT_ONCE,
@@ -121,7 +121,7 @@ class MessageLines:
         """
         :param max_line: the greatest length of a message, in bytes.
         :param now_ms: the timestamp for messages without one; milliseconds since the epoch.
-        :param trace: headers of every record; see `sampleapp.messages.records.record_of`.
+        :param of_request: headers of every record; see `sampleapp.messages.records.record_of`.
         :param refuse_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
         :param scope: makes identities of the records; by default they have none.
@@ -130,7 +130,7 @@ class MessageLines:
         self._body = body
         self._max_line = max_line
         self._now_ms = now_ms
-        self._trace = trace
+        self._of_request = of_request
         self._reject_topic = reject_topic
         self._scope = scope
         self._read_at_once = read_at_once if scope is None else min(read_at_once, _IDENTITIES_AT_ONCE)
@@ -271,14 +271,14 @@ class MessageLines:
         inside = data.count(b":") - 3 * len(messages) + keys.count(UNSET)
         if inside and (inside != _count_colons([*contents, *keys]) or has_escaped_colon(data)):
             return False
-        now_ms, trace, topics = self._now_ms, self._trace, self._topics
+        now_ms, of_request, topics = self._now_ms, self._of_request, self._topics
         self.records += [
             Record(
                 topic=topics[message.topic],
                 key=key.encode() if isinstance(key, str) else None,
                 value=content.encode(),
                 timestamp_ms=now_ms,
-                headers=trace,
+                headers=of_request,
             )
             for message, key, content in zip(messages, keys, contents, strict=True)
         ]
@@ -303,8 +303,8 @@ class MessageLines:
 
     def _record(self, message: Message, number: int) -> Record:
         if self._scope is None:
-            return record_of(message, now_ms=self._now_ms, trace=self._trace)
-        return self._scope.record_of(message, number, now_ms=self._now_ms, trace=self._trace)
+            return record_of(message, now_ms=self._now_ms, of_request=self._of_request)
+        return self._scope.record_of(message, number, now_ms=self._now_ms, of_request=self._of_request)
 
     @property
     def _seeks_only_worst(self) -> bool:

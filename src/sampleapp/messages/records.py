@@ -6,8 +6,9 @@ from typing import Final, TypeAlias
 
 from msgspec import UNSET
 
+from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.messages.timestamps import parse_timestamp
-from sampleapp.model import Message, Record
+from sampleapp.model import CALLER_HEADER, Message, Record
 
 __all__ = ["RecordHeaders", "length_of", "record_of"]
 
@@ -15,16 +16,22 @@ RecordHeaders: TypeAlias = tuple[tuple[str, bytes], ...]
 """The headers of a record, in order. A name may be there more than once, or be empty."""
 
 _TRACEPARENT: Final = "traceparent"
+_TRACE: Final = frozenset({_TRACEPARENT, "tracestate"})
+
+_RESERVED: Final = (
+    'The header "{name}" is reserved: the service adds the name of the caller to each record. Omit it.'
+)
 
 
-def record_of(message: Message, *, now_ms: int, trace: RecordHeaders = ()) -> Record:
+def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) -> Record:
     """
     Convert a message into a record.
 
     :param message: a valid message, such as `sampleapp.messages.parsing.parse_message` returns.
     :param now_ms: the timestamp for a message without one; milliseconds since the epoch.
-    :param trace: the trace headers of its request, see `sampleapp.messages.trace_context.trace_headers`.
-        They follow the message's own.
+    :param of_request: the headers that its request gives to each of its records: the caller, and the trace.
+        They follow the message's own, of which a ``traceparent`` takes precedence.
+    :raise InvalidMessage: the message brings the header that has the caller.
     """
     key, content, headers, timestamp = message.key, message.content, message.headers, message.timestamp
     if isinstance(key, str):
@@ -41,16 +48,21 @@ def record_of(message: Message, *, now_ms: int, trace: RecordHeaders = ()) -> Re
         # A valid message has one of the two contents.
         value=message.content_base64 if content is UNSET else content.encode("utf-8"),  # type: ignore[arg-type]
         timestamp_ms=timestamp,
-        headers=trace if headers is UNSET else _own_first(headers, trace),
+        headers=of_request if headers is UNSET else _own_first(headers, of_request),
     )
 
 
-def _own_first(headers: dict[str, str], trace: RecordHeaders) -> RecordHeaders:
+def _own_first(headers: dict[str, str], of_request: RecordHeaders) -> RecordHeaders:
     own = tuple([(name, value.encode("utf-8")) for name, value in headers.items()])
-    # A tracestate belongs to its own traceparent only (W3C Trace Context, section 3.3).
-    if not trace or _TRACEPARENT in headers:
+    if not of_request:
         return own
-    return own + tuple([header for header in trace if header[0] not in headers])
+    for name in headers:
+        # A consumer may compare names without regard to case.
+        if of_request[0][0] == CALLER_HEADER == name.lower():
+            raise InvalidMessage([Fault(f"/headers/{name}", _RESERVED.format(name=name))])
+    # A tracestate belongs to its own traceparent only (W3C Trace Context, section 3.3).
+    without = _TRACE if _TRACEPARENT in headers else headers.keys()
+    return own + tuple([header for header in of_request if header[0] not in without])
 
 
 def length_of(record: Record) -> int:

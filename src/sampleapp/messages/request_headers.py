@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from sampleapp.messages.records import RecordHeaders
-from sampleapp.model import FINGERPRINT_HEADER
+from sampleapp.model import CALLER_HEADER, FINGERPRINT_HEADER
 
 __all__ = ["CONTENT_TYPE", "NotRecordable", "RecordedFields", "RequestFields", "check_recorded_name"]
 
@@ -33,7 +33,7 @@ _SIGNATURES: Final = frozenset(
         *("x-slack-signature", "webhook-signature", "svix-signature"),
     }
 )
-_NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {FINGERPRINT_HEADER}
+_NEVER: Final = _CREDENTIALS | _HOP_BY_HOP | _TRACE | _SIGNATURES | {CALLER_HEADER, FINGERPRINT_HEADER}
 
 
 class NotRecordable(ValueError):

@@ -211,6 +211,7 @@ def build_web(
         allowed_origins=config.allowed_origins,
         limits=limits,
         recorded=recorded,
+        records_caller=config.records_caller,
         hooks=hooks,
         now=now,
     )
@@ -272,12 +273,14 @@ def _callers(
     Read the callers file, if there is one.
 
     :raise StartUpError: it is invalid; or there is none, other machines can reach a listener, and the
-        operator has not allowed that.
+        operator has not allowed that; or there is none, and records must have the caller.
     """
     if config.callers:
         callers = CurrentCallers(Path(config.callers), reactor=reactor, recorded_names=recorded_names)
         reloads.add("the callers file", callers.reload, callers.paths)
         return callers
+    if config.records_caller:
+        raise StartUpError("--record-caller needs --callers: without a callers file, no caller has a name.")
     if not config.is_open_to_everybody:
         for listener in listeners:
             listener.require_local()

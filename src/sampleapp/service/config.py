@@ -49,6 +49,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """
     has_record_content_type: bool = True
     """True if ``Content-Type`` becomes a header of the record."""
+    records_caller: bool = False
+    """True if the name of the caller becomes a header of each record."""
     limits: Limits = Limits()
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for requests in flight, in seconds."""

@@ -292,6 +292,11 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             setting="has_record_content_type",
             help="Do not keep the Content-Type of such requests as a header of the record.",
         ),
+        Option(
+            name="record-caller",
+            setting="records_caller",
+            help="Add the name of the caller to each record, as the header sampleapp-caller. Needs --callers.",
+        ),
     ),
     "Access": (
         Option(

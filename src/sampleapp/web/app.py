@@ -183,6 +183,7 @@ class SampleApp:
         allowed_origins: Iterable[str] = (),
         limits: Limits | None = None,
         recorded: RecordedFields | None = None,
+        records_caller: bool = False,
         hooks: HookVerifier | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -197,6 +198,7 @@ class SampleApp:
         :param limits: for the lengths of bodies.
         :param recorded: chooses the header fields of requests that become headers of records; by default
             only ``Content-Type``.
+        :param records_caller: True to add the name of the caller to each record, which needs access control.
         :param hooks: verifies the requests of hooks; by default there are none.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
@@ -210,7 +212,7 @@ class SampleApp:
         """The reads of topics."""
         self.feeds = Feeds(broker, clock, make_event=Event, most=limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""
-        publisher = Publisher(broker, clock, limits, now=now)
+        publisher = Publisher(broker, clock, limits, records_caller=records_caller, now=now)
         self.idempotent_records: IdempotentRecords = publisher.idempotent_records
         """Counts the records of requests with ``Idempotency-Key``."""
         batches = BatchPublisher(

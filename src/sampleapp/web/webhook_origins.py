@@ -35,8 +35,8 @@ def check_webhook_origin(text: str) -> str:
     name = text.lower()
     if _NAME.fullmatch(name) is None:
         raise NotAWebhookOrigin(
-            "takes the name of a sender, as in its header WebHook-Request-Origin: such as eventgrid.azure.net, "
-            "without a scheme, a port or *"
+            "takes the name of a sender as in its header WebHook-Request-Origin, such as "
+            "eventgrid.azure.net: without a scheme, a port or *"
         )
     return name
 

@@ -466,9 +466,9 @@ READ_RECORDS: Final = Description(
         "order of their offsets.\n\n"
         "A stream ends after about ten minutes, and when the service stops: come back with `Last-Event-ID`. "
         "If records are gone then, the event `gap` says which; if the topic was made again, or ends before "
-        "the position, the event is `reset`. If too many streams are open, the topic does not exist yet, or the "
-        "broker cannot be reached, a browser gets 200 and the event `unavailable`, whose data is the problem "
-        "document: after another status, `EventSource` would not come back.\n\n"
+        "the position, the event is `reset`. If too many streams are open, the topic does not exist yet, or "
+        "the broker cannot be reached, a browser gets 200 and the event `unavailable`, whose data is the "
+        "problem document: after another status, `EventSource` would not come back.\n\n"
         "A record without a key has no `key`; `content` is null in a tombstone. A key or a content that is "
         "not UTF-8 is `key_base64` or `content_base64`. `headers` has the headers that come once and are "
         "UTF-8; the others are beside it in `headers_base64`, a list of `[name, base64 or null]`."
@@ -505,8 +505,8 @@ READ_RECORDS: Final = Description(
         ),
         in_query(
             "last_event_id",
-            "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields. `lastEventId`, "
-            "which polyfills of `EventSource` append, means the same, and wins over it.",
+            "Of a stream: the same as `Last-Event-ID`, for clients that cannot send header fields. "
+            "`lastEventId`, which polyfills of `EventSource` append, means the same, and wins over it.",
         ),
         in_header(
             "Last-Event-ID",

@@ -96,14 +96,14 @@ class BatchPublisher:
         self._max_line = max_line
         self._idempotent_records = idempotent_records
 
-    def publish(self, request: Request, *, now_ms: int, trace: RecordHeaders = ()) -> Deferred[Response]:
+    def publish(self, request: Request, *, now_ms: int, of_request: RecordHeaders = ()) -> Deferred[Response]:
         """
         Publish all messages in the body of a request, or none if one of them is rejected.
 
         A message is rejected, among other reasons, if the caller may not publish to its topic.
 
         :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
-        :param trace: headers of every record.
+        :param of_request: headers of every record, which come with the request.
         :return: fires with the response, also if nothing was published. Fails with the errors of
             `Share.resize`.
         """
@@ -113,7 +113,7 @@ class BatchPublisher:
             body,
             max_line=self._max_line,
             now_ms=now_ms,
-            trace=trace,
+            of_request=of_request,
             reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
             scope=request.checked,
         )

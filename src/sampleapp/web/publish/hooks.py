@@ -17,7 +17,7 @@ from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.messages.request_headers import RecordedFields
 from sampleapp.web.access_control import TO_PUBLISH, authorize_topic
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
-from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.publish.publisher import Publisher
 from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
@@ -108,7 +108,8 @@ class Hooks:
             authorize_topic(request, hook.topic, TO_PUBLISH),
             key=keys[0] if keys else None,
             value=request.body,
-            of_request=self._recorded.of(fields, without=verified.signature_fields) + trace_of(request),
+            of_request=self._recorded.of(fields, without=verified.signature_fields)
+            + self._publisher.headers_of(request),
             scope=scope_of(request, field),
         )
 

@@ -15,7 +15,7 @@ from sampleapp.messages.records import record_of
 from sampleapp.web.errors import UnsupportedContentType
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, check_key
-from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.publish.publisher import Publisher
 from sampleapp.web.responses import Response
 from sampleapp.web.routing import Variant
 from sampleapp.web.server import Request
@@ -53,17 +53,19 @@ class Messages:
 
     def _publish_one(self, request: Request) -> Deferred[Response]:
         message = parse_message(request.body)
-        now_ms, trace = self._publisher.now_ms(), trace_of(request)
+        now_ms, of_request = self._publisher.now_ms(), self._publisher.headers_of(request)
         scope: IdempotencyScope | None = request.checked
         return self._publisher.publish(
             request,
-            record_of(message, now_ms=now_ms, trace=trace)
+            record_of(message, now_ms=now_ms, of_request=of_request)
             if scope is None
-            else scope.record_of(message, 0, now_ms=now_ms, trace=trace),
+            else scope.record_of(message, 0, now_ms=now_ms, of_request=of_request),
         )
 
     def _publish_many(self, request: Request) -> Deferred[Response]:
-        return self._batches.publish(request, now_ms=self._publisher.now_ms(), trace=trace_of(request))
+        return self._batches.publish(
+            request, now_ms=self._publisher.now_ms(), of_request=self._publisher.headers_of(request)
+        )
 
 
 @lru_cache(maxsize=256)

@@ -8,30 +8,38 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from sampleapp.access import Caller
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.trace_context import trace_headers
-from sampleapp.model import Record
+from sampleapp.model import CALLER_HEADER, Record
 from sampleapp.web.access_control import TO_PUBLISH, AuthorizedTopic, authorize_topic
 from sampleapp.web.publish.idempotency import IdempotentRecords
 from sampleapp.web.responses import Response, published_response
 from sampleapp.web.server import Limits, Request
 
-__all__ = ["Publisher", "trace_of"]
+__all__ = ["Publisher"]
 
 
 class Publisher:
     """Publishes records, for topics that the caller of a request may publish to."""
 
     def __init__(
-        self, broker: IBroker, clock: IReactorTime, limits: Limits, *, now: Callable[[], float] = time.time
+        self,
+        broker: IBroker,
+        clock: IReactorTime,
+        limits: Limits,
+        *,
+        records_caller: bool = False,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """
         :param broker: receives the records.
         :param clock: schedules long work in slices.
         :param limits: for the lengths of bodies.
+        :param records_caller: True to add the name of the caller to each record.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         self.broker = broker
@@ -44,6 +52,7 @@ class Publisher:
         """For work that is due later."""
         self.idempotent_records = IdempotentRecords()
         """Counts the records with an identity."""
+        self._records_caller = records_caller
         self._now = now
 
     def now_ms(self) -> int:
@@ -97,8 +106,11 @@ class Publisher:
             return publishing.addCallback(published_response, length_of(record))
         return self.idempotent_records.respond(publishing, length_of(record))
 
-
-def trace_of(request: Request) -> RecordHeaders:
-    """Return the trace context of a request, if it has one, as record headers."""
-    traceparents = request.fields.all(b"traceparent")
-    return trace_headers(traceparents, request.fields.all(b"tracestate")) if traceparents else ()
+    def headers_of(self, request: Request) -> RecordHeaders:
+        """Return the headers that a request gives to each of its records: its caller, then its trace."""
+        traceparents = request.fields.all(b"traceparent")
+        trace = trace_headers(traceparents, request.fields.all(b"tracestate")) if traceparents else ()
+        caller: Caller | None = request.caller
+        if not self._records_caller or caller is None:
+            return trace
+        return ((CALLER_HEADER, caller.name.encode("ascii")), *trace)

@@ -27,7 +27,7 @@ from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import SeveralContentTypes, UnsupportedEventFormat
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, scope_of
-from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.publish.publisher import Publisher
 from sampleapp.web.publish.rest_proxy import UNSUPPORTED_FORMAT, ProduceRequests
 from sampleapp.web.responses import Response
 from sampleapp.web.rest_proxy_documents import embedded_format, is_of_rest_proxy
@@ -176,7 +176,7 @@ class RawPublishing:
             topic=topic,
             key=head.key,
             now_ms=self._publisher.now_ms(),
-            of_request=head.recorded + trace_of(request),
+            of_request=head.recorded + self._publisher.headers_of(request),
             scope=head.scope,
         )
 
@@ -194,7 +194,7 @@ class RawPublishing:
             key=head.key,
             value=request.body,
             headers=head.headers,
-            of_request=head.recorded + trace_of(request),
+            of_request=head.recorded + self._publisher.headers_of(request),
             scope=head.scope,
         )
 
@@ -228,6 +228,6 @@ class RawPublishing:
             topic,
             key=head.key,
             value=None,
-            of_request=head.recorded + trace_of(request),
+            of_request=head.recorded + self._publisher.headers_of(request),
             scope=head.scope,
         )

@@ -28,7 +28,7 @@ from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
 from sampleapp.web.publish.batches import RECORD_BYTES
 from sampleapp.web.publish.idempotency import reject_key
-from sampleapp.web.publish.publisher import Publisher, trace_of
+from sampleapp.web.publish.publisher import Publisher
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
 from sampleapp.web.rest_proxy_documents import (
     RESPONSE,
@@ -153,7 +153,7 @@ async def _produce(
             topic=topic,
             partition=partition,
             timestamp_ms=publisher.now_ms(),
-            headers=trace_of(request),
+            headers=publisher.headers_of(request),
         )
         is_large = len(request.body) > _SMALL
         if is_large:
