@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from sampleapp.cli._file_publisher import publish_lines
+from sampleapp.cli._line_readers import ContentReader
 from sampleapp.cli._lines import LineSource, LineSplitter
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time
@@ -76,7 +77,7 @@ def publishing(
     return Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            template=template,
+            reader=ContentReader(template, is_base64=is_base64),
             source=LineSource(
                 lambda: succeed(unread.pop(0)),
                 splitter=LineSplitter(max_bytes=1024 * 1024 + 9),
@@ -86,7 +87,6 @@ def publishing(
             clock=clock or Clock(),
             progress=progress,
             key_seed="" if is_idempotent else None,
-            is_base64=is_base64,
         )
     )
 
@@ -133,7 +133,7 @@ def test_lines_are_read_only_when_they_can_be_sent():
     Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            template=Template(topic="t"),
+            reader=ContentReader(Template(topic="t")),
             source=LineSource(lambda: succeed(chunks.pop(0))),
             in_flight=1,
             clock=Clock(),
@@ -162,7 +162,7 @@ def test_what_all_lines_have_in_common_is_in_each_message():
     Deferred.fromCoroutine(
         publish_lines(
             client=publisher,
-            template=Template(**common),
+            reader=ContentReader(Template(**common)),
             source=LineSource(iter([succeed(b"1\n\n"), succeed(b"")]).__next__),
             in_flight=1,
             clock=Clock(),

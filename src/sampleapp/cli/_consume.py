@@ -99,7 +99,7 @@ def consume(
     """
     Print the records of TOPIC, one JSON object per line.
 
-    The lines are those of GET /topics/TOPIC/records, and Each has the
+    The lines are those of GET /topics/TOPIC/records; publish --messages takes them again. Each has the
     members topic, partition, offset, timestamp (milliseconds since 1970, in UTC), key (absent if the record
     has none), content (null in a tombstone) and headers (an object).
 

@@ -14,11 +14,10 @@ from msgspec import Struct, structs
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
-from sampleapp.cli._base64 import from_base64
-from sampleapp.cli._lines import MAX_LINE_BYTES, Line, LineSource
+from sampleapp.cli._line_readers import LineReader, Tombstone
+from sampleapp.cli._lines import Line, LineSource
 from sampleapp.cli._pace import Pace
-from sampleapp.cli._report import Report
-from sampleapp.cli._template import Template
+from sampleapp.cli._report import LineResult, Report
 from sampleapp.client import (
     Client,
     ClientError,
@@ -47,7 +46,6 @@ _REJECTED_FOR_A_LINE = frozenset(
 )
 _NO_KEYS = frozenset({"idempotency-not-enabled", "idempotency-not-supported"})
 """The last parts of the types of problems that any request with an idempotency key has for this topic."""
-_COMMON_MEMBERS = frozenset({"topic", "key", "key_base64", "headers", "timestamp"})
 
 _OF_A_MESSAGE = re.compile(r"/(?P<number>[0-9]{1,9})(?:/(?P<member>[^/]*).*)?", re.DOTALL)
 _LINE_IN_TEXT = re.compile(r"\bLine (?P<number>[0-9]{1,9}):")
@@ -62,16 +60,16 @@ _Outcome: TypeAlias = RecordMetadata | ClientError | None
 async def publish_lines(
     *,
     client: Client,
-    template: Template,
+    reader: LineReader,
     source: LineSource,
     in_flight: int,
     clock: IReactorTime,
     progress: Callable[[Report], None],
     key_seed: str | None = None,
-    is_base64: bool = False,
+    result: Callable[[LineResult], None] | None = None,
 ) -> Report:
     """
-    Publish each line as a message, in batches.
+    Publish the messages of a file's lines, in batches.
 
     Lines that were certainly not published are sent again if that may succeed: when the service rejects them
     because the caller has exceeded its rate (429) or because it cannot publish now (503), and when the
@@ -79,24 +77,25 @@ async def publish_lines(
     not sent again, unless they have an idempotency key. Cancelling it cancels the requests in flight, and
     still returns the report.
 
+    :param reader: converts lines to messages.
     :param in_flight: the maximum number of requests at one time; 1 keeps the order of the lines.
     :param clock: times the pauses before lines are sent again.
     :param progress: is called when the outcome of lines is known, and when lines must wait.
-    :param key_seed: send an idempotency key with each batch, made from this text, the message that the lines
-        share, the lines, and their numbers. So a batch may be sent again, also by another call for the same
+    :param key_seed: send an idempotency key with each batch, made from this text, the messages, and the
+        numbers of their lines. So a batch may be sent again, also by another call for the same
         file with the same text. ``None``: send no keys.
-    :param is_base64: each line is base64 of the message's content.
+    :param result: is called with the outcome of each line.
     :return: the outcome of the lines.
     """
     publisher = _Publisher(
         client=client,
-        template=template,
+        reader=reader,
         source=source,
         in_flight=in_flight,
         clock=clock,
         progress=progress,
         key_seed=key_seed,
-        is_base64=is_base64,
+        report=Report(result),
     )
     return await publisher.run()
 
@@ -105,19 +104,22 @@ class _Parcel(Struct, frozen=True):
     """Lines for one request."""
 
     lines: Sequence[Line]
-    contents: Sequence[str | bytes]
-    """The text of each line, or the bytes that it stands for in base64."""
+    messages: Sequence[Message] | Tombstone
+    """That of each line; a tombstone is that of the only line."""
     in_doubt: bool = False
     """True if an earlier request with the same idempotency key may have published some of the lines."""
 
     def select(self, indices: Iterable[int]) -> _Parcel:
+        messages = self.messages
+        if isinstance(messages, Tombstone):
+            return self
         chosen = list(indices)
-        return _Parcel([self.lines[index] for index in chosen], [self.contents[index] for index in chosen])
+        return _Parcel([self.lines[index] for index in chosen], [messages[index] for index in chosen])
 
     def chunks(self, size: int) -> list[_Parcel]:
         """Return the lines in parcels of at most ``size`` lines."""
         return [
-            _Parcel(self.lines[begin : begin + size], self.contents[begin : begin + size])
+            self.select(range(begin, min(begin + size, len(self.lines))))
             for begin in range(0, len(self.lines), size)
         ]
 
@@ -136,22 +138,21 @@ class _Publisher:
         self,
         *,
         client: Client,
-        template: Template,
+        reader: LineReader,
         source: LineSource,
         in_flight: int,
         clock: IReactorTime,
         progress: Callable[[Report], None],
         key_seed: str | None,
-        is_base64: bool,
+        report: Report,
     ) -> None:
         self._client = client
-        self._template = template
+        self._reader = reader
         self._source = source
         self._workers = in_flight
         self._progress = progress
         self._key_seed = key_seed
-        self._is_base64 = is_base64
-        self._report = Report()
+        self._report = report
         self._pace = Pace(clock, self._report)
 
     async def run(self) -> Report:
@@ -172,70 +173,37 @@ class _Publisher:
                 return
             if not lines:
                 return
-            await self._publish(self._parcel(lines))
+            await self._publish([_Parcel(*each) for each in self._reader.requests(lines, self._report.fail)])
             report.finished_bytes += sum(line.size for line in lines)
             self._progress(report)
 
-    def _parcel(self, lines: list[Line]) -> _Parcel:
-        """Return the lines that can be messages, with their contents; report the others."""
-        readable, texts = self._readable(lines)
-        if not self._is_base64:
-            return _Parcel(readable, texts)
-        decoded: list[tuple[Line, bytes]] = []
-        for line, text in zip(readable, texts, strict=True):
-            if (content := self._decoded(line, text)) is not None:
-                decoded.append((line, content))
-        return _Parcel([line for line, _ in decoded], [content for _, content in decoded])
-
-    def _readable(self, lines: list[Line]) -> tuple[list[Line], list[str]]:
-        """Return the lines that are text, with their texts; report the others."""
-        contents = [line.content for line in lines]
-        if None not in contents:
-            try:
-                # Decoding all at once is many times faster. No other character in UTF-8 has a line feed.
-                return lines, b"\n".join(contents).decode("utf-8").split("\n")  # type: ignore[arg-type]  # see above
-            except UnicodeDecodeError:
-                pass
-        readable: list[tuple[Line, str]] = []
-        for line in lines:
-            if line.content is None:
-                self._report.fail(line.number, f"longer than {MAX_LINE_BYTES} bytes.")
-                continue
-            try:
-                readable.append((line, line.content.decode("utf-8")))
-            except UnicodeDecodeError:
-                # Without the position in the line, so that all such lines share one reason.
-                self._report.fail(line.number, "not UTF-8.")
-        return [line for line, _ in readable], [content for _, content in readable]
-
-    def _decoded(self, line: Line, text: str) -> bytes | None:
-        try:
-            return from_base64(text)
-        except ValueError as error:
-            self._report.fail(line.number, f"{error}.")
-            return None
-
-    async def _publish(self, parcel: _Parcel) -> None:
+    async def _publish(self, parcels: Sequence[_Parcel]) -> None:
         """Publish lines, and report the outcome of each."""
-        waiting = deque([parcel] if parcel.lines else [])
-        while waiting and not self._report.interrupted:
+        waiting = deque(parcels)
+        report = self._report
+        while waiting and not (report.interrupted or report.rejected):
             try:
                 await self._pace.wait()
             except CancelledError:
-                self._report.interrupted = True
+                report.interrupted = True
                 break
             # Lines that are sent again come first, so that lines stay in order.
             waiting.extendleft(reversed(await self._send(waiting.popleft())))
+        not_sent = _NOT_SENT if report.interrupted else "not sent."
         for unsent in waiting:
             for line in unsent.lines:
-                self._report.fail(line.number, _NO_RESPONSE if unsent.in_doubt else _NOT_SENT)
+                report.fail(line.number, _NO_RESPONSE if unsent.in_doubt else not_sent)
 
     async def _send(self, parcel: _Parcel) -> list[_Parcel]:
         """Send lines; return those to send again, in their order."""
-        messages = self._messages(parcel)
-        key = None if self._key_seed is None else _idempotency_key(self._key_seed, messages, parcel)
+        messages = parcel.messages
+        key = None if self._key_seed is None else _idempotency_key(self._key_seed, parcel)
         try:
-            published = await self._client.publish_many(messages, idempotency_key=key)
+            if isinstance(messages, Tombstone):
+                deleted = self._client.delete(topic=messages.topic, key=messages.key, idempotency_key=key)
+                published = [await deleted]
+            else:
+                published = await self._client.publish_many(messages, idempotency_key=key)
         except PartlyPublished as error:
             return self._settle(parcel, error.results)
         except (ProblemError, UnexpectedResponse) as error:
@@ -246,19 +214,11 @@ class _Publisher:
             return self._settle(parcel, [error] * len(parcel.lines))
         except CancelledError:
             return self._settle(parcel, [None] * len(parcel.lines))
-        self._report.published += len(parcel.lines)
+        self._report.publish(parcel.lines, published)
         if isinstance(published[0], ReplayedRecord) and not parcel.in_doubt:
             self._report.published_before += len(parcel.lines)
         self._pace.record_success()
         return []
-
-    def _messages(self, parcel: _Parcel) -> list[Message]:
-        template = self._template
-        topic, key, headers, timestamp = template.topic, template.key, template.headers, template.timestamp
-        return [
-            Message(topic=topic, content=content, key=key, headers=headers, timestamp=timestamp)
-            for content in parcel.contents
-        ]
 
     def _smaller(self, parcel: _Parcel, error: ProblemError | UnexpectedResponse) -> list[_Parcel] | None:
         """
@@ -268,14 +228,14 @@ class _Publisher:
         """
         status = error.problem.status if isinstance(error, ProblemError) else error.status
         count = len(parcel.lines)
-        wrong = _faults_by_line(error, count=count) if isinstance(error, ProblemError) else {}
+        wrong = self._faults_by_line(error, count=count) if isinstance(error, ProblemError) else {}
         if wrong:
             self._note_rejection(error)
             for index, reason in wrong.items():
                 self._report.fail(parcel.lines[index].number, reason)
             rest = [index for index in range(count) if index not in wrong]
             return [parcel.select(rest)] if rest else []
-        if status in _REJECTED_FOR_A_LINE and count > 1 and not _concerns_all_lines(error):
+        if status in _REJECTED_FOR_A_LINE and count > 1 and not self._concerns_all_lines(error):
             self._note_rejection(error)
             return parcel.chunks(-(-count // 2))
         return None
@@ -293,7 +253,7 @@ class _Publisher:
                 report.fail(parcel.lines[index].number, _NO_RESPONSE)
             elif isinstance(outcome, RecordMetadata):
                 self._pace.record_success()
-                report.published += 1
+                report.publish([parcel.lines[index]], [outcome])
                 latest = index
             elif outcome.retriable and not outcome.possibly_published:
                 again.append((index, outcome))
@@ -345,43 +305,48 @@ class _Publisher:
             self._report.unreachable = True
             return
         self._pace.record_success()
-        # The other lines have the same caller and the same topic.
-        self._report.rejected = self._report.rejected or _concerns_all_lines(error)
+        self._report.rejected = self._report.rejected or self._concerns_all_lines(error)
+
+    def _concerns_all_lines(self, error: ClientError) -> bool:
+        """Return true if the service rejects the caller, or idempotency keys for the topic of all lines."""
+        if isinstance(error, Unauthorized):
+            return True
+        return "topic" in self._reader.shared and (
+            isinstance(error, Forbidden)
+            or (isinstance(error, ProblemError) and error.problem.type.rpartition(":")[2] in _NO_KEYS)
+        )
+
+    def _faults_by_line(self, error: ProblemError, *, count: int) -> dict[int, str]:
+        """
+        Return the faults of a batch's messages, by their indices, if the service names the members.
+
+        A fault in a member that all lines share is a fault of each line. A fault of a whole message in a
+        batch is ignored: it may be any failure, since the status of the problem is only that of the first.
+        """
+        of_lines: dict[int, list[str]] = {}
+        for fault in error.problem.errors:
+            found = _OF_A_MESSAGE.fullmatch(fault.pointer)
+            if found is None or int(found["number"]) >= count or (found["member"] is None and count > 1):
+                continue
+            is_common = found["member"] in self._reader.shared
+            for index in range(count) if is_common else [int(found["number"])]:
+                details = of_lines.setdefault(index, [])
+                if fault.detail not in details:
+                    details.append(fault.detail)
+        problem = error.problem
+        return {
+            index: f"{problem.title} ({problem.status}): {' '.join(details)}"
+            for index, details in of_lines.items()
+        }
 
 
-def _concerns_all_lines(error: ClientError) -> bool:
-    """Return true if the service rejects the caller, or idempotency keys for the topic."""
-    if isinstance(error, ProblemError) and error.problem.type.rpartition(":")[2] in _NO_KEYS:
-        return True
-    return isinstance(error, Unauthorized | Forbidden)
-
-
-def _idempotency_key(seed: str, messages: Sequence[Message], parcel: _Parcel) -> str:
+def _idempotency_key(seed: str, parcel: _Parcel) -> str:
+    messages = parcel.messages
     numbers = [line.number for line in parcel.lines]
     # Bytes and their base64 as text are encoded alike.
-    kinds = [type(value).__name__ for value in (messages[0].key, messages[0].content)]
+    kinds: list[object] = (
+        [type(messages.key).__name__]
+        if isinstance(messages, Tombstone)
+        else [(type(each.key).__name__, type(each.content).__name__) for each in messages]
+    )
     return sha256(msgspec.json.encode((seed, kinds, messages, numbers))).hexdigest()
-
-
-def _faults_by_line(error: ProblemError, *, count: int) -> dict[int, str]:
-    """
-    Return the faults of a batch's messages, by their indices, if the service names the members.
-
-    A fault in a member that all lines share is a fault of each line. A fault of a whole message in a batch is
-    ignored: it may be any failure, since the status of the problem is only that of the first.
-    """
-    of_lines: dict[int, list[str]] = {}
-    for fault in error.problem.errors:
-        found = _OF_A_MESSAGE.fullmatch(fault.pointer)
-        if found is None or int(found["number"]) >= count or (found["member"] is None and count > 1):
-            continue
-        is_common = found["member"] in _COMMON_MEMBERS
-        for index in range(count) if is_common else [int(found["number"])]:
-            details = of_lines.setdefault(index, [])
-            if fault.detail not in details:
-                details.append(fault.detail)
-    problem = error.problem
-    return {
-        index: f"{problem.title} ({problem.status}): {' '.join(details)}"
-        for index, details in of_lines.items()
-    }

@@ -33,11 +33,11 @@ def checked_text(_context: click.Context, parameter: click.Parameter, value: str
     return value
 
 
-def topic_name(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Reject an illegal name of a topic."""
+def topic_name(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Reject an illegal name of a topic; ``None`` stays ``None``."""
     from sampleapp.model import is_legal_topic
 
-    if not is_legal_topic(value):
+    if value is not None and not is_legal_topic(value):
         raise click.BadParameter(
             f"{value!r} is not the name of a topic: 1 to 249 characters out of A-Z, a-z, 0-9, '.', '_' and "
             "'-', and neither '.' nor '..'.",

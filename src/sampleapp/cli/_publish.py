@@ -1,4 +1,4 @@
-"""``sampleapp publish``: publish one message, each line of a file, or a file as it is."""
+"""``sampleapp publish``: publish one message, the lines or messages of a file, or a file as it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 
 from sampleapp.cli._base64 import from_base64
 from sampleapp.cli._options import WithDashes, checked_text, topic_name, url_option
-from sampleapp.cli._output import INTERRUPTED, CommandFailed, note
-from sampleapp.cli._record import publish_record
+from sampleapp.cli._output import INTERRUPTED, CommandFailed, OutputLost, flush_results, note, print_result
+from sampleapp.cli._record import ResponseLost, publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time, milliseconds
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
+    from sampleapp.cli._line_readers import LineReader
+    from sampleapp.cli._report import LineResult, Report
     from sampleapp.client import Client
     from sampleapp.model import RecordMetadata
 
@@ -49,6 +51,8 @@ Examples:
   sampleapp publish letters - < letter.txt
   sampleapp publish events --lines events.txt
   sampleapp publish orders --lines orders.txt --idempotent
+  sampleapp publish --messages orders.jsonl --results
+  sampleapp consume orders | sampleapp publish copies --messages -
   tail -f /var/log/syslog | sampleapp publish logs --lines -
   sampleapp publish photos --key door --raw door.jpg
   sampleapp publish frames --header format=cbor --base64 oWF4AQ==
@@ -102,7 +106,7 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
 
 
 @click.command(cls=WithDashes, epilog=EPILOG)
-@click.argument("topic", callback=topic_name)
+@click.argument("topic", required=False, callback=topic_name)
 @click.argument("content", required=False, callback=checked_text)
 @click.option(
     "--key",
@@ -131,21 +135,36 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
     "part of the message.",
 )
 @click.option(
+    "--messages",
+    "messages_path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+    metavar="FILE",
+    help="Publish each line of FILE (- for stdin) as it says: a record as consume prints it, or a message as "
+    "POST /messages takes it, each with its own topic, key, headers and timestamp. With TOPIC, all go there.",
+)
+@click.option(
+    "--results",
+    "prints_results",
+    is_flag=True,
+    help="With --lines or --messages: print the outcome of each line to stdout, as a line of JSON with the "
+    "line's number and the record's topic, partition and offset, or the error.",
+)
+@click.option(
     "--in-flight",
     type=click.IntRange(1, 1024),
-    help="With --lines: maximum number of requests, each with up to 1,000 lines, that wait for their answers "
-    f"at one time. Only 1 guarantees the order of the lines.  [default: {BATCHES_IN_FLIGHT}; 1 with --key, "
-    "because the order of records with one key matters]",
+    help="With --lines or --messages: maximum number of requests, each with up to 1,000 lines, that wait for "
+    f"their answers at one time. Only 1 guarantees the order of the lines.  [default: {BATCHES_IN_FLIGHT}; 1 "
+    "with --key or --messages, because the order of records with one key matters]",
 )
 @click.option(
     "--idempotent",
     "is_idempotent",
     is_flag=True,
     help="Send an idempotency key, so that a request whose outcome is not known is repeated without "
-    "publishing twice. With --lines FILE, the keys depend only on the lines, their numbers, --key, --header "
-    "and --timestamp: after an interruption, the same command publishes the rest of the unchanged file. "
-    "Another file with equal lines counts as the same file. On Kafka, the topic needs --idempotent-topic of "
-    "the service.",
+    "publishing twice. With --lines or --messages FILE, the keys depend only on the lines, their numbers, "
+    "TOPIC, --key, --header and --timestamp: after an interruption, the same command publishes the rest of "
+    "the unchanged file. Another file with equal lines counts as the same file. On Kafka, the topic needs "
+    "--idempotent-topic of the service.",
 )
 @click.option(
     "--raw",
@@ -173,12 +192,14 @@ def _timestamp(_context: click.Context, parameter: click.Parameter, value: str |
 @token_option
 def publish(
     *,
-    topic: str,
+    topic: str | None,
     content: str | None,
     key: str | None,
     key_base64: bytes | None,
     is_base64: bool,
     path: str | None,
+    messages_path: str | None,
+    prints_results: bool,
     in_flight: int | None,
     is_idempotent: bool,
     raw_path: str | None,
@@ -188,28 +209,36 @@ def publish(
     token: str | None,
 ) -> None:
     """
-    Publish to TOPIC: one message with CONTENT, each line of a file, or a file as it is.
+    Publish to TOPIC: one message with CONTENT, the lines or messages of a file, or a file as it is.
 
     CONTENT may be - for all of stdin as one message, unchanged. The result is one line of JSON with the
     topic, partition and offset of the record.
 
-    With --lines, stderr has the numbers of the lines that could not be published, and the reasons. While the
-    service restarts, or the caller's rate allows no more, the lines wait, for up to five minutes. Lines
-    without a response, which may have been published, are reported and not sent again, unless --idempotent is
-    given. If the service cannot be reached at all, or rejects the caller, the rest of the file is not sent.
+    With --messages, a copy of a topic is: sampleapp consume A | sampleapp publish B --messages -
+
+    With --lines and --messages, stderr has the numbers of the lines that could not be published, and the
+    reasons. While the service restarts, or the caller's rate allows no more, the lines wait, for up to five
+    minutes. Lines without a response, which may have been published, are reported and not sent again, unless
+    --idempotent is given. If the service cannot be reached at all, or rejects the caller, the rest of the
+    file is not sent.
     """
-    if [content, path, raw_path].count(None) != 2:  # noqa: PLR2004 -- all but one
-        raise click.UsageError(
-            "Give the message to publish: either CONTENT (- for stdin), or --lines FILE, or --raw FILE."
-        )
-    if key is not None and key_base64 is not None:
-        raise click.UsageError("Give one key: either --key or --key-base64.")
+    _require_consistent_options(click.get_current_context().params)
     warn_of_unencrypted_token(url=url, token=token)
+    if messages_path is not None:
+        from sampleapp.cli._line_readers import MessageReader
+
+        _publish_file(
+            MessageReader(topic=topic, is_idempotent=is_idempotent),
+            path=messages_path,
+            in_flight=in_flight or 1,
+            is_idempotent=is_idempotent,
+            prints_results=prints_results,
+            url=url,
+            token=token,
+        )
+        return
+    assert topic is not None  # noqa: S101 -- checked above
     if raw_path is not None:
-        if is_base64:
-            raise click.UsageError("--raw publishes FILE as it is. With --base64, give CONTENT or --lines.")
-        if headers is not None or timestamp is not None:
-            raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
         # The bytes as typed, UTF-8 or not: a key may have any bytes.
         raw_key = key_base64 if key is None else os.fsencode(key)
         request = _raw_request(topic=topic, key=raw_key, body=_read(raw_path), is_idempotent=is_idempotent)
@@ -222,12 +251,14 @@ def publish(
         timestamp=timestamp,
     )
     if path is not None:
-        _publish_lines(
-            template,
+        from sampleapp.cli._line_readers import ContentReader
+
+        _publish_file(
+            ContentReader(template, is_base64=is_base64),
             path=path,
-            in_flight=in_flight,
+            in_flight=in_flight or (BATCHES_IN_FLIGHT if template.key is None else 1),
             is_idempotent=is_idempotent,
-            is_base64=is_base64,
+            prints_results=prints_results,
             url=url,
             token=token,
         )
@@ -239,6 +270,33 @@ def publish(
             is_idempotent=is_idempotent,
         )
         publish_record(request, what="message", url=url, token=token)
+
+
+def _require_consistent_options(params: dict[str, Any]) -> None:
+    """:raise click.UsageError: options contradict each other, or one is missing."""
+    given = {name for name, value in params.items() if value is not None and value is not False}
+    if len(given & {"content", "path", "messages_path", "raw_path"}) != 1:
+        raise click.UsageError(
+            "Give the message to publish: either CONTENT (- for stdin), or --lines FILE, or --messages FILE, "
+            "or --raw FILE."
+        )
+    if {"key", "key_base64"} <= given:
+        raise click.UsageError("Give one key: either --key or --key-base64.")
+    if "messages_path" in given:
+        if given & {"key", "key_base64", "is_base64", "headers", "timestamp"}:
+            raise click.UsageError(
+                "With --messages, each line has its own key, headers and timestamp: no --key, --key-base64, "
+                "--base64, --header, --timestamp."
+            )
+    elif "topic" not in given:
+        raise click.UsageError("Missing argument 'TOPIC'.")
+    if "prints_results" in given and not given & {"path", "messages_path"}:
+        raise click.UsageError("--results is for --lines and --messages.")
+    if "raw_path" in given:
+        if "is_base64" in given:
+            raise click.UsageError("--raw publishes FILE as it is. With --base64, give CONTENT or --lines.")
+        if given & {"headers", "timestamp"}:
+            raise click.UsageError("With --raw, a record has a key at most: no --header, no --timestamp.")
 
 
 def _checked_key(key: str | None) -> str | None:
@@ -321,13 +379,39 @@ def _new_idempotency_key() -> str:
     return str(uuid.uuid4())
 
 
-def _publish_lines(
-    template: Template,
+class _Results:
+    """Prints the outcomes of lines, until stdout cannot be written."""
+
+    def __init__(self) -> None:
+        self.error: OutputLost | None = None
+        """Why stdout cannot be written; ``None`` also if its reader has had enough."""
+        self._is_over = False
+
+    def show(self, result: LineResult) -> None:
+        """Print an outcome; the lines that follow are published even if it cannot be printed."""
+        self._write(lambda: print_result(result, flush=False))
+
+    def flush(self) -> None:
+        """Let the reader see all outcomes so far."""
+        self._write(flush_results)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if self._is_over:
+            return
+        try:
+            write()
+        except (click.exceptions.Exit, OutputLost) as error:
+            self._is_over = True
+            self.error = error if isinstance(error, OutputLost) else None
+
+
+def _publish_file(
+    reader: LineReader,
     *,
     path: str,
-    in_flight: int | None,
+    in_flight: int,
     is_idempotent: bool,
-    is_base64: bool,
+    prints_results: bool,
     url: str,
     token: str | None,
 ) -> None:
@@ -338,7 +422,7 @@ def _publish_lines(
         from sampleapp.cli._progress import progress_of
         from sampleapp.client import Client
 
-        requests = in_flight or (BATCHES_IN_FLIGHT if template.key is None else 1)
+        results = _Results()
         client = Client(
             base_url=url,
             reactor=reactor,
@@ -346,21 +430,27 @@ def _publish_lines(
             timeout_s=LINES_TIMEOUT_S,
             # The lines wait for all requests together; see `Pace`.
             repeat_for_s=0,
-            max_idle_connections=requests,
+            max_idle_connections=in_flight,
         )
         with click.open_file(path, "rb") as file, progress_of(file, clock=reactor) as progress:
+
+            def show(report: Report) -> None:
+                progress(report)
+                results.flush()
+
             # The batches of a pipe are not the same another time: they have the lines that have arrived.
             is_repeatable = is_idempotent and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             report = await publish_lines(
                 client=client,
-                template=template,
+                reader=reader,
                 source=LineSource(ChunkReader(file=file, reactor=reactor).read, waits_for_all=is_repeatable),
-                in_flight=requests,
+                in_flight=in_flight,
                 clock=reactor,
-                progress=progress,
+                progress=show,
                 key_seed=_key_seed(is_idempotent=is_idempotent, is_repeatable=is_repeatable),
-                is_base64=is_base64,
+                result=results.show if prints_results else None,
             )
+        results.flush()
         for sentence in report.sentences():
             note(sentence)
         if is_repeatable and not report.complete:
@@ -370,6 +460,8 @@ def _publish_lines(
             )
         if report.interrupted:
             raise click.exceptions.Exit(INTERRUPTED)
+        if results.error is not None:
+            raise ResponseLost(f"The outcomes of some lines are not printed. {results.error.message}")
         if not report.complete:
             raise click.exceptions.Exit(1)
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from sampleapp.client import Client
     from sampleapp.model import RecordMetadata
 
-__all__ = ["publish_record"]
+__all__ = ["ResponseLost", "publish_record"]
 
 
-class _ResponseLost(CommandFailed):
+class ResponseLost(CommandFailed):
     """Published, but the response could not be printed. Publishing again would make a duplicate."""
 
     exit_code = 3
@@ -53,7 +53,7 @@ def publish_record(
         try:
             print_result(metadata)
         except OutputLost as error:
-            raise _ResponseLost(
+            raise ResponseLost(
                 f"The {what} was published (partition {metadata.partition}, offset {metadata.offset}). "
                 f"{error.message}"
             ) from error

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from msgspec import Struct
+
+from sampleapp.cli._lines import Line
 from sampleapp.cli._run import start_it
+from sampleapp.model import RecordMetadata
 
-__all__ = ["Report"]
+__all__ = ["LineResult", "Report"]
+
+
+class LineResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of one line: the metadata of its record, or an error."""
+
+    line: int
+    """Its number, from 1."""
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    error: str | None = None
+    """Why it was not published, or may not have been."""
 
 
 class Report:
     """The outcome of the lines so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, result: Callable[[LineResult], None] | None = None) -> None:
+        """:param result: is called with the outcome of each line."""
+        self._result = result
         self.published = 0
         self.published_before = 0
         """Lines of ``published`` in batches that an earlier run had published as a whole."""
@@ -47,6 +65,20 @@ class Report:
         """True if no more lines are sent, although there may be some."""
         return bool(self.unreachable or self.rejected or self.unreadable or self.interrupted)
 
+    def publish(self, lines: Sequence[Line], published: Sequence[RecordMetadata]) -> None:
+        """Add lines that were published, with the metadata of their records."""
+        self.published += len(lines)
+        if self._result is not None:
+            for line, metadata in zip(lines, published, strict=True):
+                self._result(
+                    LineResult(
+                        line=line.number,
+                        topic=metadata.topic,
+                        partition=metadata.partition,
+                        offset=metadata.offset,
+                    )
+                )
+
     def fail(self, number: int, reason: str) -> None:
         """
         Add a line that could not be published.
@@ -54,6 +86,8 @@ class Report:
         :param number: of the line, from 1.
         """
         self.failed += 1
+        if self._result is not None:
+            self._result(LineResult(line=number, error=reason))
         self._failures.setdefault(reason, array("Q")).append(number)
 
     def sentences(self) -> Iterator[str]:

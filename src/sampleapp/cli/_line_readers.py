@@ -1,0 +1,221 @@
+"""The messages that the lines of a file stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sampleapp.cli._base64 import from_base64
+from sampleapp.cli._lines import MAX_LINE_BYTES, Line
+from sampleapp.cli._template import Template
+from sampleapp.cli._times import date_time
+from sampleapp.client import Message
+from sampleapp.messages.timestamps import (
+    EARLIEST_NUMBER,
+    LATEST_NUMBER,
+    InvalidTimestamp,
+    parse_timestamp,
+)
+from sampleapp.model import FINGERPRINT_HEADER, TOPIC_RULE, is_legal_topic
+
+__all__ = ["ContentReader", "LineReader", "MessageReader", "Request", "Tombstone"]
+
+_T = TypeVar("_T")
+
+_NO_TIMESTAMP: Final = -1
+"""Of records of Kafka 0.9 and older."""
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """A key to delete."""
+
+    topic: str
+    key: str | bytes
+
+
+Request: TypeAlias = "tuple[Sequence[Line], Sequence[Message] | Tombstone]"
+"""Lines for one request, with what they stand for: messages, or one line for a tombstone."""
+
+_Fail: TypeAlias = Callable[[int, str], None]
+"""Reports a line that cannot be published: its number, and the reason."""
+
+
+class LineReader(Protocol):
+    """Converts lines to messages."""
+
+    shared: frozenset[str]
+    """The members of a message that are the same for all lines."""
+
+    def requests(self, lines: Sequence[Line], fail: _Fail) -> Iterator[Request]:
+        """
+        Convert lines, and report those that cannot be published.
+
+        :return: the other lines, for one request after the other.
+        """
+
+
+class ContentReader:
+    """Each line is the content of a message. All other members are the same."""
+
+    shared = frozenset({"topic", "key", "key_base64", "headers", "timestamp"})
+
+    def __init__(self, template: Template, *, is_base64: bool = False) -> None:
+        """:param is_base64: each line is base64 of the content."""
+        self._template = template
+        self._is_base64 = is_base64
+
+    def requests(self, lines: Sequence[Line], fail: _Fail) -> Iterator[Request]:
+        """See `LineReader`."""
+        template = self._template
+        topic, key, headers, timestamp = template.topic, template.key, template.headers, template.timestamp
+        readable, contents = self._contents(lines, fail)
+        if readable:
+            yield (
+                readable,
+                [
+                    Message(topic=topic, content=content, key=key, headers=headers, timestamp=timestamp)
+                    for content in contents
+                ],
+            )
+
+    def _contents(self, lines: Sequence[Line], fail: _Fail) -> tuple[Sequence[Line], Sequence[str | bytes]]:
+        if not self._is_base64 and None not in (contents := [line.content for line in lines]):
+            try:
+                # Decoding all at once is many times faster. No other character in UTF-8 has a line feed.
+                return lines, b"\n".join(contents).decode("utf-8").split("\n")  # type: ignore[arg-type]  # see above
+            except UnicodeDecodeError:
+                pass
+        found = list(_converted(lines, self._content, fail))
+        return [line for line, _ in found], [content for _, content in found]
+
+    def _content(self, line: bytes) -> str | bytes:
+        text = line.decode("utf-8")
+        return from_base64(text) if self._is_base64 else text
+
+
+class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record, or a message, as the service encodes it. In ``…_base64``, msgspec decodes base64."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    timestamp: int | str | None = None
+    key: str | None = None
+    key_base64: bytes | None = None
+    content: str | UnsetType | None = UNSET
+    content_base64: bytes | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    headers_base64: list[tuple[str, bytes | None]] = []
+
+
+_decode: Final = msgspec.json.Decoder(_Line).decode
+
+
+class MessageReader:
+    """Each line is a message, or a record as ``sampleapp consume`` prints it."""
+
+    def __init__(self, *, topic: str | None = None, is_idempotent: bool = False) -> None:
+        """
+        :param topic: gets all messages; ``None`` for the topic in each line.
+        :param is_idempotent: the service adds the fingerprint of an idempotency key to each record, and does
+            not take that of another.
+        """
+        self.shared = frozenset[str]() if topic is None else frozenset({"topic"})
+        self._topic = topic
+        self._left_out = {FINGERPRINT_HEADER} if is_idempotent else set()
+
+    def requests(self, lines: Sequence[Line], fail: _Fail) -> Iterator[Request]:
+        """See `LineReader`. A topic that is rejected does not concern the lines of another topic."""
+        by_topic: dict[str, list[tuple[Line, Message | Tombstone]]] = {}
+        for line, message in _converted(lines, self._message, fail):
+            by_topic.setdefault(message.topic, []).append((line, message))
+        for found in by_topic.values():
+            some: list[Line] = []
+            messages: list[Message] = []
+            for line, message in found:
+                if not isinstance(message, Tombstone):
+                    some.append(line)
+                    messages.append(message)
+                    continue
+                # In the order of the lines, since a message before it may have the same key.
+                if some:
+                    yield some, messages
+                some, messages = [], []
+                yield [line], message
+            if some:
+                yield some, messages
+
+    def _message(self, text: bytes) -> Message | Tombstone:
+        line = _decode(text)
+        topic = line.topic if self._topic is None else self._topic
+        if topic is None:
+            raise ValueError('it has no "topic", and the command line names none')
+        if not is_legal_topic(topic):
+            raise ValueError(f'its "topic" must be {TOPIC_RULE}')
+        if line.key is not None and line.key_base64 is not None:
+            raise ValueError('it has both "key" and "key_base64"')
+        key = line.key_base64 if line.key is None else line.key
+        content: str | bytes | UnsetType | None = (
+            line.content if line.content_base64 is UNSET else line.content_base64
+        )
+        if content is UNSET or (line.content is not UNSET and line.content_base64 is not UNSET):
+            raise ValueError('it must have one of "content" and "content_base64"')
+        headers = {name: text for name, text in (line.headers or {}).items() if name not in self._left_out}
+        if others := [name for name, _ in line.headers_base64 if name not in self._left_out]:
+            raise ValueError(
+                f"the service cannot publish its headers_base64 ({', '.join(others)}): headers of messages "
+                "have different names, and are text"
+            )
+        if content is None:
+            if key is None or headers:
+                raise ValueError(
+                    "its content is null, which the service can publish only with a key and without headers"
+                )
+            return Tombstone(topic=topic, key=key)
+        return Message(
+            topic=topic, content=content, key=key, headers=headers or None, timestamp=_time(line.timestamp)
+        )
+
+
+def _time(written: int | str | None) -> int | datetime | None:
+    """
+    Convert a timestamp to one that the service takes.
+
+    :raise InvalidTimestamp: it is not a timestamp.
+    """
+    if written is None or written == _NO_TIMESTAMP:
+        return None
+    if isinstance(written, int) and EARLIEST_NUMBER <= written <= LATEST_NUMBER:
+        return written
+    try:
+        # The service takes times of 1970 to 1973, which look like seconds, as date-times only.
+        return date_time(written if isinstance(written, int) else parse_timestamp(written))
+    except OverflowError as error:
+        raise InvalidTimestamp("is after the year 9999, or before the year 1") from error
+
+
+def _converted(
+    lines: Sequence[Line], convert: Callable[[bytes], _T], fail: _Fail
+) -> Iterator[tuple[Line, _T]]:
+    """Convert lines one by one; report those that cannot be converted."""
+    for line in lines:
+        if line.content is None:
+            fail(line.number, f"longer than {MAX_LINE_BYTES} bytes.")
+            continue
+        try:
+            yield line, convert(line.content)
+        except UnicodeDecodeError:
+            # Without the position in the line, so that all such lines share one reason.
+            fail(line.number, "not UTF-8.")
+        except InvalidTimestamp as error:
+            fail(line.number, f"its timestamp {error}.")
+        except msgspec.ValidationError as error:
+            fail(line.number, f"not a message: {error}.")
+        except msgspec.DecodeError as error:
+            fail(line.number, f"not JSON: {error}.")
+        except ValueError as error:
+            fail(line.number, f"{error}.")

@@ -1,0 +1,151 @@
+"""``sampleapp consume | sampleapp publish --messages``: a copy of a topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import COMMAND, consumed, sampleapp
+from tests.support.live_service import LiveService
+
+FULL = Path("/dev/full")
+KINDS = [
+    {"content": "no key"},
+    {"key": "", "content": ""},
+    {"key": "k", "content": "\u0085 \u2028 \x00 é", "headers": {"b": "1", "a": ""}},
+    {"key": "old", "content": "1970", "timestamp": "1970-01-01T00:00:00.001Z"},
+    {"key": "late", "content": "9999", "timestamp": "9999-12-31T23:59:59.999Z"},
+    {"key_base64": "/wA=", "content_base64": "AP8=", "timestamp": 1795363727918},
+    {"key": "k", "content": None},
+    {"key_base64": "/wA=", "content": None},
+    {"key": "k", "content": "again"},
+]
+
+
+def copied(record):
+    """What a copy of a record keeps: a tombstone has its own time."""
+    kept = {name: each for name, each in record.items() if name not in {"topic", "partition", "offset"}}
+    if kept.get("content", "") is None:
+        del kept["timestamp"]
+    return kept
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    with LiveService(directory=tmp_path_factory.mktemp("other")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def topic(service):
+    lines = [json.dumps({"topic": "kinds", **each}) + "\n" for each in KINDS]
+    sampleapp(service, "publish", "--messages", "-", stdin="".join(lines).encode())
+    return "kinds"
+
+
+def pipe(consume, publish, *, source, target):
+    """Pipe one command into the other; return what the second prints."""
+    with subprocess.Popen(
+        [COMMAND, "consume", *consume],
+        stdout=subprocess.PIPE,
+        cwd=source.directory,
+        env={**os.environ, "SAMPLEAPP_URL": source.url},
+    ) as reading:
+        ended = subprocess.run(
+            [COMMAND, "publish", *publish],
+            stdin=reading.stdout,
+            capture_output=True,
+            check=False,
+            cwd=target.directory,
+            env={**os.environ, "SAMPLEAPP_URL": target.url},
+            timeout=30,
+        )
+    assert (reading.returncode, ended.returncode) == (0, 0), ended
+    return ended.stdout.decode(), ended.stderr.decode()
+
+
+@pytest.mark.parametrize("options", [[], ["--idempotent"]], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("through", ["url", "broker"])
+def test_a_topic_is_copied_to_another_service_record_for_record(service, other, topic, through, options):
+    copy = f"copy-{through}{len(options)}"
+    printed, told = pipe(
+        [topic, f"--{through}", getattr(service, through)],
+        [copy, "--messages", "-", "--results", *options],
+        source=service,
+        target=other,
+    )
+    original = consumed(service, topic)
+    assert len(original) == len(KINDS)
+    assert [copied(record) for record in consumed(other, copy)] == [copied(record) for record in original]
+    assert [json.loads(line) for line in printed.splitlines()] == [
+        {"line": number, "topic": copy, "partition": 0, "offset": number - 1}
+        for number in range(1, len(KINDS) + 1)
+    ]
+    assert told == f"Published {len(KINDS)} lines, 0 failed.\n"
+
+
+def test_without_a_topic_each_line_goes_where_it_says(service, other, topic):
+    pipe([topic, "--broker", service.broker], ["--messages", "-"], source=service, target=other)
+    assert list(map(copied, consumed(other, topic))) == list(map(copied, consumed(service, topic)))
+
+
+def test_a_file_that_is_copied_again_with_idempotency_keys_adds_nothing(service, topic, tmp_path):
+    file = tmp_path / "records"
+    file.write_text(sampleapp(service, "consume", topic, "--broker", service.broker)[0])
+    for _ in range(2):
+        _, told = sampleapp(service, "publish", "once", "--messages", str(file), "--idempotent")
+    assert f"At least {len(KINDS)} of them had been published before" in told
+    assert len(consumed(service, "once")) == len(KINDS)
+
+
+def test_lines_that_fail_are_named_with_their_reasons_and_the_others_are_published(service):
+    names = ["some", None, "a b", "some"]
+    lines = ["{" if name is None else json.dumps({"topic": name, "content": "c"}) for name in names]
+    printed, told = sampleapp(
+        service, "publish", "--messages", "-", "--results", stdin="\n".join(lines).encode(), code=1
+    )
+    one, two, three, four = sorted(map(json.loads, printed.splitlines()), key=lambda each: each["line"])
+    assert (one["offset"], four["offset"]) == (0, 1)
+    assert two == {"line": 2, "error": "not JSON: Input data was truncated."}
+    assert '"topic" must be' in three["error"]
+    assert told.endswith("Published 2 lines, 2 failed.\n")
+    assert [record["content"] for record in consumed(service, "some")] == ["c", "c"]
+
+
+def test_results_are_printed_for_lines_too(service):
+    printed, _ = sampleapp(service, "publish", "plain", "--lines", "-", "--results", stdin=b"a\nb\n")
+    assert [json.loads(line)["offset"] for line in printed.splitlines()] == [0, 1]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this machine has no /dev/full")
+def test_results_that_cannot_be_printed_do_not_stop_the_lines(service):
+    with FULL.open("wb") as full:
+        ended = subprocess.run(
+            [COMMAND, "publish", "full", "--lines", "-", "--results"],
+            input=b"a\nb\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            env={**os.environ, "SAMPLEAPP_URL": service.url},
+            timeout=30,
+        )
+    assert ended.returncode == 3
+    assert b"The outcomes of some lines are not printed." in ended.stderr
+    assert [record["content"] for record in consumed(service, "full")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--messages", "-", "--key", "k"], "each line has its own key, headers and timestamp"),
+        (["t", "c", "--messages", "-"], "Give the message to publish"),
+        (["t", "c", "--results"], "--results is for --lines and --messages."),
+        (["--lines", "-"], "Missing argument 'TOPIC'."),
+    ],
+)
+def test_options_that_contradict_each_other_are_rejected(service, arguments, sentence):
+    assert sentence in sampleapp(service, "publish", *arguments, code=2)[1]

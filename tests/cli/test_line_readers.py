@@ -1,0 +1,122 @@
+"""The messages that lines stand for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sampleapp.cli._line_readers import MessageReader, Tombstone
+from sampleapp.cli._lines import Line
+from sampleapp.client import Message
+from sampleapp.client._messages import encode_messages
+from sampleapp.messages.lines import MessageLines
+from sampleapp.model import ConsumerRecord
+from sampleapp.records.record_lines import record_line
+from tests.support.strategies import texts, topics
+
+octets = st.binary(max_size=30) | texts.map(str.encode)
+records = st.builds(
+    ConsumerRecord,
+    topic=topics,
+    partition=st.integers(0, 2**31 - 1),
+    offset=st.integers(0, 2**63 - 1),
+    # Up to the year 9999.
+    timestamp_ms=st.integers(0, 253_402_300_799_999) | st.integers(0, 10**11),
+    key=st.none() | octets,
+    value=octets,
+    headers=st.dictionaries(texts, texts.map(str.encode), max_size=3).map(lambda each: tuple(each.items())),
+)
+
+
+def read(*texts, **options):
+    """Return the requests of lines, and the lines that cannot be published, with their reasons."""
+    failed = []
+    lines = [Line(number, len(text) + 1, text) for number, text in enumerate(texts, 1)]
+    requests = MessageReader(**options).requests(lines, lambda *failure: failed.append(failure))
+    return [([line.number for line in some], what) for some, what in requests], failed
+
+
+@given(records)
+def test_a_record_comes_back_from_its_line_as_the_service_publishes_it(record):
+    [([number], messages)], failed = read(record_line(record))
+    assert (number, failed) == (1, [])
+    lines = MessageLines(encode_messages(messages), max_line=2**20, now_ms=0)
+    while lines.read():
+        pass
+    (published,) = lines.records
+    for name in ("topic", "key", "value", "headers", "timestamp_ms"):
+        assert getattr(published, name) == getattr(record, name)
+
+
+@pytest.mark.parametrize("key", [b"", b"k", b"\xff"])
+def test_a_tombstone_is_a_key_to_delete(key):
+    record = ConsumerRecord(topic="t", partition=0, offset=1, timestamp_ms=10**12, key=key, value=None)
+    [(numbers, tombstone)], failed = read(record_line(record))
+    assert (numbers, failed) == ([1], [])
+    assert isinstance(tombstone, Tombstone)
+    named = tombstone.key if isinstance(tombstone.key, bytes) else tombstone.key.encode()
+    assert (tombstone.topic, named) == ("t", key)
+
+
+def line(**members):
+    return json.dumps({"topic": "t", "content": "c", **members}).encode()
+
+
+def test_messages_and_tombstones_of_a_topic_keep_their_order_and_other_topics_are_other_requests():
+    lines = [line(content="1"), line(topic="u"), line(content="2"), line(content=None, key="k"), line()]
+    requests, failed = read(*lines)
+    assert failed == []
+    assert [numbers for numbers, _ in requests] == [[1, 3], [4], [5], [2]]
+    assert [type(what) for _, what in requests] == [list, Tombstone, list, list]
+    ((numbers, messages), *rest), _ = read(*lines, topic="copy")
+    assert (numbers, {each.topic for each in messages}) == ([1, 2, 3], {"copy"})
+    assert [numbers for numbers, _ in rest] == [[4], [5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "not JSON: Input data was truncated."),
+        (b"\xff", "not JSON: "),
+        (b'{"topic":"t","content":"\xff"}', "not UTF-8."),
+        (b"[]", "not a message: Expected `object`, got `array`."),
+        (line(Key="k"), "not a message: Object contains unknown field `Key`."),
+        (line(content=1), "not a message: Expected `str | null`, got `int` - at `$.content`."),
+        (b'{"topic":"t"}', 'it must have one of "content" and "content_base64".'),
+        (line(content_base64="AA=="), 'it must have one of "content" and "content_base64".'),
+        (line(key="k", key_base64="AA=="), 'it has both "key" and "key_base64".'),
+        (line(key_base64="!"), "not a message: Invalid base64 encoded string - at `$.key_base64`."),
+        (b'{"content":"c"}', 'it has no "topic", and the command line names none.'),
+        (line(timestamp="yesterday"), "its timestamp is not a date-time of RFC 3339 with an offset."),
+        (line(timestamp=10**16), "its timestamp is after the year 9999, or before the year 1."),
+        (line(content=None), "its content is null, which the service can publish only with a key"),
+        (line(headers_base64=[["a", None]]), "the service cannot publish its headers_base64 (a): "),
+        (line(content="\ud800"), "not JSON: "),
+    ],
+)
+def test_a_line_that_cannot_be_published_has_its_reason_and_the_others_are_published(text, reason):
+    [(numbers, _)], [(failed, told)] = read(line(), text, line())
+    assert (numbers, failed) == ([1, 3], 2)
+    assert told.startswith(reason), told
+
+
+def test_a_time_that_no_record_had_is_the_time_of_the_copy():
+    [(_, [message])], _ = read(line(timestamp=-1))
+    assert message.timestamp is None
+
+
+def test_the_fingerprint_of_another_key_is_left_out_if_the_copy_has_its_own():
+    text = line(headers={"a": "1", "idempotency-fingerprint": "00"})
+    [(_, [kept])], _ = read(text)
+    [(_, [own])], _ = read(text, is_idempotent=True)
+    assert (list(kept.headers), list(own.headers)) == (["a", "idempotency-fingerprint"], ["a"])
+
+
+def test_a_message_as_http_takes_it_is_one():
+    [(_, messages)], failed = read(
+        b'{"topic":"t","key":null,"content_base64":"AP8=","timestamp":100000000000}'
+    )
+    assert (messages, failed) == ([Message(topic="t", content=b"\0\xff", timestamp=10**11)], [])
