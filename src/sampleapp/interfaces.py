@@ -30,12 +30,12 @@ from sampleapp.model import (
 __all__ = [
     "CHECK_TIMEOUT_S",
     "IBroker",
-    "IFollowing",
     "IMeasured",
     "IPositionObserver",
     "IRecordBatchObserver",
     "IRecordObserver",
     "IReloadable",
+    "ISubscription",
     "IVerifiesClients",
     "Outcome",
 ]
@@ -110,7 +110,7 @@ class IPositionObserver(IRecordBatchObserver):
         """Handle offsets without records, such as control records: nothing before this offset follows."""
 
 
-class IFollowing(Interface):
+class ISubscription(Interface):
     """A subscription to a topic, until it is stopped."""
 
     def stop() -> Deferred[None]:
@@ -273,7 +273,7 @@ class IBroker(Interface):
         observer: IRecordObserver,
         start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
-    ) -> IFollowing:
+    ) -> ISubscription:
         """
         Read a topic from its first record on, and then every record that is added, as it is added.
 

@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from sampleapp.brokers.memory import MemoryBroker
 from sampleapp.errors import ReadingsNotReady
-from sampleapp.interfaces import IFollowing
+from sampleapp.interfaces import ISubscription
 from sampleapp.model import Record
 from sampleapp.readings import Readings
 from sampleapp.readings.follower import ReadingsFollower
@@ -175,7 +175,7 @@ def test_what_was_skipped_since_the_last_line_is_logged_at_the_stop():
     assert setup.clock.getDelayedCalls() == []
 
 
-@implementer(IFollowing)
+@implementer(ISubscription)
 class ManualFollowing:
     """A reading that goes on as the test says."""
 

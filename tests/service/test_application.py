@@ -8,7 +8,7 @@ from twisted.internet.testing import MemoryReactorClock
 from zope.interface import implementer
 
 from sampleapp.errors import BrokerStopped
-from sampleapp.interfaces import IFollowing
+from sampleapp.interfaces import ISubscription
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build
@@ -24,7 +24,7 @@ MESSAGE = b'{"topic":"t","content":"c"}'
 POST = request_bytes("POST", "/messages", [(b"Content-Type", b"application/json")], MESSAGE)
 
 
-@implementer(IFollowing)
+@implementer(ISubscription)
 class EndlessFollowing:
     """A reading that does not come back from the disk."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from twisted.internet.defer import succeed
 from zope.interface import implementer
 
-from sampleapp.interfaces import IFollowing
+from sampleapp.interfaces import ISubscription
 from sampleapp.model import Health
 from sampleapp.readings.follower import ReadingsFollower
 from sampleapp.service.readiness import Readiness
 from tests.support.in_memory import InMemoryService, ManualBroker
 
 
-@implementer(IFollowing)
-class Following:
+@implementer(ISubscription)
+class Subscription:
     def __init__(self):
         self.held_up_by = None
 
@@ -30,7 +30,7 @@ class Broker(ManualBroker):
     def __init__(self):
         super().__init__()
         self.now = Health(ready=True)
-        self.following = Following()
+        self.following = Subscription()
 
     def follow(self, *, topic, observer):
         self.observer = observer

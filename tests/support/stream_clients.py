@@ -39,7 +39,9 @@ class StreamService:
         """Ask for a stream."""
         names = [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()]
         exchange = Exchange(Peer(None), b"-", 0.0)
-        request = SimpleNamespace(query=query.encode(), fields=Fields(names), share=None, exchange=exchange)
+        request = SimpleNamespace(
+            query=query.encode(), fields=Fields(names), reservation=None, exchange=exchange
+        )
         return self.streams.open(request, "t")
 
     def open(self, query="", **fields):

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from sampleapp.errors import BrokerUnavailable, UnknownPartition, UnknownTopic
-from sampleapp.interfaces import IFollowing
+from sampleapp.interfaces import ISubscription
 from sampleapp.model import EARLIEST, ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords, ReadResult
 
 __all__ = ["SimulatedTopic"]
@@ -116,7 +116,7 @@ class SimulatedTopic:
     def follow(self, *, topic, observer, start=EARLIEST, partition=None):
         assert start == FromEnd(0)
         assert partition is None
-        following = _Following(self, observer)
+        following = _Subscription(self, observer)
         self.followings.append(following)
         following.wake()
         return following
@@ -189,8 +189,8 @@ class SimulatedTopic:
         )
 
 
-@implementer(IFollowing)
-class _Following:
+@implementer(ISubscription)
+class _Subscription:
     """Delivers records one by one, and tells of positions."""
 
     def __init__(self, topic, observer):

@@ -17,7 +17,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.idempotency import IdempotencySettings, replayed
 from sampleapp.brokers.shared.observers import (
     batch_observer,
@@ -33,6 +32,7 @@ from sampleapp.brokers.shared.single_partition import (
     single_partition,
     start_of,
 )
+from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.concurrency.waiters import Waiters
 from sampleapp.errors import (
     BrokerStopped,
@@ -43,7 +43,7 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
 from sampleapp.measures import Measures, Waiting
 from sampleapp.model import (
     EARLIEST,
@@ -93,7 +93,7 @@ class MemoryBroker:
         self._remembered = _RememberedIds(clock=clock, window_s=idempotency.window_s)
         self._topics: dict[str, _Log] = {}
         self._topic_ids: dict[str, str] = {}
-        self._followings: Followings[_Following] = Followings()
+        self._subscriptions: Subscriptions[_Subscription] = Subscriptions()
         self._batches: list[_Batch] = []
         self._finished: Waiters[None] = Waiters()
         self._started = False
@@ -105,7 +105,7 @@ class MemoryBroker:
     def start(self) -> None:
         """See `IBroker.start`."""
         self._started = True
-        self._followings.start()
+        self._subscriptions.start()
         self._log.info("Records are kept in memory, and are lost when the service ends.")
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
@@ -172,18 +172,18 @@ class MemoryBroker:
         observer: IRecordObserver,
         start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
-    ) -> IFollowing:
+    ) -> ISubscription:
         """See `IBroker.follow`."""
-        following = _Following(
+        subscription = _Subscription(
             topic=topic,
             observer=observer,
             start=start.start_in(0) if isinstance(start, FromOffsets) else start,
             clock=self._clock,
             records=lambda: self._topics.get(topic) if partition in {None, 0} else None,
-            ended=self._followings.ended,
+            ended=self._subscriptions.ended,
         )
-        self._followings.add(following)
-        return following
+        self._subscriptions.add(subscription)
+        return subscription
 
     def health(self) -> Health:
         """See `IBroker.health`."""
@@ -208,7 +208,7 @@ class MemoryBroker:
         return list(self._topics.get(topic, ()))
 
     async def _stop(self) -> None:
-        await self._followings.stop()
+        await self._subscriptions.stop()
         if self._batches:
             await self._finished.wait()
 
@@ -262,9 +262,9 @@ class MemoryBroker:
             self._finished.succeed(None)
 
     def _wake(self, topics: set[str]) -> None:
-        for following in self._followings.current():
-            if following.topic in topics:
-                following.wake()
+        for subscription in self._subscriptions.current():
+            if subscription.topic in topics:
+                subscription.wake()
 
 
 class _Log(list[ConsumerRecord]):
@@ -335,8 +335,8 @@ class _Batch:
         self.waiting: Deferred[list[Outcome]] = Deferred()
 
 
-@implementer(IFollowing)
-class _Following:
+@implementer(ISubscription)
+class _Subscription:
     def __init__(
         self,
         *,
@@ -345,7 +345,7 @@ class _Following:
         start: Start,
         clock: IReactorTime,
         records: Callable[[], _Log | None],
-        ended: Callable[[_Following], None],
+        ended: Callable[[_Subscription], None],
     ) -> None:
         self.topic = topic
         self._observer = observer
@@ -398,7 +398,7 @@ class _Following:
             self.wake()
 
     def stop(self) -> Deferred[None]:
-        """See `IFollowing.stop`."""
+        """See `ISubscription.stop`."""
         self._stopped = True
         if self._next is not None:
             self._next.cancel()
@@ -407,19 +407,19 @@ class _Following:
         return succeed(None)
 
     def unavailable_reason(self) -> str | None:
-        """See `IFollowing.unavailable_reason`. Memory can always be read."""
+        """See `ISubscription.unavailable_reason`. Memory can always be read."""
         return None
 
     def is_lasting(self) -> bool:
-        """See `IFollowing.is_lasting`."""
+        """See `ISubscription.is_lasting`."""
         return False
 
     def exists(self) -> bool:
-        """See `IFollowing.exists`."""
+        """See `ISubscription.exists`."""
         return self._records() is not None
 
     def lag(self) -> int:
-        """See `IFollowing.lag`."""
+        """See `ISubscription.lag`."""
         return len(self._records() or ()) - self._position
 
 

@@ -24,7 +24,7 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IFollowing
+from sampleapp.interfaces import IBroker, ISubscription
 from sampleapp.model import EARLIEST, FromOffsets, ReadRequest
 from sampleapp.records.cursor import Cursor
 from sampleapp.records.position_errors import PositionExpired, PositionUnknown, TopicReplaced
@@ -139,11 +139,16 @@ async def print_topic_of(broker: IBroker, selection: Selection, *, clock: IReact
         beginning.cancel()
         if watching.running:
             watching.stop()
-        following = supervisor.following
-        if following is not None:
-            await following.stop()
+        subscription = supervisor.subscription
+        if subscription is not None:
+            await subscription.stop()
         flush_results()
-    if not printer.printed and printer.caught_up_once and following is not None and not following.exists():
+    if (
+        not printer.printed
+        and printer.caught_up_once
+        and subscription is not None
+        and not subscription.exists()
+    ):
         raise await _missing(broker, selection)
     return printer.printed
 
@@ -175,7 +180,7 @@ class _Supervisor:
         clock: IReactorTime,
     ) -> None:
         self._broker = broker
-        self.following: IFollowing | None = None
+        self.subscription: ISubscription | None = None
         """``None`` until a position is checked."""
         self._printer = printer
         self._selection = selection
@@ -192,7 +197,7 @@ class _Supervisor:
         selection = self._selection
         parsed = parse_start(selection.start)
         start = await self._checked(parsed) if isinstance(parsed, Position) else parsed
-        self.following = self._broker.follow(
+        self.subscription = self._broker.follow(
             topic=selection.topic, observer=self._printer, start=start, partition=selection.partition
         )
 
@@ -230,8 +235,8 @@ class _Supervisor:
         """Check once."""
         if self._printer.done.called:
             return
-        following = self.following
-        if following is not None and following.is_lasting() and not self._selection.follow:
+        subscription = self.subscription
+        if subscription is not None and subscription.is_lasting() and not self._selection.follow:
             self._printer.done.errback(CommandFailed(self._reasons() or "The topic cannot be read."))
             return
         now_s = self._clock.seconds()
@@ -258,7 +263,7 @@ class _Supervisor:
         if reasons and reasons != self._reported:
             note(f"{self._reasons()} Trying again.")
         self._reported = reasons
-        is_missing = self.following is not None and self.following.exists() is False
+        is_missing = self.subscription is not None and self.subscription.exists() is False
         if self._printer.caught_up_once and is_missing and not self._reported_missing:
             self._reported_missing = True
             note(f"There is no {self._selection.describe_missing()} yet. Waiting for it.")

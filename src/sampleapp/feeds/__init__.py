@@ -1,4 +1,4 @@
-"""The shared following of topics: one for each topic that has readers who wait for new records."""
+"""The shared subscription of topics: one for each topic that has readers who wait for new records."""
 
 from sampleapp.feeds.broadcast import Broadcast, Selection, SubscriberGroup
 from sampleapp.feeds.feed import Feed, Joining

@@ -1,4 +1,4 @@
-"""The shared following of one topic: its positions, its last records, and all who wait for the next ones."""
+"""The shared subscription of one topic: its positions, its last records, and all who wait for the next ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sampleapp.concurrency.sliced_work import SlicedWork
 from sampleapp.feeds.broadcast import Selection, Subscriber, Subscribers
 from sampleapp.feeds.recent import Recent, memory_of
 from sampleapp.feeds.waits import Wait, Waits
-from sampleapp.interfaces import IBroker, IFollowing, IPositionObserver
+from sampleapp.interfaces import IBroker, IPositionObserver, ISubscription
 from sampleapp.model import ConsumerRecord, FromEnd
 
 __all__ = ["Feed", "Joining"]
@@ -82,7 +82,7 @@ class Feed:
         """Another one after each `reset`: positions from before it are those of a former topic."""
         self.overruns = 0
         """How often records came faster than they could be passed on."""
-        self._following: IFollowing = broker.follow(topic=topic, observer=self, start=FromEnd(0))
+        self._subscription: ISubscription = broker.follow(topic=topic, observer=self, start=FromEnd(0))
 
     @property
     def is_used(self) -> bool:
@@ -90,8 +90,8 @@ class Feed:
         return bool(self._subscribers) or bool(self._waits)
 
     def unavailable_reason(self) -> str | None:
-        """See `IFollowing.unavailable_reason`."""
-        return self._following.unavailable_reason()
+        """See `ISubscription.unavailable_reason`."""
+        return self._subscription.unavailable_reason()
 
     def wait(
         self, positions: Mapping[int, int], *, key: bytes | None, others: bool, skipped: frozenset[int]
@@ -181,7 +181,7 @@ class Feed:
         self._waits.find_all()
         while self._waits.is_busy:
             self._waits.end_some(_ENDED_IN_A_STEP, is_worth_it=False)
-        return self._following.stop()
+        return self._subscription.stop()
 
     # IPositionObserver
 

@@ -19,7 +19,7 @@ _LINGER_S: Final = 30.0
 
 
 class Feeds:
-    """The shared following of each topic; created when it is first used."""
+    """The shared subscription of each topic; created when it is first used."""
 
     def __init__(
         self,

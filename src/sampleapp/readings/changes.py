@@ -259,9 +259,9 @@ def _tell_singly(observer: IChangesObserver, singly: Sequence[_Single]) -> Itera
 
 def _tell_group(observer: IChangesObserver, changes: Iterator[Change], state: State) -> Iterator[None]:
     some = list(islice(changes, _TOLD_AT_ONCE))
-    while following := list(islice(changes, _TOLD_AT_ONCE)):
+    while subscription := list(islice(changes, _TOLD_AT_ONCE)):
         observer.changed(some, None)
-        some = following
+        some = subscription
         yield
     if some:
         some[-1] = replace(some[-1], etag=state.representation.etag)

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from sampleapp.concurrency.cooperator import cooperator_on
 from sampleapp.errors import ReadingsNotReady
-from sampleapp.interfaces import IBroker, IFollowing, IRecordBatchObserver
+from sampleapp.interfaces import IBroker, IRecordBatchObserver, ISubscription
 from sampleapp.model import MEDIA_TYPES, ConsumerRecord, Version
 from sampleapp.readings import NotAReading, Readings, Representation
 from sampleapp.readings.changes import Changes
@@ -45,7 +45,7 @@ class ReadingsFollower:
         self.changes = Changes(clock=clock, unavailable_reason=self.unavailable_reason)
         """The changes of the readings, also after the topic was deleted and created again."""
         self._begin()
-        self._following: IFollowing | None = None
+        self._subscription: ISubscription | None = None
         self._encoding: IDelayedCall | None = None
         self._log_again: IDelayedCall | None = None
         self._skipped_since_logged = 0
@@ -63,7 +63,7 @@ class ReadingsFollower:
 
     def start(self) -> None:
         """Begin to follow the topic."""
-        self._following = self._broker.follow(topic=self._topic, observer=self)
+        self._subscription = self._broker.follow(topic=self._topic, observer=self)
 
     def stop(self) -> Deferred[None]:
         """Stop following; fires with ``None`` when nothing is left running, and never fails."""
@@ -74,12 +74,12 @@ class ReadingsFollower:
             self._log_again = None
             if self._skipped_since_logged > 0:
                 self._log_skipped()
-        return succeed(None) if self._following is None else self._following.stop()
+        return succeed(None) if self._subscription is None else self._subscription.stop()
 
     @property
     def lag(self) -> int | None:
-        """The number of records that are not read yet, if it is known. See `IFollowing.lag`."""
-        return None if self._following is None else self._following.lag()
+        """The number of records that are not read yet, if it is known. See `ISubscription.lag`."""
+        return None if self._subscription is None else self._subscription.lag()
 
     @property
     def is_complete(self) -> bool:
@@ -100,7 +100,7 @@ class ReadingsFollower:
         """
         if self._is_complete:
             return None
-        unavailable_reason = None if self._following is None else self._following.unavailable_reason()
+        unavailable_reason = None if self._subscription is None else self._subscription.unavailable_reason()
         if unavailable_reason is None:
             return _STILL_READ
         return f"{unavailable_reason} The readings are served once all of them have been read."

@@ -31,7 +31,7 @@ from sampleapp.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, ISubscription, Outcome
 from sampleapp.model import (
     EARLIEST,
     ConsumerRecord,
@@ -139,19 +139,19 @@ class BrokerContract(IdempotencyContract):
     async def test_it_provides_the_interface(self) -> None:
         async with self.running() as broker:
             assert verifyObject(IBroker, broker)
-            following = broker.follow(topic=new_topic(), observer=Recorder())
-            assert verifyObject(IFollowing, following)
+            subscription = broker.follow(topic=new_topic(), observer=Recorder())
+            assert verifyObject(ISubscription, subscription)
 
     async def test_nothing_keeps_a_broker_that_works_from_reading_on(self) -> None:
         topic = new_topic()
         async with self.running() as broker:
             recorder = Recorder()
-            following = broker.follow(topic=topic, observer=recorder)
+            subscription = broker.follow(topic=topic, observer=recorder)
             await settled(broker, [record(topic)])
             await recorder.until(1)
-            assert following.unavailable_reason() is None
-            await within(following.stop())
-            assert following.unavailable_reason() is None
+            assert subscription.unavailable_reason() is None
+            await within(subscription.stop())
+            assert subscription.unavailable_reason() is None
             late = broker.follow(topic=topic, observer=Recorder())
             assert late.unavailable_reason() is None or isinstance(late.unavailable_reason(), str)
         assert recorder.reset_at == []
@@ -382,8 +382,8 @@ class BrokerContract(IdempotencyContract):
         stops: list[Deferred[None]] = []
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(3000)])
-            recorder = BatchRecorder(on_batch=lambda _: stops.append(following.stop()))
-            following = broker.follow(topic=topic, observer=recorder)
+            recorder = BatchRecorder(on_batch=lambda _: stops.append(subscription.stop()))
+            subscription = broker.follow(topic=topic, observer=recorder)
             await eventually(lambda: stops)
             assert await outcomes(stops) == [None]
             await everything(broker, topic)
@@ -512,15 +512,15 @@ class BrokerContract(IdempotencyContract):
         topic, other = new_topic(), new_topic()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
-            followings = []
+            subscriptions = []
             for name, partition in ((topic, None), (topic, 999), (other, None)):
                 recorder = Recorder()
-                followings.append(broker.follow(topic=name, observer=recorder, partition=partition))
+                subscriptions.append(broker.follow(topic=name, observer=recorder, partition=partition))
                 await recorder.until(0)
-            assert [each.exists() for each in followings] == [True, False, False]
-            assert not any(each.is_lasting() for each in followings)
+            assert [each.exists() for each in subscriptions] == [True, False, False]
+            assert not any(each.is_lasting() for each in subscriptions)
             await within(broker.publish(record(other)))
-            await eventually(followings[-1].exists)
+            await eventually(subscriptions[-1].exists)
 
     async def test_topics_are_checked_as_publishing_to_them_would_end(self) -> None:
         known = new_topic()
@@ -921,9 +921,9 @@ class BrokerContract(IdempotencyContract):
         recorder = Recorder()
         async with self.running() as broker:
             await within(broker.publish(record(topic, b"before", key=b"k")))
-            following = broker.follow(topic=topic, observer=recorder)
+            subscription = broker.follow(topic=topic, observer=recorder)
             await recorder.until(1)
-            stopping = following.stop()
+            stopping = subscription.stop()
             published = broker.publish(record(topic, b"after", key=b"k"))
             assert await within(stopping) is None
             await within(published)
@@ -937,8 +937,8 @@ class BrokerContract(IdempotencyContract):
         recorder = Recorder()
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
-            following = broker.follow(topic=topic, observer=recorder)
-            assert await within(following.stop()) is None
+            subscription = broker.follow(topic=topic, observer=recorder)
+            assert await within(subscription.stop()) is None
             await everything(broker, topic)
             await turns()
         assert recorder.records == []
@@ -949,10 +949,10 @@ class BrokerContract(IdempotencyContract):
         stops: list[Deferred[None]] = []
         async with self.running() as broker:
             await settled(broker, [record(topic, b"%d" % n, key=b"k") for n in range(10)])
-            recorder = Recorder(on_record=lambda r: r.value == b"3" and stops.append(following.stop()))
-            following = broker.follow(topic=topic, observer=recorder)
+            recorder = Recorder(on_record=lambda r: r.value == b"3" and stops.append(subscription.stop()))
+            subscription = broker.follow(topic=topic, observer=recorder)
             await eventually(lambda: stops)
-            assert await outcomes([*stops, following.stop(), following.stop()]) == [None] * 3
+            assert await outcomes([*stops, subscription.stop(), subscription.stop()]) == [None] * 3
             await everything(broker, topic)
         assert recorder.values() == [b"0", b"1", b"2", b"3"]
         assert recorder.caught_up_at == []
@@ -1026,14 +1026,14 @@ class BrokerContract(IdempotencyContract):
         recorder = Recorder()
         async with self.running() as broker:
             await settled(broker, [record(topic, key=b"k") for _ in range(10)])
-            following = broker.follow(topic=topic, observer=recorder)
-            lag = following.lag()
+            subscription = broker.follow(topic=topic, observer=recorder)
+            lag = subscription.lag()
             assert lag is None or lag <= 10
             await recorder.until(10)
-            await eventually(lambda: following.lag() == 0)
+            await eventually(lambda: subscription.lag() == 0)
             await settled(broker, [record(topic, key=b"k") for _ in range(5)])
             await recorder.until(15)
-            await eventually(lambda: following.lag() == 0)
+            await eventually(lambda: subscription.lag() == 0)
 
     async def test_what_was_accepted_counts_as_waiting_until_it_is_responseed(self) -> None:
         topic = new_topic()
@@ -1142,7 +1142,7 @@ class BrokerContract(IdempotencyContract):
         async with self.running() as broker:
             await within(broker.publish(record(topic)))
             recorder, unread = Recorder(), Recorder()
-            following = broker.follow(topic=topic, observer=recorder)
+            subscription = broker.follow(topic=topic, observer=recorder)
             await recorder.until(1)
             broker.follow(topic=topic, observer=unread)
             published = broker.publish(record(topic))
@@ -1150,7 +1150,9 @@ class BrokerContract(IdempotencyContract):
             await outcomes([published])
             seen = len(recorder.records), len(unread.records)
             late = Recorder()
-            assert await outcomes([following.stop(), broker.follow(topic=topic, observer=late).stop()]) == [
+            assert await outcomes(
+                [subscription.stop(), broker.follow(topic=topic, observer=late).stop()]
+            ) == [
                 None,
                 None,
             ]

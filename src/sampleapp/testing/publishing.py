@@ -114,9 +114,9 @@ async def settled(broker: IBroker, records: Sequence[Record]) -> list[Any]:
 async def everything(broker: IBroker, topic: str) -> list[ConsumerRecord]:
     """Return all records that are in a topic now."""
     recorder = Recorder()
-    following = broker.follow(topic=topic, observer=recorder)
+    subscription = broker.follow(topic=topic, observer=recorder)
     await eventually(lambda: recorder.caught_up_at)
-    await within(following.stop())
+    await within(subscription.stop())
     return recorder.records
 
 

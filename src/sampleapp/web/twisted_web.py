@@ -18,7 +18,7 @@ from sampleapp.web.errors import BodyTooLarge
 from sampleapp.web.failures import response_to_failure
 from sampleapp.web.responses import Response, set_head
 from sampleapp.web.rest_proxy_errors import in_form_for
-from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, Peer, Request, Share
+from sampleapp.web.server import BodyMemory, Exchange, Fields, Handler, MemoryReservation, Peer, Request
 from sampleapp.web.server.content_coding import CodedBody, coding_of, content_codings, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.head import request_id_of
@@ -61,8 +61,10 @@ def convert(request: IRequest, limits: BodyLimits | None = None) -> Request:
         give_request_id(request, request_id_of(fields)),
         time.monotonic(),
     )
-    share = None if limits is None else Share(limits.memory)
-    own = Request(request.method, path, query, fields, exchange, request.content.read(), share=share)
+    reservation = None if limits is None else MemoryReservation(limits.memory)
+    own = Request(
+        request.method, path, query, fields, exchange, request.content.read(), reservation=reservation
+    )
     setattr(request, _CONVERTED, (own, limits))
     return own
 
@@ -150,8 +152,8 @@ def render(request: IRequest, *, check: Callable[[Request], Handler]) -> Deferre
         except Exception:  # noqa: BLE001 -- nothing cancels it, and whatever it is, the caller gets a response
             response = response_to_failure(Failure(), own.exchange.request_id)
         finally:
-            if own.share is not None:
-                own.share.release()
+            if own.reservation is not None:
+                own.reservation.release()
         if isinstance(response, RequestResource):
             rendered.callback(response)
         else:
@@ -210,13 +212,13 @@ def _handle(request: Any, handler: Handler, own: Request) -> Response | Deferred
     """Let a handler answer a request, after decoding a compressed body."""
     limits: BodyLimits | None = getattr(request, _CONVERTED)[1]
     codings = content_codings(own.fields)
-    if limits is None or own.share is None or not codings or not has_content(own.fields):
+    if limits is None or own.reservation is None or not codings or not has_content(own.fields):
         return handler(own)
     coding = coding_of(codings)
     max_body = limits.max_body if own.max_body is None else own.max_body
     if len(own.body) > max_body:
         raise BodyTooLarge(max_body)
-    coded = CodedBody(coding, limit=max_body, reserve=own.share.resize)
+    coded = CodedBody(coding, limit=max_body, reserve=own.reservation.resize)
     coded.write(own.body)
     own.body = b""
     return limits.decoding.handle(handler, coded, own)

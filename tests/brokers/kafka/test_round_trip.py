@@ -1,4 +1,4 @@
-"""A producer and a following of one cluster in memory: what was stored is what is read, whatever is lost."""
+"""A producer and a subscription of one cluster in memory: all that is stored is read, whatever is lost."""
 
 from __future__ import annotations
 

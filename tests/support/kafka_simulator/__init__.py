@@ -1,4 +1,4 @@
-"""A Kafka cluster that exists in memory and in the time of a `Clock`, for a producer and for followings."""
+"""A Kafka cluster that exists in memory and in the time of a `Clock`, for a producer and subscriptions."""
 
 from tests.support.kafka_simulator.client import SimulatedClient
 from tests.support.kafka_simulator.cluster import LATENCY_S, Cluster, reason

@@ -142,7 +142,7 @@ class SimulatedClient:
             return self._send(node_id, request, lambda: self._produce(node_id, request), timeout_s=timeout_s)
         if isinstance(request, InitProducerIdRequest):
             return self._send(node_id, request, self._identify, timeout_s=timeout_s)
-        # A following reads from each broker in one loop, which waits for the answer to its last request.
+        # A subscription reads from each broker in one loop, which waits for the answer to its last request.
         assert cluster.has_readers or not any(
             node_id == at and type(each) is type(request) for at, each in self.open.values()
         )

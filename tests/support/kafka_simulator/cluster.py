@@ -99,7 +99,7 @@ class Cluster:
 
     @property
     def logs(self):
-        """Those of the topic that followings read."""
+        """Those of the topic that subscriptions read."""
         return self.topics.setdefault(TOPIC, {})
 
     def values(self):

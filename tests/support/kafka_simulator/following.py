@@ -1,4 +1,4 @@
-"""A following of a simulated topic, and who hears of it."""
+"""A subscription of a simulated topic, and who hears of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from twisted.internet.defer import Deferred
 
-from sampleapp.brokers.kafka.consumer import Following
-from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.kafka.consumer import Subscription
 from sampleapp.brokers.shared.health import HealthTracker
+from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.model import EARLIEST
 from tests.support.brokers import Recorder
 from tests.support.kafka_simulator.log import TOPIC
@@ -17,7 +17,7 @@ __all__ = ["FollowingSetup"]
 
 
 class FollowingSetup:
-    """A following of the topic, and who hears of it."""
+    """A subscription of the topic, and who hears of it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class FollowingSetup:
         self.cluster = cluster
         self.health_tracker = HealthTracker()
         self.recorder = recorder(**options)
-        self.followings = Followings()
+        self.followings = Subscriptions()
         self.max_batch_bytes = max_batch_bytes
         self.start = start
         self.following = self.follow(self.recorder)
@@ -40,7 +40,7 @@ class FollowingSetup:
             self.followings.start()
 
     def follow(self, observer):
-        following = Following(
+        following = Subscription(
             topic=TOPIC,
             observer=observer,
             new_client=self.cluster.new_client,

@@ -67,7 +67,7 @@ def batch(
 
 class Log:
     """
-    One partition, and what a following has to show of it.
+    One partition, and what a subscription has to show of it.
 
     It keeps to what Kafka promises of idempotence (KIP-98): the next sequence number of a producer id's
     newest epoch is appended, one of the last five batches is answered as before, everything else is rejected.

@@ -11,7 +11,7 @@ import pytest
 
 from sampleapp.web.read.registry import StreamKind
 from sampleapp.web.responses import Event, Response
-from sampleapp.web.server import BodyMemory, Share
+from sampleapp.web.server import BodyMemory, MemoryReservation
 from sampleapp.web.server.stream import ResponseStream
 from tests.support.callers import FULL, by, caller
 from tests.support.event_streams import EventReader
@@ -342,7 +342,13 @@ class FullWriter:
 def test_events_that_a_client_has_read_do_not_count_although_it_is_always_a_little_behind():
     memory = BodyMemory(64 * MIB)
     stream = ResponseStream(
-        None, FullWriter(), None, Response(HTTPStatus.OK), Source(), is_chunked=True, share=Share(memory)
+        None,
+        FullWriter(),
+        None,
+        Response(HTTPStatus.OK),
+        Source(),
+        is_chunked=True,
+        reservation=MemoryReservation(memory),
     )
     for _ in range(3):
         assert stream.write(Event(b"x" * 32_000))

@@ -25,7 +25,7 @@ from sampleapp.errors import BrokerUnavailable
 from sampleapp.model import RecordMetadata
 from sampleapp.web.errors import BodyMemoryOfCallerFull
 from sampleapp.web.server import BodyMemory
-from sampleapp.web.server.body_memory import Share
+from sampleapp.web.server.body_memory import MemoryReservation
 from tests.support.callers import by, caller
 from tests.support.in_memory import InMemoryService, ManualBroker, PromptBroker, request_bytes
 from tests.web.http import JSON, MESSAGE, NDJSON, assert_problem, chunked
@@ -250,23 +250,23 @@ def test_the_streams_of_one_caller_leave_half_of_their_memory_to_those_of_others
 
 def test_bytes_of_a_stream_that_are_there_already_count_for_its_caller():
     memory = BodyMemory(1000)
-    share = Share(memory)
-    share.owner = "one"
-    held = share.hold(480)
+    reservation = MemoryReservation(memory)
+    reservation.owner = "one"
+    held = reservation.hold(480)
     with pytest.raises(BodyMemoryOfCallerFull):
-        share.resize(21)
+        reservation.resize(21)
     held.release()
-    share.resize(21)
+    reservation.resize(21)
     assert memory.reserved == 21
 
 
 def test_callers_without_memory_are_not_remembered():
     memory = BodyMemory(1000)
     for number in range(100):
-        share = Share(memory)
-        share.owner = f"caller {number}"
-        share.resize(100)
-        share.release()
+        reservation = MemoryReservation(memory)
+        reservation.owner = f"caller {number}"
+        reservation.resize(100)
+        reservation.release()
     assert not memory._of_owners  # noqa: SLF001 -- it shows nowhere else
 
 

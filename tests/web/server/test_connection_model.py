@@ -183,21 +183,21 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.sent(data)
 
     @precondition(lambda self: self.may_send and not self.left)
-    @rule(share=st.floats(0.01, 0.99), wait_s=st.sampled_from([0, 0, 7, 13]))
-    def send_part(self, share, wait_s):
+    @rule(reservation=st.floats(0.01, 0.99), wait_s=st.sampled_from([0, 0, 7, 13]))
+    def send_part(self, reservation, wait_s):
         self.partial, head, body = self.new_request()
         self.left = head + body
         self.body_size = len(body)
         self.first_byte_s = self.now
         self.body_sent = 0
         self.body_was_slow = False
-        self.send_more(share)
+        self.send_more(reservation)
         self.pass_time(wait_s)
 
     @precondition(lambda self: self.may_send and self.left)
-    @rule(share=st.floats(0.01, 1))
-    def send_more(self, share):
-        size = max(1, int(len(self.left) * share))
+    @rule(reservation=st.floats(0.01, 1))
+    def send_more(self, reservation):
+        size = max(1, int(len(self.left) * reservation))
         data, self.left = self.left[:size], self.left[size:]
         had_head = self.body_sent > 0 or len(self.left) + len(data) <= self.body_size
         if not had_head and len(self.left) <= self.body_size:

@@ -20,16 +20,16 @@ from sampleapp.brokers.kafka.config import KafkaConfig
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
 from sampleapp.brokers.kafka.connections.failure_reason import address
-from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Following
+from sampleapp.brokers.kafka.consumer import METADATA_INTERVAL_S, Subscription
 from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
 from sampleapp.brokers.kafka.reader import Reader
-from sampleapp.brokers.shared.followings import Followings
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
+from sampleapp.brokers.shared.subscriptions import Subscriptions
 from sampleapp.concurrency.token_bucket import Bucket, Rate
 from sampleapp.errors import (
     BrokerStopped,
@@ -40,7 +40,7 @@ from sampleapp.errors import (
     TooManyIdempotencyKeys,
     UnknownTopic,
 )
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, IReloadable, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, IReloadable, ISubscription, Outcome
 from sampleapp.measures import BYTES, RECORDS, SECONDS, Distribution, KafkaMeasures, Waiting
 from sampleapp.model import (
     EARLIEST,
@@ -112,7 +112,7 @@ class KafkaBroker:
             health_tracker=self._health_tracker, interval_s=metadata_interval_s, clock=reactor
         )
         self._interval_s = metadata_interval_s
-        self._followings: Followings[Following] = Followings()
+        self._subscriptions: Subscriptions[Subscription] = Subscriptions()
         self._sent: Counter[tuple[str, int]] = Counter()
         self._client: AfkakClient | None = None
         self._producer: Producer | None = None
@@ -151,7 +151,7 @@ class KafkaBroker:
             clock=self._reactor,
         )
         self._cluster_health.start(client=self._client, listener=self._producer)
-        self._followings.start()
+        self._subscriptions.start()
 
     def publish(self, record: Record) -> Deferred[RecordMetadata]:
         """See `IBroker.publish`."""
@@ -219,9 +219,9 @@ class KafkaBroker:
         observer: IRecordObserver,
         start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
-    ) -> IFollowing:
+    ) -> ISubscription:
         """See `IBroker.follow`. Uncommitted and aborted records of transactions are not delivered."""
-        following = Following(
+        subscription = Subscription(
             topic=topic,
             observer=observer,
             start=start,
@@ -229,12 +229,12 @@ class KafkaBroker:
             new_client=self._new_client,
             clock=self._reactor,
             health_tracker=self._health_tracker,
-            ended=self._followings.ended,
+            ended=self._subscriptions.ended,
             metadata_interval_s=self._interval_s,
             max_batch_bytes=self._config.max_batch_bytes,
         )
-        self._followings.add(following)
-        return following
+        self._subscriptions.add(subscription)
+        return subscription
 
     @property
     def reloaded_paths(self) -> Sequence[Path]:
@@ -339,7 +339,7 @@ class KafkaBroker:
         )
 
     async def _stop(self) -> None:
-        followings = Deferred.fromCoroutine(self._followings.stop())
+        subscriptions = Deferred.fromCoroutine(self._subscriptions.stop())
         descriptions = self._descriptions.stop()
         reader = self._reader.stop()
         self._cluster_health.stop()
@@ -347,7 +347,7 @@ class KafkaBroker:
             if self._producer is not None:
                 await self._producer.drain()
                 self._producer.stop()
-            await followings
+            await subscriptions
             await descriptions
             await reader
         finally:

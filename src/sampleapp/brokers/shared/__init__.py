@@ -1,1 +1,1 @@
-"""Parts that all brokers share: condition, followings, stopping, and calls of observers."""
+"""Parts that all brokers share: condition, subscriptions, stopping, and calls of observers."""

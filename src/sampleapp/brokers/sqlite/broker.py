@@ -18,14 +18,14 @@ from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.expiry import Expiry
 from sampleapp.brokers.sqlite.faults import StoreError
-from sampleapp.brokers.sqlite.following import Followings
 from sampleapp.brokers.sqlite.reading import Reader
 from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
+from sampleapp.brokers.sqlite.subscription import Subscriptions
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.brokers.sqlite.writer import Writer
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, IllegalTopic, PublishError
-from sampleapp.interfaces import IBroker, IFollowing, IMeasured, IRecordObserver, Outcome
+from sampleapp.interfaces import IBroker, IMeasured, IRecordObserver, ISubscription, Outcome
 from sampleapp.measures import SQLiteMeasures
 from sampleapp.model import (
     EARLIEST,
@@ -97,7 +97,7 @@ class SQLiteBroker:
         )
         self._thread = PrivateThread(threads=threads)
         self._health_tracker = HealthTracker()
-        self._followings = Followings(
+        self._subscriptions = Subscriptions(
             store=self._store, thread=self._thread, clock=clock, health_tracker=self._health_tracker
         )
         self._reader = Reader(
@@ -110,7 +110,7 @@ class SQLiteBroker:
             health_tracker=self._health_tracker,
             buffer_bytes=buffer_bytes,
             response_timeout_s=response_timeout_s,
-            stored=self._followings.stored,
+            stored=self._subscriptions.stored,
         )
         self._expiry = Expiry(store=self._store, thread=self._thread, clock=clock)
         self._clock = clock
@@ -130,7 +130,7 @@ class SQLiteBroker:
         self._log.info("Records are kept in {path}", path=str(self._store.path))
         self._thread.start()
         self._writer.start()
-        self._followings.start()
+        self._subscriptions.start()
         self._reader.start()
         self._expiry.start()
 
@@ -180,9 +180,9 @@ class SQLiteBroker:
         observer: IRecordObserver,
         start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
-    ) -> IFollowing:
+    ) -> ISubscription:
         """See `IBroker.follow`."""
-        return self._followings.follow(topic=topic, observer=observer, start=start, partition=partition)
+        return self._subscriptions.follow(topic=topic, observer=observer, start=start, partition=partition)
 
     def health(self) -> Health:
         """See `IBroker.health`."""
@@ -250,7 +250,7 @@ class SQLiteBroker:
     async def _stop(self) -> None:
         self._reader.stop()
         self._expiry.stop()
-        stopping = Deferred.fromCoroutine(self._followings.stop())
+        stopping = Deferred.fromCoroutine(self._subscriptions.stop())
         try:
             await self._writer.drain()
             await stopping

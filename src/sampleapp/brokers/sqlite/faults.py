@@ -153,7 +153,7 @@ class StoreError(Exception):
 
     @property
     def public_reason(self) -> str:
-        """The reason why reading does not continue, for callers; see `IFollowing.unavailable_reason`."""
+        """The reason why reading does not continue, for callers; see `ISubscription.unavailable_reason`."""
         if self.needs_restart:
             return "The stored records cannot be read until the service is restarted."
         return _READING_REASONS.get(self.code, CANNOT_BE_READ)

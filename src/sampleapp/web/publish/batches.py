@@ -46,7 +46,7 @@ from sampleapp.web.errors import (
 )
 from sampleapp.web.publish.idempotency import REPLAYED, SAFE_TO_REPEAT, IdempotentRecords, repeatable_response
 from sampleapp.web.responses import Batch, Headers, Response, TopicTotal
-from sampleapp.web.server import Request, Share
+from sampleapp.web.server import MemoryReservation, Request
 
 __all__ = ["NDJSON", "RECORD_BYTES", "BatchPublisher"]
 
@@ -105,7 +105,7 @@ class BatchPublisher:
         :param now_ms: the timestamp of messages without one; milliseconds since the epoch.
         :param of_request: headers of every record, which come with the request.
         :return: fires with the response, also if nothing was published. Fails with the errors of
-            `Share.resize`.
+            `MemoryReservation.resize`.
         """
         body = request.body
         caller: Caller | None = request.caller
@@ -117,7 +117,7 @@ class BatchPublisher:
             reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
             scope=request.checked,
         )
-        return Deferred.fromCoroutine(self._publish(lines, len(body), request.share))
+        return Deferred.fromCoroutine(self._publish(lines, len(body), request.reservation))
 
     def publish_events(
         self,
@@ -147,11 +147,13 @@ class BatchPublisher:
             of_request=of_request,
             scope=scope,
         )
-        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.share))
+        return Deferred.fromCoroutine(self._publish(events, len(request.body), request.reservation))
 
-    async def _publish(self, lines: _Messages, length: int, share: Share | None) -> Response:
+    async def _publish(
+        self, lines: _Messages, length: int, reservation: MemoryReservation | None
+    ) -> Response:
         try:
-            await self._read(lines, length, share)
+            await self._read(lines, length, reservation)
         except (RequestError, MessageError):
             await self._slices.free_gradually(lines.records)
             raise
@@ -160,7 +162,7 @@ class BatchPublisher:
         await self._slices.free_gradually(lines.records)
         return response
 
-    async def _read(self, lines: _Messages, length: int, share: Share | None) -> None:
+    async def _read(self, lines: _Messages, length: int, reservation: MemoryReservation | None) -> None:
         """
         Read all lines, and reserve memory for their records.
 
@@ -172,9 +174,9 @@ class BatchPublisher:
         is_unread = True
         while is_unread:
             is_unread = lines.read()
-            if share is not None:
+            if reservation is not None:
                 # The body is kept until its last line is read. All keys and values are as long as the body.
-                share.resize(
+                reservation.resize(
                     length * (2 if is_unread else 1)
                     + record_bytes * len(lines.records)
                     + _HEADER_BYTES * lines.headers

@@ -119,8 +119,8 @@ def _verify(verifier: HookVerifier, signed: SignedRequest, request: Request, bod
     request.checked = _Verified(hook, signed.signature_fields)
     request.caller = hook.caller
     request.exchange.caller = hook.caller.name
-    if request.share is not None:
-        request.share.transfer(hook.caller.name)
+    if request.reservation is not None:
+        request.reservation.transfer(hook.caller.name)
 
 
 def _challenge_in(body: bytes) -> str | None:

@@ -143,10 +143,10 @@ async def _produce(
     embedded = embedded_format(request.fields.all(b"content-type")[0]) or EmbeddedFormat.BINARY
     records: list[Record] = []
     partitions: set[int | None] = set()
-    share, copies = request.share, _COPIES * len(request.body)
+    reservation, copies = request.reservation, _COPIES * len(request.body)
     try:
-        if share is not None:
-            share.resize(copies)
+        if reservation is not None:
+            reservation.resize(copies)
         slices = read_records(
             request.body,
             embedded,
@@ -160,8 +160,8 @@ async def _produce(
             await publisher.slices.next()
         for some in slices:
             records += some
-            if share is not None:
-                share.resize(copies + RECORD_BYTES * len(records))
+            if reservation is not None:
+                reservation.resize(copies + RECORD_BYTES * len(records))
             partitions.update([record.partition for record in some])
             if is_large:
                 await publisher.slices.next()

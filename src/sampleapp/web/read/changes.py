@@ -88,8 +88,8 @@ class ChangesResource:
         try:
             self.changes.require_complete()
             last_event_id = _last_event_id(request)
-            if self.budget is None and request.share is not None:
-                self.budget = request.share.hold(0, owner="")
+            if self.budget is None and request.reservation is not None:
+                self.budget = request.reservation.hold(0, owner="")
             stream = ChangeStream(self, self._streams, request, last_event_id=last_event_id)
         except SampleAppError as error:
             return response_to_temporary_error(request.fields, error)

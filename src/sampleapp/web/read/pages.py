@@ -297,13 +297,13 @@ class RecordPages:
         # After those of others, if it has read before.
         turn.end()
         await turn.begin()
-        if request.share is not None and not found_memory:
+        if request.reservation is not None and not found_memory:
             # Reading a page for nothing would keep others waiting.
-            request.share.require_part(_PAGE_BYTES)
+            request.reservation.require_part(_PAGE_BYTES)
         # Brokers limit how much is read at one time; from here on it is counted.
         result = await turn.read(cursor, limit=limit, max_bytes=_PAGE_BYTES)
-        if request.share is not None:
-            request.share.resize(found_memory + _memory_of(result.records))
+        if request.reservation is not None:
+            request.reservation.resize(found_memory + _memory_of(result.records))
         cursor.require_all(result)
         cursor.require_partition(result)
         cursor.advance(result)
@@ -329,8 +329,8 @@ class RecordPages:
             if result.records:
                 await self._slices.next()
             left = search.look_at(result)
-            if request.share is not None:
-                request.share.resize(search.found_memory)
+            if request.reservation is not None:
+                request.reservation.resize(search.found_memory)
             if left:
                 cursor.move_to(left)
                 break
@@ -406,19 +406,19 @@ class RecordPages:
             return Response(HTTPStatus.NO_CONTENT, headers)
         await turn.begin()
         chunks = []
-        share = request.share
+        reservation = request.reservation
         for some in _slices(found.records):
             await self._slices.next()
             chunks.append(record_lines(some))
-            if share is not None:
+            if reservation is not None:
                 # Records and lines are there at the same time.
-                share.resize(share.size + len(chunks[-1]))
+                reservation.resize(reservation.size + len(chunks[-1]))
         await self._slices.free_gradually(found.records)
         response = Response(
             HTTPStatus.OK, (_TYPE, *headers), chunks[0] if len(chunks) == 1 else tuple(chunks)
         )
-        if share is not None:
-            share.resize(response.length)
+        if reservation is not None:
+            reservation.resize(response.length)
         return response
 
 

@@ -15,7 +15,7 @@ from sampleapp.web.errors import PreconditionFailed
 from sampleapp.web.negotiation import choose_version
 from sampleapp.web.preconditions import match_fails, none_match_fails
 from sampleapp.web.responses import Response, SharedBody
-from sampleapp.web.server import Request, Share
+from sampleapp.web.server import MemoryReservation, Request
 from sampleapp.web.twisted_web import RequestResource
 
 __all__ = ["AcceptDispatch", "GetRepresentation"]
@@ -89,15 +89,15 @@ class _Readings:
         if representation is not self._represented:
             if isinstance(representation, Deferred):
                 return representation.addCallback(lambda made: self.respond(request, made))
-            self._make_responses(representation, request.share)
+            self._make_responses(representation, request.reservation)
         tags = request.fields.joined(b"If-None-Match")
         is_fresh = tags is not None and none_match_fails(tags, self._etag)
         return self._not_modified if is_fresh else self._whole
 
-    def _make_responses(self, representation: Representation, share: Share | None) -> None:
-        if share is not None:
+    def _make_responses(self, representation: Representation, reservation: MemoryReservation | None) -> None:
+        if reservation is not None:
             # Also what clients hold that read earlier ones slowly.
-            share.require_room(0)
+            reservation.require_room(0)
         self._represented = representation
         self._etag = representation.etag.encode("ascii")
         validators = (
@@ -110,7 +110,7 @@ class _Readings:
         parts = representation.parts
         # A single part is sent in one write, which is cheaper.
         body = parts[0] if len(parts) == 1 else SharedBody(parts)
-        if share is not None and isinstance(self._body, SharedBody):
-            self._body.replace(parts if isinstance(body, bytes) else body, share)
+        if reservation is not None and isinstance(self._body, SharedBody):
+            self._body.replace(parts if isinstance(body, bytes) else body, reservation)
         self._body = body
         self._whole = Response(HTTPStatus.OK, ((b"Content-Type", content_type), *validators), body)

@@ -197,7 +197,7 @@ class RecordStream(EventStream):
         self._waiting: Deferred[Any] | None = None
         self._is_reading = False
         self._page_bytes = 2 * _LEAST_PAGE_BYTES
-        self._budget: Final[Budget | None] = request.share
+        self._budget: Final[Budget | None] = request.reservation
         self._needed_bytes = 0
         """The memory for the next page, if it was read already and there was no room for its events."""
         self._room: Budget | None = None

@@ -420,8 +420,8 @@ class _AppResource(KleinResource):
         access_control = self._access.access_control
         if access_control is not None:
             access_control.authorize(own, self._right_to(own.method, path))
-        if own.share is not None:
-            own.share.owner = own.exchange.caller
+        if own.reservation is not None:
+            own.reservation.owner = own.exchange.caller
         if own.method == b"OPTIONS" and has_content(own.fields):
             # No handler answers OPTIONS, so nothing else checks the coding.
             check_content_coding(own.fields)

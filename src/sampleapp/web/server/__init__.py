@@ -1,6 +1,6 @@
 """An HTTP/1.1 server: connections, requests, limits. It knows nothing of routes and their handlers."""
 
-from sampleapp.web.server.body_memory import BodyMemory, Owner, Share, Unverified
+from sampleapp.web.server.body_memory import BodyMemory, MemoryReservation, Owner, Unverified
 from sampleapp.web.server.descriptors import Descriptors
 from sampleapp.web.server.exchange import Exchange, OnResponse, Peer
 from sampleapp.web.server.fields import Fields
@@ -22,12 +22,12 @@ __all__ = [
     "Handler",
     "HostRule",
     "Limits",
+    "MemoryReservation",
     "NotAHost",
     "OnResponse",
     "Owner",
     "Peer",
     "Request",
-    "Share",
     "StreamEnd",
     "Unverified",
     "check_host_name",

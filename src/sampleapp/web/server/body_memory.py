@@ -13,7 +13,7 @@ from sampleapp.web.errors import (
     RequestError,
 )
 
-__all__ = ["BodyMemory", "Owner", "Share", "Unverified"]
+__all__ = ["BodyMemory", "MemoryReservation", "Owner", "Unverified"]
 
 _SMALL: Final = 64 * 1024
 """A request that needs up to this many bytes may also use the part that is kept for small requests."""
@@ -125,11 +125,11 @@ class BodyMemory:
                 self._of_owners.pop(owner, None)
 
 
-class Share:
+class MemoryReservation:
     """
     The part of the budget that belongs to one request.
 
-    A connection has one share, and uses it for one request after the other.
+    A connection has one reservation, and uses it for one request after the other.
     """
 
     __slots__ = ("_memory", "owner", "size")
@@ -159,9 +159,9 @@ class Share:
 
         :param size: the total, in bytes; a smaller size than before returns the rest to the budget.
         :param announced: the least size that the request will need, in bytes.
-        :raise BodyMemoryFull: there is too little room now; the share is unchanged.
+        :raise BodyMemoryFull: there is too little room now; the reservation is unchanged.
         :raise BodyMemoryOfCallerFull: the caller's other requests leave too little of its part; as above.
-        :raise BodyNeedsTooMuchMemory: no request may have this size; the share is unchanged.
+        :raise BodyNeedsTooMuchMemory: no request may have this size; the reservation is unchanged.
         """
         more = size - self.size
         if more > 0:
@@ -184,14 +184,14 @@ class Share:
         """Return whether a stream may have more, in bytes; see `BodyMemory.has_room`."""
         return self._memory.has_room(self.owner, size)
 
-    def hold(self, size: int, *, owner: str | None = None) -> Share:
+    def hold(self, size: int, *, owner: str | None = None) -> MemoryReservation:
         """
         Count bytes that are there already, also beyond the limit.
 
         :param owner: the same by default; empty for none.
         :return: a share that has only these.
         """
-        held = Share(self._memory)
+        held = MemoryReservation(self._memory)
         held.owner = self.owner if owner is None else owner
         held.count(size)
         return held

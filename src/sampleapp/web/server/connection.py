@@ -21,7 +21,7 @@ from zope.interface import implementer
 from sampleapp.concurrency.failures import forget_frames_of
 from sampleapp.web.errors import RequestTooSlow
 from sampleapp.web.responses import Response, Source
-from sampleapp.web.server.body_memory import BodyMemory, Share
+from sampleapp.web.server.body_memory import BodyMemory, MemoryReservation
 from sampleapp.web.server.deadlines import CLOSE_IDLE_S, Action, Deadlines
 from sampleapp.web.server.exchange import Exchange, ExtendResponse, FormRejection, OnResponse, Peer
 from sampleapp.web.server.head import Head, request_id_in
@@ -146,7 +146,7 @@ class HTTPConnection(TwistedProtocol):
         self._rejection = rejection
         self._state = IDLE
         self._stream: ResponseStream | None = None
-        self._share = Share(server.body_memory)
+        self._reservation = MemoryReservation(server.body_memory)
         self._cancel: Callable[[], None] | None = None
         self._waiting_request: Request | None = None
         """The request that `_cancel` is for."""
@@ -168,7 +168,7 @@ class HTTPConnection(TwistedProtocol):
         transport, server = self.transport, self._server
         has_tls = ISSLTransport.providedBy(transport)
         self._peer = Peer(transport)
-        self._reader = RequestReader(server, self._peer, self._share, self._host_rule)
+        self._reader = RequestReader(server, self._peer, self._reservation, self._host_rule)
         self._writer = ResponseWriter(
             transport, has_hsts=server.has_hsts and has_tls, on_written=self._continue_after_response
         )
@@ -218,7 +218,7 @@ class HTTPConnection(TwistedProtocol):
         """Forget the client; a handler that works on its request goes on, unless it only reads."""
         if self._state is not WAITING:
             self._reader.exchange = None
-            self._share.release()
+            self._reservation.release()
         self._enter(CLOSED)
         try:
             if self._stream is not None:
@@ -363,7 +363,7 @@ class HTTPConnection(TwistedProtocol):
             self._respond(response)
             self._read_on()
             return
-        self._share.release()
+        self._reservation.release()
         exchange, self._reader.exchange = self._reader.exchange, None
         if exchange is not None:
             # The client has gone; the outcome of its request is counted, and logged, all the same.
@@ -410,7 +410,7 @@ class HTTPConnection(TwistedProtocol):
             self._end_request()
             return
         # The response may be that to many records, and may be read slowly.
-        self._share.resize(min(self._share.size, response.length))
+        self._reservation.resize(min(self._reservation.size, response.length))
         self._enter(RESPONDING)
         self._deadlines.start_sending(server.seconds())
         if self._writer.write_rest():
@@ -444,9 +444,9 @@ class HTTPConnection(TwistedProtocol):
         except Exception:
             server.streams.drop(exchange, response, "fault")
             raise
-        self._share.release()
+        self._reservation.release()
         stream = self._stream = ResponseStream(
-            self, writer, exchange, response, source, is_chunked=is_chunked, share=self._share
+            self, writer, exchange, response, source, is_chunked=is_chunked, reservation=self._reservation
         )
         server.streams.add(stream)
         self._deadlines.start_streaming(stream, server.seconds())
@@ -490,8 +490,8 @@ class HTTPConnection(TwistedProtocol):
 
     def _end_request(self) -> None:
         """Await the next request, now that the last byte of a response was handed over."""
-        if self._share.size:
-            self._share.release()
+        if self._reservation.size:
+            self._reservation.release()
         # Requests in the buffer are still answered, unless a response has told the client that it is the
         # last.
         if self._is_last_response or (self._server.is_draining and not self._reader.buffer):
@@ -520,7 +520,7 @@ class HTTPConnection(TwistedProtocol):
         server.on_response(exchange, response)
         self._enter(LINGERING)
         self._deadlines.start_sending(server.seconds())
-        self._share.release()
+        self._reservation.release()
         reader.clear()
         self._writer.write_rejection(response, exchange.request_id, server.http_date(), is_head=is_head)
         if self._client_has_finished or ISSLTransport.providedBy(self.transport):
@@ -543,7 +543,7 @@ class HTTPConnection(TwistedProtocol):
             timeout_s = deadlines.send_timeout_s(is_draining=server.is_draining)
         deadlines.close_timeout_s = timeout_s
         has_unread = bool(self._reader.buffer)
-        self._share.release()
+        self._reservation.release()
         self._reader.clear()
         writer.release()
         if (
@@ -587,7 +587,7 @@ class HTTPConnection(TwistedProtocol):
             if CLOSING in self._state.may_become:
                 self._enter(CLOSING)
             self._reader.clear()
-            self._share.release()
+            self._reservation.release()
         finally:
             _log.failure(
                 "A fault in the service: a connection was cut. (X-Request-Id: {request_id})",
@@ -610,7 +610,7 @@ class HTTPConnection(TwistedProtocol):
         if (self._reader.buffer or self._client_has_finished) and self._state in (WAITING, STREAMING):
             # While nothing is read from a connection, and after its end, the reactor does not watch it.
             self._check_client(now_s)
-        if self._state is RESPONDING and self._writer.writes_replaced and not self._share.has_room(0):
+        if self._state is RESPONDING and self._writer.writes_replaced and not self._reservation.has_room(0):
             server.count_rejection("max-body-memory")
             self.abort("max-body-memory")
             return

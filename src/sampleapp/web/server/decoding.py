@@ -47,9 +47,9 @@ class Decoding:
 
         def handle(_: object) -> Response | Deferred[Response]:
             request.body = body.content()
-            if request.share is not None:
-                # The decoder, and its share of the memory, are no longer needed.
-                request.share.resize(len(request.body))
+            if request.reservation is not None:
+                # The decoder, and its reservation of memory, are no longer needed.
+                request.reservation.resize(len(request.body))
             return handler(request)
 
         verify, request.verify_body = request.verify_body, None

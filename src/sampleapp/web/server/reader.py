@@ -23,7 +23,7 @@ from sampleapp.web.errors import (
 )
 from sampleapp.web.responses import Response
 from sampleapp.web.server.body import Body, ChunkedBody, SizedBody
-from sampleapp.web.server.body_memory import Share, Unverified
+from sampleapp.web.server.body_memory import MemoryReservation, Unverified
 from sampleapp.web.server.content_coding import CodedBody, coding_of, has_content
 from sampleapp.web.server.decoding import Decoding
 from sampleapp.web.server.exchange import Exchange, Peer
@@ -95,8 +95,8 @@ class RequestReader:
         "_length",
         "_partial_head",
         "_peer",
+        "_reservation",
         "_server",
-        "_share",
         "buffer",
         "exchange",
         "expects_continue",
@@ -104,14 +104,16 @@ class RequestReader:
         "request",
     )
 
-    def __init__(self, server: RequestServer, peer: Peer, share: Share, host_rule: HostRule | None) -> None:
+    def __init__(
+        self, server: RequestServer, peer: Peer, reservation: MemoryReservation, host_rule: HostRule | None
+    ) -> None:
         """
-        :param share: the memory for the body of the request that is being read.
+        :param reservation: the memory for the body of the request that is being read.
         :param host_rule: the hosts that requests may name; ``None`` allows any host.
         """
         self._server = server
         self._peer = peer
-        self._share = share
+        self._reservation = reservation
         self._host_rule = host_rule
         self._partial_head: PartialHead | None = None
         self._handler: Response | Handler | None = None
@@ -170,8 +172,8 @@ class RequestReader:
         )
         self.request = request = Request(head.method, head.path, head.query, head.fields, exchange)
         handler = self._decide(request, head)
-        request.share = share = self._share
-        share.owner = exchange.caller if request.verify_body is None else Unverified.SENDERS
+        request.reservation = reservation = self._reservation
+        reservation.owner = exchange.caller if request.verify_body is None else Unverified.SENDERS
         length = head.length
         if length == 0:
             self.buffer = data[end:]
@@ -274,7 +276,9 @@ class RequestReader:
             return self._server.reject(error)
         if not _wants_body(handler, request):
             return handler
-        self._coded = coded = CodedBody(coding, limit=self._max_body(request), reserve=self._share.resize)
+        self._coded = coded = CodedBody(
+            coding, limit=self._max_body(request), reserve=self._reservation.resize
+        )
         return partial(self._server.decoding.handle, handler, coded)
 
     def _begin_body(self, handler: Response | Handler, request: Request, head: Head) -> None:
@@ -286,7 +290,7 @@ class RequestReader:
         if length is not None and _wants_body(handler, request):
             # Memory is reserved as the body comes.
             try:
-                self._share.require_room(length)
+                self._reservation.require_room(length)
             except RequestError as error:
                 self._coded = None
                 handler = self._server.reject(error)
@@ -315,7 +319,7 @@ class RequestReader:
         try:
             if _wants_body(handler, request):
                 size, length = self.received + len(data), self._length
-                self._share.resize(min(size, length or size), announced=length)
+                self._reservation.resize(min(size, length or size), announced=length)
             is_whole, rest = body.receive(data)
         except RequestError as error:
             self.drop()
@@ -337,9 +341,9 @@ class RequestReader:
         if not is_whole:
             return None
         request.body = body.content()
-        if not self._length and self._coded is None and self._share.size:
+        if not self._length and self._coded is None and self._reservation.size:
             # The framing of the chunks was counted, too.
-            self._share.resize(len(request.body))
+            self._reservation.resize(len(request.body))
         self._body = self._handler = self._coded = self._charge = None
         head = request.exchange.head
         return handler if head is None or head.keeps_alive else self._unless_unframed(handler, head)

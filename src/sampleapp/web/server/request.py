@@ -9,7 +9,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from sampleapp.web.responses import Response
-from sampleapp.web.server.body_memory import Share
+from sampleapp.web.server.body_memory import MemoryReservation
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.fields import Fields
 
@@ -86,7 +86,7 @@ class Request(Struct, gc=False):
     """
     charge: Charge | None = None
     """Charges the bytes of the body; ``None`` if its caller has no rate."""
-    share: Share | None = None
+    reservation: MemoryReservation | None = None
     """
     The memory for the body. A handler that makes much more of the body reserves memory for that, too.
 

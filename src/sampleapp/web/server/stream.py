@@ -11,7 +11,7 @@ from msgspec import Struct
 from twisted.logger import Logger
 
 from sampleapp.web.responses import Event, Response, Source
-from sampleapp.web.server.body_memory import Share
+from sampleapp.web.server.body_memory import MemoryReservation
 from sampleapp.web.server.exchange import Exchange
 from sampleapp.web.server.writer import LARGEST_PART, ResponseWriter
 
@@ -77,8 +77,8 @@ class ResponseStream:
         "_offset",
         "_owner",
         "_queue",
+        "_reservation",
         "_send",
-        "_share",
         "_source",
         "_writer",
         "_written",
@@ -96,14 +96,14 @@ class ResponseStream:
         source: Source,
         *,
         is_chunked: bool,
-        share: Share,
+        reservation: MemoryReservation,
     ) -> None:
         """
         :param is_chunked: frame events as chunks; otherwise the end of the connection ends the body.
-        :param share: of the client in the memory budget; counts the bytes that the client has not taken.
+        :param reservation: of the client in the memory budget; counts the bytes that it has not taken.
         """
         self._owner = owner
-        self._share = share
+        self._reservation = reservation
         self._writer = writer
         self._source: Source | None = source
         self._is_chunked = is_chunked
@@ -230,9 +230,9 @@ class ResponseStream:
         elif len(data) > LARGEST_PART or not self._writer.write_unless_full(bytes(data)):
             self._queue_first(data, offset, event)
         if isinstance(event, Event) and self._held:
-            event.hold(self._share)
+            event.hold(self._reservation)
         # With nothing in the queue, nothing would call `sent`.
-        if self._queue is None or (self.unsent <= MAX_UNSENT and self._share.has_room(0)):
+        if self._queue is None or (self.unsent <= MAX_UNSENT and self._reservation.has_room(0)):
             return True
         self._is_source_waiting = True
         return False
@@ -258,14 +258,14 @@ class ResponseStream:
         queue = self._queue
         if not queue:
             self._queue = None
-            self._share.release()
+            self._reservation.release()
             if self._source is not None:
                 self._send = self._writer.socket_send
             raise StopIteration
         part = self._next_part(queue)
         self._handed = len(part)
         # The transport has a copy.
-        self._share.count(len(part))
+        self._reservation.count(len(part))
         return part
 
     def _next_part(self, queue: deque[bytes | memoryview]) -> bytes:

@@ -9,7 +9,7 @@ from tests.support.kafka_simulator import FollowingSetup
 
 @pytest.fixture
 def setup():
-    """Makes followings of a cluster, and stops them at the end."""
+    """Makes subscriptions of a cluster, and stops them at the end."""
     made = []
 
     def make(cluster, **options):

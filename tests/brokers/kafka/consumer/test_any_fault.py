@@ -1,4 +1,4 @@
-"""Any exception at any seam of a following: it is told, and reading goes on, with each record once."""
+"""Any exception at any seam of a subscription: it is told, and reading goes on, with each record once."""
 
 from __future__ import annotations
 

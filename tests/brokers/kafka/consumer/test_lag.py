@@ -1,4 +1,4 @@
-"""The lag of a following."""
+"""The lag of a subscription."""
 
 from __future__ import annotations
 

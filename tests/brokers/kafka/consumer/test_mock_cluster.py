@@ -12,7 +12,7 @@ from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.config import parse
 from sampleapp.brokers.kafka.connections.current_security import CurrentSecurity
 from sampleapp.brokers.kafka.connections.endpoints import make_endpoint_factory
-from sampleapp.brokers.kafka.consumer import Following
+from sampleapp.brokers.kafka.consumer import Subscription
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.brokers import Recorder, eventually, within
@@ -40,7 +40,7 @@ async def following(cluster, topic, *, reactor=reactor):
         timeout_s=5.0,
     )
     recorder, health_tracker = Recorder(), HealthTracker()
-    running = Following(
+    running = Subscription(
         topic=topic,
         observer=recorder,
         new_client=lambda: AfkakClient(

@@ -39,7 +39,7 @@ _LOG_INTERVAL_S: Final = 10.0
 
 
 class Delivery:
-    """Delivers the records of one following to its observer, one partition at a time."""
+    """Delivers the records of one subscription to its observer, one partition at a time."""
 
     _log = Logger()
 

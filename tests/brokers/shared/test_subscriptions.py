@@ -1,4 +1,4 @@
-"""The registry of followings: whatever the order, each begins and stops as the broker does."""
+"""The registry of subscriptions: whatever the order, each begins and stops as the broker does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import Deferred, succeed
 
-from sampleapp.brokers.shared.followings import Followings
+from sampleapp.brokers.shared.subscriptions import Subscriptions
 
 
-class Following:
+class Subscription:
     """Takes a while to stop once it has begun."""
 
     def __init__(self, ended):
@@ -41,14 +41,14 @@ class Following:
 class FollowingsMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.registry = Followings()
+        self.registry = Subscriptions()
         self.all = []
         self.is_started = False
         self.stopping = None
 
     @rule()
     def add(self):
-        self.all.append(Following(self.registry.ended))
+        self.all.append(Subscription(self.registry.ended))
         self.registry.add(self.all[-1])
 
     @rule()
@@ -94,7 +94,7 @@ TestFollowingsMachine.settings = settings(max_examples=50, stateful_step_count=2
 
 
 def test_the_list_of_those_that_run_is_the_callers_own():
-    registry = Followings()
-    registry.add(Following(registry.ended))
+    registry = Subscriptions()
+    registry.add(Subscription(registry.ended))
     registry.current().clear()
     assert len(registry.current()) == 1

@@ -14,7 +14,7 @@ from zope.interface.verify import verifyObject
 from sampleapp.brokers.kafka.batches import Codec
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import FetchRequest, ListOffsetsRequest, MetadataRequest
-from sampleapp.interfaces import IFollowing
+from sampleapp.interfaces import ISubscription
 from tests.support.brokers import Recorder
 from tests.support.kafka_simulator import Cluster, Fate, FollowingSetup, values
 
@@ -38,7 +38,7 @@ def test_every_partition_is_read_from_its_first_record_and_live(setup):
 
 
 def test_it_provides_the_interface(setup):
-    assert verifyObject(IFollowing, setup(Cluster()).following)
+    assert verifyObject(ISubscription, setup(Cluster()).following)
 
 
 def test_nothing_happens_before_follow_has_returned(setup):

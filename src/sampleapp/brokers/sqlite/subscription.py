@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from sampleapp.brokers.shared import followings
+from sampleapp.brokers.shared import subscriptions
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.observers import (
     batch_observer,
@@ -27,10 +27,10 @@ from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
-from sampleapp.interfaces import IFollowing, IRecordObserver
+from sampleapp.interfaces import IRecordObserver, ISubscription
 from sampleapp.model import EARLIEST, ConsumerRecord, FromOffsets, Record, Start
 
-__all__ = ["Following", "Followings"]
+__all__ = ["Subscription", "Subscriptions"]
 
 # Reading a page takes about 2 ms, since publishes wait for it on the private thread. Delivering a slice of it
 # to the observer, in one turn of the reactor, takes less.
@@ -42,9 +42,9 @@ _POLL_S = 0.2
 _BACKOFF = Backoff(first_s=0.25, max_s=5.0)
 
 
-@implementer(IFollowing)
-class Following:
-    """A following of one topic."""
+@implementer(ISubscription)
+class Subscription:
+    """A subscription of one topic."""
 
     _log = Logger()
 
@@ -59,12 +59,12 @@ class Following:
         read: Callable[[str, int], Deferred[Page]],
         clock: IReactorTime,
         health_tracker: HealthTracker,
-        ended: Callable[[Following], None],
+        ended: Callable[[Subscription], None],
     ) -> None:
         """
         :param find: returns the offset at which to begin.
         :param read: reads a page of the topic from an offset on.
-        :param health_tracker: receives errors of reading; this following is the part.
+        :param health_tracker: receives errors of reading; this subscription is the part.
         :param ended: is called after the following has stopped.
         """
         self.topic = topic
@@ -108,7 +108,7 @@ class Following:
             self._pause.wake()
 
     def stop(self) -> Deferred[None]:
-        """See `IFollowing.stop`."""
+        """See `ISubscription.stop`."""
         self._stopped = True
         if self._running is None:
             self._ended(self)
@@ -118,19 +118,19 @@ class Following:
         return waiter
 
     def unavailable_reason(self) -> str | None:
-        """See `IFollowing.unavailable_reason`."""
+        """See `ISubscription.unavailable_reason`."""
         return self._unavailable_reason
 
     def is_lasting(self) -> bool:
-        """See `IFollowing.is_lasting`."""
+        """See `ISubscription.is_lasting`."""
         return self._unavailable_reason is not None and self._is_lasting
 
     def exists(self) -> bool | None:
-        """See `IFollowing.exists`."""
+        """See `ISubscription.exists`."""
         return self._exists
 
     def lag(self) -> int | None:
-        """See `IFollowing.lag`."""
+        """See `ISubscription.lag`."""
         return None if self._end is None else max(0, self._end - self._position)
 
     async def _run(self) -> None:
@@ -243,8 +243,8 @@ class Following:
         return turn
 
 
-class Followings:
-    """All followings of a broker. Wakes them for new records of this process and of others."""
+class Subscriptions:
+    """All subscriptions of a broker. Wakes them for new records of this process and of others."""
 
     def __init__(
         self, *, store: Store, thread: PrivateThread, clock: IReactorTime, health_tracker: HealthTracker
@@ -254,16 +254,16 @@ class Followings:
         self._thread = thread
         self._clock = clock
         self._health_tracker = health_tracker
-        self._registry: followings.Followings[Following] = followings.Followings()
+        self._registry: subscriptions.Subscriptions[Subscription] = subscriptions.Subscriptions()
         self._pause = Pause(clock)
         self._changes: tuple[int, int] | None = None
         self._polling: Deferred[None] | None = None
 
     def follow(
         self, *, topic: str, observer: IRecordObserver, start: Start | FromOffsets, partition: int | None
-    ) -> Following:
+    ) -> Subscription:
         """See `IBroker.follow`."""
-        following = Following(
+        subscription = Subscription(
             topic=topic,
             observer=observer,
             start=start.start_in(0) if isinstance(start, FromOffsets) else start,
@@ -274,25 +274,25 @@ class Followings:
             health_tracker=self._health_tracker,
             ended=self._registry.ended,
         )
-        self._registry.add(following)
+        self._registry.add(subscription)
         self._begin_to_poll()
-        return following
+        return subscription
 
     def start(self) -> None:
-        """Begin all present followings, and each new one."""
+        """Begin all present subscriptions, and each new one."""
         self._registry.start()
         self._begin_to_poll()
 
     def stored(self, records: Sequence[Record]) -> None:
-        """Wake the followings of these records, which this process has stored."""
+        """Wake the subscriptions of these records, which this process has stored."""
         if self._registry:
             topics = {record.topic for record in records}
-            for following in self._registry.current():
-                if following.topic in topics:
-                    following.wake()
+            for subscription in self._registry.current():
+                if subscription.topic in topics:
+                    subscription.wake()
 
     async def stop(self) -> None:
-        """Stop all followings for good."""
+        """Stop all subscriptions for good."""
         polling = self._polling
         self._pause.end()
         await self._registry.stop()
@@ -300,8 +300,8 @@ class Followings:
             await polling
 
     def _wake_all(self) -> None:
-        for following in self._registry.current():
-            following.wake()
+        for subscription in self._registry.current():
+            subscription.wake()
 
     def _read(self, topic: str, offset: int) -> Deferred[Page]:
         return self._thread.run(
@@ -313,14 +313,14 @@ class Followings:
             self._polling = Deferred.fromCoroutine(self._poll())
 
     async def _poll(self) -> None:
-        """Check regularly for records of other processes, and wake all followings when there are some."""
+        """Check regularly for records of other processes, and wake all subscriptions when there are some."""
         while True:
             await self._pause.sleep(_POLL_S)
             if not self._registry or not self._registry.is_running:
                 break
             try:
                 changes = await self._thread.run(self._store.changes)
-            except Exception:  # noqa: BLE001 -- the followings meet the same error when they read, and report it
+            except Exception:  # noqa: BLE001 -- the subscriptions meet the same error when they read, and report it
                 changes = None
             if changes is None or changes != self._changes:
                 self._changes = changes

@@ -19,18 +19,18 @@ from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
-from sampleapp.interfaces import IFollowing, IRecordObserver
+from sampleapp.interfaces import IRecordObserver, ISubscription
 from sampleapp.model import EARLIEST, FromOffsets, Start
 
-__all__ = ["METADATA_INTERVAL_S", "Following"]
+__all__ = ["METADATA_INTERVAL_S", "Subscription"]
 
 METADATA_INTERVAL_S: Final = 10.0
 """The time between two loads of metadata without errors, in seconds."""
 _MAX_LISTED: Final = 5
 
 
-@implementer(IFollowing)
-class Following:
+@implementer(ISubscription)
+class Subscription:
     """
     Reads one topic, with a client of its own.
 
@@ -58,13 +58,13 @@ class Following:
         health_tracker: HealthTracker,
         start: Start | FromOffsets = EARLIEST,
         partition: int | None = None,
-        ended: Callable[[Following], None],
+        ended: Callable[[Subscription], None],
         metadata_interval_s: float = METADATA_INTERVAL_S,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """
         :param new_client: makes the client, which is closed at the end; called once, by `begin`.
-        :param health_tracker: keeps the state of reading; this following is one of its parts.
+        :param health_tracker: keeps the state of reading; this subscription is one of its parts.
         :param ended: called when the following was stopped and nothing of it is running any longer.
         :param metadata_interval_s: the time between two loads of metadata without errors, in seconds. New
             partitions are found by them.
@@ -105,7 +105,7 @@ class Following:
             Deferred.fromCoroutine(self._run())
 
     def stop(self) -> Deferred[None]:
-        """See `IFollowing.stop`."""
+        """See `ISubscription.stop`."""
         first, self._stopped = not self._stopped, True
         if not self._running:
             self._ended(self)
@@ -116,7 +116,7 @@ class Following:
         return waiting
 
     def unavailable_reason(self) -> str | None:
-        """See `IFollowing.unavailable_reason`."""
+        """See `ISubscription.unavailable_reason`."""
         if self._stopped or self._discovery is None:
             return None
         if self._has_failed:
@@ -127,15 +127,15 @@ class Following:
         return self._transactions.public or self._discovery.waits_for
 
     def is_lasting(self) -> bool:
-        """See `IFollowing.is_lasting`. Never: after an error, another broker may have the records."""
+        """See `ISubscription.is_lasting`. Never: after an error, another broker may have the records."""
         return False
 
     def exists(self) -> bool | None:
-        """See `IFollowing.exists`."""
+        """See `ISubscription.exists`."""
         return self._positions.exists
 
     def lag(self) -> int | None:
-        """See `IFollowing.lag`. It counts offsets up to the high watermarks, including control records."""
+        """See `ISubscription.lag`. It counts offsets up to the high watermarks, including control records."""
         return self._positions.lag
 
     def _end(self) -> None:
