@@ -95,7 +95,7 @@ test-container: $(DEV)/installed
 lock: $(DEV)/installed
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	echo 'setuptools >= 77' | $(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
-	    --upgrade --no-header --quiet --output-file requirements.lock setup.py -
+	    --extra schemas --upgrade --no-header --quiet --output-file requirements.lock setup.py -
 	$(DEV)/bin/uv pip compile --universal --python-version 3.10 --generate-hashes \
 	    --upgrade --no-header --quiet --output-file release/requirements.lock release/requirements.in
 

@@ -13,8 +13,12 @@ TESTING = [
     "pytest-twisted >= 1.14.2",
 ]
 
+# For the schemas of topics (--schemas).
+SCHEMAS = ["jsonschema-rs >= 0.60, < 1"]
+
 TEST = [
     *TESTING,
+    *SCHEMAS,
     # The official SDK of CloudEvents: events as its users send and read them.
     "cloudevents >= 2.2",
     # librdkafka's mock cluster, and a consumer that is not ours to read back what was published.
@@ -140,6 +144,7 @@ setup(
         "zope.interface >= 6.0",
     ],
     extras_require={
+        "schemas": SCHEMAS,
         "testing": TESTING,
         "test": TEST,
         "docs": DOCS,

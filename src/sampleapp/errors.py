@@ -38,6 +38,7 @@ __all__ = [
     "RecordRefused",
     "RecordTooLarge",
     "SampleAppError",
+    "SchemaMismatch",
     "StartUpError",
     "TooManyIdempotencyKeys",
     "TopicNotAuthorized",
@@ -113,6 +114,10 @@ class InvalidParameters(InvalidMessage):
 
     The pointer of a fault is the name of a variable of the path, of a parameter, or of a field.
     """
+
+
+class SchemaMismatch(InvalidMessage):
+    """The content of a message does not match the schema of its topic."""
 
 
 class MalformedIdempotencyKey(SampleAppError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from sampleapp.access import Authenticator, Callers, HookVerifier, parse_callers
 from sampleapp.access.hook_secrets import HookKeys
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.messages.schemas import Schema, Schemas, compile_schemas
 from sampleapp.model import Health, ReadResult, Record, RecordMetadata
 from sampleapp.readings import Readings
 from sampleapp.readings.changes import Changes
@@ -203,6 +205,12 @@ def callers_of(text: str) -> Callers:
     return parse_callers(text.encode(), name="callers.toml")
 
 
+def schemas_of(by_name: dict[str, object]) -> dict[str, Schema]:
+    """Compile schemas, each by its topic or the path of its file without ``.json``."""
+    files = {f"{name}.json": json.dumps(schema).encode() for name, schema in by_name.items()}
+    return compile_schemas(files, directory="schemas")
+
+
 class InMemoryService:
     """The root resource with its real site, a broker, and readings that a test sets."""
 
@@ -219,6 +227,7 @@ class InMemoryService:
         others=(),
         recorded=None,
         records_caller=False,
+        schemas=None,
         secrets=None,
         on_response=lambda _exchange, _response: None,
         **limits,
@@ -228,6 +237,7 @@ class InMemoryService:
         :param callers: a callers file, as text; by default everybody may do everything.
         :param secrets: of the hooks in the callers file: lists of them, by the names of the hooks.
         :param recorded: the header fields of requests that become headers of records.
+        :param schemas: the schemas of topics, by topic.
         :param on_answer: called for each answer.
         :param others: more applications that are served, each bound to an object.
         """
@@ -245,6 +255,7 @@ class InMemoryService:
             self.authenticator = Authenticator(
                 callers_of(callers), seconds=self.clock.seconds, now=self.clock.seconds
             )
+        self.schemas = None if schemas is None else Schemas(schemas_of(schemas))
         self.secrets = {} if secrets is None else secrets
         self.hooks = HookVerifier({}, {}, seconds=self.clock.seconds, now=self.clock.seconds)
         if callers is not None:
@@ -272,6 +283,7 @@ class InMemoryService:
             run=lambda function: succeed(function()),
             authenticator=self.authenticator,
             hooks=self.hooks,
+            schemas=self.schemas,
             others=others,
             now=self.clock.seconds,
         )

@@ -57,6 +57,7 @@ SESSIONS = [
     (["docs/howto/languages/curl.rst"], 6),
     (["docs/howto/read_a_topic.rst"], 5),
     (["docs/howto/send-again.rst"], 2),
+    (["docs/howto/schemas.rst"], 3),
     ([f"{HTTP}/messages.rst"], 2),
     ([f"{HTTP}/batches.rst"], 3),
     ([f"{HTTP}/topics.rst"], 5),
@@ -69,6 +70,9 @@ SESSIONS = [
     ([f"{HTTP}/probes.rst", f"{HTTP}/errors.rst", f"{HTTP}/access.rst", f"{HTTP}/limits.rst"], 7),
 ]
 """Pages that share a service, and the least number of their commands, so that missing blocks are noticed."""
+
+OPTIONS = {"docs/howto/schemas.rst": ["--schemas", str(ROOT / "docs/howto/schemas")]}
+"""Options of the service that a page starts, by the page."""
 
 WITH_SQLITE = "with SQLite"
 NOT_RUN = {
@@ -250,6 +254,7 @@ class Session:
 
 def run_session(pages, directory, *, broker="sqlite:sampleapp.sqlite3", options=()):
     """Run the sessions of some pages with one service; fails at the first output that differs."""
+    options = [*options, *OPTIONS.get(pages[0], ())]
     with LiveService(directory=directory, broker=broker, options=options) as service:
         session = Session(directory=directory, service=service)
         try:

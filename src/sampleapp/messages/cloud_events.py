@@ -27,6 +27,7 @@ __all__ = [
     "event_format",
     "key_of_headers",
     "may_be_event",
+    "read_event_data",
     "read_event_headers",
     "read_event_key",
 ]
@@ -102,6 +103,7 @@ class _ValidEvent(Struct):
 _CHECKED: Final = ("specversion", "id", "source", "type", "partitionkey")
 _decode_valid: Final = msgspec.json.Decoder(_ValidEvent).decode
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
+_decode_base64: Final = msgspec.json.Decoder(bytes).decode
 _decode_string: Final = msgspec.json.Decoder(str).decode
 
 
@@ -197,6 +199,23 @@ def read_event_key(body: bytes, *, source: str = "body") -> bytes | None:
             faults.append(Fault("/specversion", f'"specversion" {_WRONG_VERSION}.'))
     # Of a repeated attribute, only the last was looked at.
     raise InvalidMessage(faults or [Fault("", "An attribute is there more than once.")])
+
+
+def read_event_data(body: bytes) -> tuple[bytes, str]:
+    """
+    Return the data of a CloudEvent in structured mode, and the pointer to it.
+
+    :param body: an event that `read_event_key` has accepted. Without data it has the data ``null``.
+    :raise InvalidMessage: ``data_base64`` is not base64.
+    """
+    event = _decode(body)
+    if event.data_base64 == _NULL:
+        return bytes(event.data), "/data"
+    try:
+        return _decode_base64(event.data_base64), "/data_base64"
+    except msgspec.DecodeError as error:
+        wrong = '"data_base64" must be a string of base64 with padding (RFC 4648, section 4).'
+        raise InvalidMessage([Fault("/data_base64", wrong)]) from error
 
 
 def _decode(body: bytes) -> _Event:

@@ -13,12 +13,13 @@ from collections.abc import Collection, Generator
 from itertools import count
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
-from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError
-from sampleapp.messages.cloud_events import read_event_key
+from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError, SchemaMismatch
+from sampleapp.messages.cloud_events import read_event_data, read_event_key
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.lines import MOST_FAULTS, RejectedLine
 from sampleapp.messages.records import RecordHeaders
+from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record
 
 __all__ = ["EventList"]
@@ -70,6 +71,7 @@ class EventList:
         now_ms: int,
         of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
+        schemas: Schemas | None = None,
     ) -> None:
         """
         :param topic: of all records.
@@ -78,6 +80,7 @@ class EventList:
         :param now_ms: the timestamp of all records; milliseconds since the epoch.
         :param of_request: more headers of every record, which come with the request.
         :param scope: makes identities of the records; by default they have none.
+        :param schemas: of topics; by default, contents are not checked.
         """
         self._spans = _spans(body, max_event)
         self._body = body
@@ -86,6 +89,7 @@ class EventList:
         self._now_ms = now_ms
         self._headers = _CONTENT_TYPE + of_request
         self._scope = scope
+        self._schemas = schemas
         self._is_malformed = False
         self.topics: Collection[str] = (topic,)
         self.count = 0
@@ -121,7 +125,8 @@ class EventList:
             start, end = span
             until = start + _BYTES_AT_ONCE if until is None else until
             self._read_event(start, end)
-            if end > until:
+            # To name the faults of a content takes milliseconds.
+            if end > until or (self.rejected and isinstance(self.rejected[-1].error, SchemaMismatch)):
                 break
         return True
 
@@ -154,6 +159,9 @@ class EventList:
             require_json(text, source=_SOURCE)
             return None
         partition_key = read_event_key(text, source=_SOURCE)
+        if self._schemas is not None:
+            content, at = read_event_data(text)
+            self._schemas.check(self._topic, content, at=at)
         key = partition_key if self._key is None else self._key
         return Record(
             topic=self._topic,

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError
+from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError, SchemaMismatch
 from sampleapp.messages.faults import has_too_many_strings
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.json_text import require_json
@@ -28,7 +28,8 @@ from sampleapp.messages.parsing import (
     parse_message,
     with_milliseconds,
 )
-from sampleapp.messages.records import RecordHeaders, record_of
+from sampleapp.messages.records import RecordHeaders, content_of, content_pointer, record_of
+from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.timestamps import InvalidTimestamp
 from sampleapp.model import Message, Record, is_legal_topic
 
@@ -43,7 +44,9 @@ MOST_TOPICS: Final = 1000
 _READ_AT_ONCE: Final = 64 * 1024
 """Bytes that are decoded together: 0.2 to 1.5 ms, depending on how long the lines are."""
 _IDENTITIES_AT_ONCE: Final = 8 * 1024
-"""Like `_READ_AT_ONCE`, if records have identities: for a short line, an identity takes the most time."""
+"""
+Like `_READ_AT_ONCE`, if records have identities, or contents are checked: for a short line, this takes most.
+"""
 _LINES_AT_ONCE: Final = 100
 """The most lines of one step that are read one by one: up to 40 µs each."""
 _REJECTIONS_AT_ONCE: Final = 20
@@ -116,6 +119,7 @@ class MessageLines:
         of_request: RecordHeaders = (),
         reject_topic: Callable[[str], SampleAppError | None] | None = None,
         scope: IdempotencyScope | None = None,
+        schemas: Schemas | None = None,
         read_at_once: int = _READ_AT_ONCE,
     ) -> None:
         """
@@ -125,6 +129,7 @@ class MessageLines:
         :param refuse_topic: returns an error for a topic that messages may not be published to; by default
             all topics are allowed.
         :param scope: makes identities of the records; by default they have none.
+        :param schemas: of topics; by default, contents are not checked.
         :param read_at_once: the approximate number of bytes that one step reads.
         """
         self._body = body
@@ -133,7 +138,9 @@ class MessageLines:
         self._of_request = of_request
         self._reject_topic = reject_topic
         self._scope = scope
-        self._read_at_once = read_at_once if scope is None else min(read_at_once, _IDENTITIES_AT_ONCE)
+        self._schemas = schemas
+        is_dear = scope is not None or schemas is not None
+        self._read_at_once = min(read_at_once, _IDENTITIES_AT_ONCE) if is_dear else read_at_once
         self._position = 0
         self._one_by_one_until = 0
         self._worst = 0
@@ -223,8 +230,10 @@ class MessageLines:
             messages = _decode_messages(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if messages is None or not all(
-            map(self._is_allowed, dict.fromkeys([message.topic for message in messages]))
+        if (
+            messages is None
+            or not all(map(self._is_allowed, dict.fromkeys([message.topic for message in messages])))
+            or not self._match(messages)
         ):
             return False
         if self._scope is None and _are_plain(messages) and self._add_plain(data, messages):
@@ -301,6 +310,15 @@ class MessageLines:
         self.count += len(messages)
         return True
 
+    def _match(self, messages: list[Message]) -> bool:
+        """Check whether contents match; their faults are named when the lines are read one by one."""
+        schemas = {} if self._schemas is None else self._schemas.by_topic
+        return not schemas or all(
+            schemas[message.topic].matches(content_of(message))
+            for message in messages
+            if message.topic in schemas and has_one_content(message)
+        )
+
     def _record(self, message: Message, number: int) -> Record:
         if self._scope is None:
             return record_of(message, now_ms=self._now_ms, of_request=self._of_request)
@@ -330,7 +348,10 @@ class MessageLines:
             if self.is_full and self._worst == _MALFORMED:
                 # No further fault would be named or change the status.
                 position = len(body)
-            most = 1 if position - self._position > _REJECTED_BYTES else _REJECTIONS_AT_ONCE
+            is_long = position - self._position > _REJECTED_BYTES
+            # To name the faults of a content takes milliseconds.
+            is_dear = self.rejected and isinstance(self.rejected[-1].error, SchemaMismatch)
+            most = 1 if is_long or is_dear else _REJECTIONS_AT_ONCE
             if position >= until or len(self.rejected) >= rejected + most:
                 break
         self._position = position
@@ -378,7 +399,10 @@ class MessageLines:
             if rejection is not None:
                 raise rejection
             self._topics[topic] = topic
-        return self._record(message, number)
+        record = self._record(message, number)
+        if self._schemas is not None:
+            self._schemas.check(topic, record.value, at=content_pointer(message))
+        return record
 
     def _reject(self, rejected: RejectedLine) -> None:
         error = rejected.error

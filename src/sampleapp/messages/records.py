@@ -10,7 +10,7 @@ from sampleapp.errors import Fault, InvalidMessage
 from sampleapp.messages.timestamps import parse_timestamp
 from sampleapp.model import CALLER_HEADER, Message, Record
 
-__all__ = ["RecordHeaders", "length_of", "record_of"]
+__all__ = ["RecordHeaders", "content_of", "content_pointer", "length_of", "record_of"]
 
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes], ...]
 """The headers of a record, in order. A name may be there more than once, or be empty."""
@@ -45,11 +45,22 @@ def record_of(message: Message, *, now_ms: int, of_request: RecordHeaders = ()) 
     return Record(
         topic=message.topic,
         key=key_bytes,
-        # A valid message has one of the two contents.
-        value=message.content_base64 if content is UNSET else content.encode("utf-8"),  # type: ignore[arg-type]
+        value=content_of(message) if content is UNSET else content.encode("utf-8"),
         timestamp_ms=timestamp,
         headers=of_request if headers is UNSET else _own_first(headers, of_request),
     )
+
+
+def content_of(message: Message) -> bytes:
+    """Return the content of a valid message as bytes."""
+    content = message.content
+    # A valid message has one of the two contents.
+    return message.content_base64 if content is UNSET else content.encode("utf-8")  # type: ignore[return-value]
+
+
+def content_pointer(message: Message) -> str:
+    """Return the pointer to the content of a message."""
+    return "/content_base64" if message.content is UNSET else "/content"
 
 
 def _own_first(headers: dict[str, str], of_request: RecordHeaders) -> RecordHeaders:

@@ -18,10 +18,12 @@ from twisted.internet.threads import deferToThreadPool
 from sampleapp import brokers
 from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
+from sampleapp.errors import StartUpError
 from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
 from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.messages.schemas import Schemas
 from sampleapp.metrics import Families, MetricsPage, RequestCounts
 from sampleapp.readings.changes import Changes
 from sampleapp.readings.follower import ReadingsFollower
@@ -30,6 +32,7 @@ from sampleapp.service.config import Config
 from sampleapp.service.listener import Listener
 from sampleapp.service.readiness import Readiness
 from sampleapp.service.reloads import Reloads
+from sampleapp.service.schema_files import SchemaFiles
 from sampleapp.web import (
     AccessControl,
     AdminApp,
@@ -101,6 +104,11 @@ def build(
     def run(function: Callable[[], Any]) -> Deferred[Any]:
         return deferToThreadPool(reactor, reactor.getThreadPool(), function)
 
+    schemas = None
+    if config.schemas:
+        schema_files = SchemaFiles(config.schemas, run=run)
+        reloads.add("the schemas", schema_files.reload, schema_files.paths)
+        schemas = schema_files.schemas
     metrics = MetricsPage(clock=reactor)
     metrics_app = MetricsApp(metrics.respond).app
     web = build_web(
@@ -114,6 +122,7 @@ def build(
         recorded=recorded,
         authenticator=None if callers is None else callers.authenticator,
         hooks=None if callers is None else callers.hooks,
+        schemas=schemas,
         listeners=listeners,
         # With an endpoint for operators, the metrics are there only.
         others=() if config.admin else (metrics_app,),
@@ -185,6 +194,7 @@ def build_web(
     run: Run,
     authenticator: Authenticator | None = None,
     hooks: HookVerifier | None = None,
+    schemas: Schemas | None = None,
     listeners: Sequence[Listener] = (),
     others: Sequence[App] = (),
     now: Callable[[], float] = time.time,
@@ -196,6 +206,7 @@ def build_web(
     :param new_server: `make_server` with the settings that all servers share.
     :param run: calls functions that take long in a thread.
     :param authenticator: authenticates callers; ``None`` if they need no credentials.
+    :param schemas: of topics; ``None`` if contents are not checked.
     :param others: more applications that the server serves.
     :param now: the time of day, in seconds since the epoch, for the timestamps of records.
     """
@@ -213,6 +224,7 @@ def build_web(
         recorded=recorded,
         records_caller=config.records_caller,
         hooks=hooks,
+        schemas=schemas,
         now=now,
     )
     probes = Probes(

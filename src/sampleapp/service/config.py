@@ -51,6 +51,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """True if ``Content-Type`` becomes a header of the record."""
     records_caller: bool = False
     """True if the name of the caller becomes a header of each record."""
+    schemas: str = ""
+    """The path of the directory with the schemas of topics; if empty, there are none."""
     limits: Limits = Limits()
     drain_timeout_s: float = 10.0
     """How long a stopping service waits for requests in flight, in seconds."""

@@ -297,6 +297,13 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
             setting="records_caller",
             help="Add the name of the caller to each record, as the header sampleapp-caller. Needs --callers.",
         ),
+        Option(
+            name="schemas",
+            kind=Kind("DIRECTORY", _file),
+            setting="schemas",
+            help="Directory in which TOPIC.json is the JSON Schema of that topic's contents; content that "
+            "does not match gets 422.",
+        ),
     ),
     "Access": (
         Option(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -11,6 +13,7 @@ from sampleapp.access import HookVerifier, Right
 from sampleapp.feeds import Feeds
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.request_headers import RecordedFields
+from sampleapp.messages.schemas import Schemas
 from sampleapp.readings.changes import Changes
 from sampleapp.web.access_control import TO_CONSUME, TO_PUBLISH, TO_SEE, AccessControl, AuthorizedTopic
 from sampleapp.web.cross_site import CrossSiteRule
@@ -36,6 +39,8 @@ from sampleapp.web.routing import AccessPolicy, App, Variant
 from sampleapp.web.server import Limits, Request
 
 __all__ = ["SampleApp"]
+
+_SCHEMA_FIELDS: Final = ((b"Content-Type", b"application/schema+json"), (b"Cache-Control", b"no-cache"))
 
 
 class SampleApp:
@@ -137,6 +142,16 @@ class SampleApp:
         return await self._topics.topic(request, topic)
 
     @app.route(
+        "/topics/<topic>/schema", methods=["GET"], topic_use=TO_SEE, description=operations.READ_SCHEMA
+    )
+    def read_schema(self, _request: Request, *, topic: AuthorizedTopic) -> Response:
+        """Return the JSON Schema of a topic."""
+        schema = None if self._schemas is None else self._schemas.by_topic.get(topic)
+        if schema is None:
+            raise PathNotFound("The topic has no schema, so any content may be published to it.")
+        return Response(HTTPStatus.OK, _SCHEMA_FIELDS, schema.text)
+
+    @app.route(
         "/topics/<topic>/partitions",
         methods=["GET"],
         check_head=require_acceptable,
@@ -185,6 +200,7 @@ class SampleApp:
         recorded: RecordedFields | None = None,
         records_caller: bool = False,
         hooks: HookVerifier | None = None,
+        schemas: Schemas | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -200,6 +216,7 @@ class SampleApp:
             only ``Content-Type``.
         :param records_caller: True to add the name of the caller to each record, which needs access control.
         :param hooks: verifies the requests of hooks; by default there are none.
+        :param schemas: of topics; by default, contents are not checked.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
         """
         limits = Limits() if limits is None else limits
@@ -212,7 +229,7 @@ class SampleApp:
         """The reads of topics."""
         self.feeds = Feeds(broker, clock, make_event=Event, most=limits.max_followed_topics)
         """The shared following of topics; to be stopped with the service."""
-        publisher = Publisher(broker, clock, limits, records_caller=records_caller, now=now)
+        publisher = Publisher(broker, clock, limits, records_caller=records_caller, now=now, schemas=schemas)
         self.idempotent_records: IdempotentRecords = publisher.idempotent_records
         """Counts the records of requests with ``Idempotency-Key``."""
         batches = BatchPublisher(
@@ -220,6 +237,7 @@ class SampleApp:
             publisher.slices,
             max_line=limits.max_body,
             idempotent_records=self.idempotent_records,
+            schemas=schemas,
         )
         self._readings = AcceptDispatch(get_representation)
         self._changes = None if changes is None else ChangesResource(changes, streams=self.streams)
@@ -228,6 +246,7 @@ class SampleApp:
         self._raw_publishing = RawPublishing(publisher, batches, recorded, self._produce, hooks=hooks)
         self._hooks = Hooks(publisher, hooks, recorded)
         self._topics = Topics(broker, publisher.slices, clock)
+        self._schemas = schemas
         self._records = RecordReading(
             RecordPages(self.reads, self.feeds, clock=clock, slices=publisher.slices, streams=self.streams),
             RecordStreams(self.reads, self.feeds, streams=self.streams, clock=clock),

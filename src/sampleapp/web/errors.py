@@ -501,6 +501,9 @@ ROWS: Final[dict[type[SampleAppError], Row]] = {
     ),
     errors.MalformedMessage: Row(_S.BAD_REQUEST, "malformed-message", "Body is not JSON"),
     errors.InvalidMessage: Row(_S.UNPROCESSABLE_ENTITY, "invalid-message", "Body is not a message"),
+    errors.SchemaMismatch: Row(
+        _S.UNPROCESSABLE_ENTITY, "schema-mismatch", "Content does not match the schema"
+    ),
     errors.InvalidParameters: Row(_S.UNPROCESSABLE_ENTITY, "invalid-parameters", "Invalid parameters"),
     errors.ReadingsNotReady: Row(
         _S.SERVICE_UNAVAILABLE, "readings-not-ready", "Readings not ready", _RETRY_AFTER

@@ -59,7 +59,7 @@ _ABSENT: Final = (
     ),
 )
 
-_RECORDS: Final = re.compile(rb"/topics/[^/]+/records(?:/|$)")
+_RECORDS: Final = re.compile(rb"/topics/[^/]+/(?:records|schema)(?:/|$)")
 """Paths of this service's own, below one of REST Proxy's."""
 LONGEST_PATH: Final = 2048
 """

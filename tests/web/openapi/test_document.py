@@ -320,6 +320,7 @@ def answers_to_messages():
     yield service.request("POST", "/messages?key=k", JSON, MESSAGE)
     yield service.request("POST", "/messages", JSON, b"{")
     yield service.request("POST", "/messages", JSON, b"{}")
+    yield WholeService(schemas={"t": False}).request("POST", "/messages", JSON, MESSAGE)
 
     def publish_many(result):
         connection = raw(service, request_bytes("POST", "/messages", NDJSON, MESSAGE + b"\n" + MESSAGE))
@@ -341,6 +342,7 @@ def answers_to_raw_bodies():
     service = WholeService()
     yield service.request("POST", "/topics/a:b?x=y", [(b"ce-specversion", b"")], b"")
     yield service.request("POST", "/topics/t", [*JSON, *JSON], b"{}")
+    yield WholeService(schemas={"t": False}).request("POST", "/topics/t", (), b"{}")
 
 
 def answers_to_hooks():
@@ -350,6 +352,7 @@ def answers_to_hooks():
     service = WholeService()
     yield service.request("POST", "/hooks/h", (), b"anything")
     yield service.request("POST", "/hooks/h?x=y", *request[2:])
+    yield WholeService(schemas={"t": False}).request(*request)
     full = WholeService()
     fill(full, "hook:h")
     headers = [*request[2], (b"Content-Length", b"8")]
@@ -380,6 +383,7 @@ def answers_to_produce_requests(target):
     yield service.request("POST", target, V2, RECORDS.replace(b"[{", b'[{"value":1},{'))
     yield service.request("POST", target, V2, b"{")
     yield service.request("POST", target, V2, b"{}")
+    yield WholeService(schemas={"t": False}).request("POST", target, V2, RECORDS)
     yield service.request("POST", target, [*V2, (b"Accept", b"text/html")], RECORDS)
     yield service.request("POST", target, [(b"Content-Type", b"application/vnd.kafka.avro.v2+json")], b"")
     yield service.request("POST", target.replace("/t", "/a:b", 2), V2, RECORDS)
@@ -412,6 +416,13 @@ def answers_about_topics(method, target):
     yield WholeService(callers=CALLERS).request(method, target, [(b"Authorization", b"Bearer nobody")])
     for accept in (b"*/*", b"*/*, application/problem+json"):
         yield WholeService(broker=SilentBroker()).request(method, target, [(b"Accept", accept)])
+
+
+def answers_of_schemas(method):
+    target = "/topics/t/schema"
+    yield WholeService(schemas={"t": True}).request(method, target)
+    yield WholeService().request(method, target)
+    yield WholeService(callers=CALLERS).request(method, target, [(b"Authorization", b"Bearer nobody")])
 
 
 def answers_of_metrics(method):
@@ -480,6 +491,7 @@ def answers_of_records(method):
 
 
 RECORDS_OF_TOPIC = "/topics/{topic}/records"
+SCHEMA_OF_TOPIC = "/topics/{topic}/schema"
 ONE_PARTITION = "/topics/{topic}/partitions/{partition}"
 ANSWERS = {
     ("GET", "/"): lambda: answers_of_readings("GET"),
@@ -500,6 +512,8 @@ ANSWERS = {
             (ONE_PARTITION, "/topics/t/partitions/0"),
         ]
     },
+    ("GET", SCHEMA_OF_TOPIC): lambda: answers_of_schemas("GET"),
+    ("HEAD", SCHEMA_OF_TOPIC): lambda: answers_of_schemas("HEAD"),
     ("GET", RECORDS_OF_TOPIC): lambda: answers_of_records("GET"),
     ("HEAD", RECORDS_OF_TOPIC): lambda: answers_of_records("HEAD"),
     ("DELETE", "/topics/{topic}"): answers_to_tombstones,
@@ -529,6 +543,7 @@ TARGETS = {
     "/topics/{topic}": "/topics/t?key=k",
     "/topics/{topic}/partitions": "/topics/t/partitions",
     RECORDS_OF_TOPIC: "/topics/t/records",
+    SCHEMA_OF_TOPIC: "/topics/t/schema",
     ONE_PARTITION: "/topics/t/partitions/0",
 }
 """Of paths with variables: one that is served."""

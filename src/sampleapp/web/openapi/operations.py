@@ -54,6 +54,7 @@ __all__ = [
     "PUBLISH_TO_TOPIC",
     "READINGS",
     "READ_RECORDS",
+    "READ_SCHEMA",
     "RECEIVE_HOOK",
 ]
 
@@ -255,6 +256,7 @@ PUBLISH: Final = Description(
         request_errors.UnsupportedContentType,
         errors.MalformedMessage,
         errors.InvalidMessage,
+        errors.SchemaMismatch,
         errors.PartlyPublished,
         errors.PartlyRejected,
         *_REJECTIONS,
@@ -293,6 +295,7 @@ _PRODUCE_REJECTIONS: Final = (
     request_errors.UnsupportedEmbeddedFormat,
     errors.MalformedMessage,
     errors.InvalidMessage,
+    errors.SchemaMismatch,
     *BROKER_REJECTIONS,
 )
 
@@ -424,6 +427,7 @@ RECEIVE_HOOK: Final = Description(
         access.InvalidSignature,
         access.RateExceeded,
         request_errors.BodyMemoryOfCallerFull,
+        errors.SchemaMismatch,
         *_REJECTIONS,
     ),
 )
@@ -584,6 +588,28 @@ DESCRIBE_TOPIC: Final = replace(
     parameters=(_TOPIC,),
     successes=(_success("The topic.", Topic, {"name": "readings", "configs": {}, "partitions": [_EXAMPLE]}),),
     rejections=(*LIST_TOPICS.rejections, access.NotGranted, errors.UnknownTopic),
+)
+READ_SCHEMA: Final = Description(
+    tag="Topics",
+    summary="The schema of a topic",
+    text="The JSON Schema that the content of each message of the topic must match. Needs the right to "
+    "publish to the topic or to read it.",
+    parameters=(_TOPIC,),
+    successes=(
+        Success(
+            "The schema.",
+            contents=(
+                Content(
+                    "application/schema+json",
+                    {"type": ["object", "boolean"]},
+                    "A schema",
+                    {"type": "object", "required": ["id"]},
+                ),
+            ),
+            fields=(CACHE_CONTROL,),
+        ),
+    ),
+    rejections=(errors.InvalidParameters, access.NotGranted, request_errors.PathNotFound),
 )
 LIST_PARTITIONS: Final = replace(
     DESCRIBE_TOPIC,

@@ -33,6 +33,7 @@ from sampleapp.messages.event_lists import EventList
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RejectedLine
 from sampleapp.messages.records import RecordHeaders, length_of
+from sampleapp.messages.schemas import Schemas
 from sampleapp.model import Record, RecordMetadata, ReplayedRecord
 from sampleapp.web.access_control import TO_PUBLISH, rejection_of_topic
 from sampleapp.web.errors import (
@@ -83,14 +84,22 @@ class BatchPublisher:
     """Publishes bodies that have a message on each line, or a list of CloudEvents."""
 
     def __init__(
-        self, broker: IBroker, slices: TimeSlices, *, max_line: int, idempotent_records: IdempotentRecords
+        self,
+        broker: IBroker,
+        slices: TimeSlices,
+        *,
+        max_line: int,
+        idempotent_records: IdempotentRecords,
+        schemas: Schemas | None = None,
     ) -> None:
         """
         :param broker: receives the records.
         :param slices: for long work.
         :param max_line: the maximum length of a message, in bytes.
         :param idempotent_records: counts the records with an identity.
+        :param schemas: of topics; by default, contents are not checked.
         """
+        self._schemas = schemas
         self._broker = broker
         self._slices = slices
         self._max_line = max_line
@@ -116,6 +125,7 @@ class BatchPublisher:
             of_request=of_request,
             reject_topic=None if caller is None else partial(_rejection_of_topic, caller),
             scope=request.checked,
+            schemas=self._schemas,
         )
         return Deferred.fromCoroutine(self._publish(lines, len(body), request.reservation))
 
@@ -146,6 +156,7 @@ class BatchPublisher:
             now_ms=now_ms,
             of_request=of_request,
             scope=scope,
+            schemas=self._schemas,
         )
         return Deferred.fromCoroutine(self._publish(events, len(request.body), request.reservation))
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
-from sampleapp.messages.records import record_of
+from sampleapp.messages.records import content_pointer, record_of
 from sampleapp.web.errors import UnsupportedContentType
 from sampleapp.web.publish.batches import BatchPublisher
 from sampleapp.web.publish.idempotency import IDEMPOTENCY_KEY, check_key
@@ -60,6 +60,7 @@ class Messages:
             record_of(message, now_ms=now_ms, of_request=of_request)
             if scope is None
             else scope.record_of(message, 0, now_ms=now_ms, of_request=of_request),
+            at=content_pointer(message),
         )
 
     def _publish_many(self, request: Request) -> Deferred[Response]:

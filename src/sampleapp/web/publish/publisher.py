@@ -11,8 +11,10 @@ from twisted.internet.interfaces import IReactorTime
 from sampleapp.access import Caller
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
+from sampleapp.messages.cloud_events import read_event_data
 from sampleapp.messages.idempotency import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
+from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.trace_context import trace_headers
 from sampleapp.model import CALLER_HEADER, Record
 from sampleapp.web.access_control import TO_PUBLISH, AuthorizedTopic, authorize_topic
@@ -34,6 +36,7 @@ class Publisher:
         *,
         records_caller: bool = False,
         now: Callable[[], float] = time.time,
+        schemas: Schemas | None = None,
     ) -> None:
         """
         :param broker: receives the records.
@@ -41,6 +44,7 @@ class Publisher:
         :param limits: for the lengths of bodies.
         :param records_caller: True to add the name of the caller to each record.
         :param now: returns the time of day, in seconds since the epoch, for the timestamps of records.
+        :param schemas: of topics; by default, contents are not checked.
         """
         self.broker = broker
         """Receives the records."""
@@ -53,21 +57,27 @@ class Publisher:
         self.idempotent_records = IdempotentRecords()
         """Counts the records with an identity."""
         self._records_caller = records_caller
+        self.schemas = schemas
+        """Of topics; ``None`` if contents are not checked."""
         self._now = now
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since the epoch."""
         return int(self._now() * 1000)
 
-    def publish(self, request: Request, record: Record) -> Deferred[Response]:
+    def publish(self, request: Request, record: Record, *, at: str) -> Deferred[Response]:
         """
         Publish the record that the body of a request asks for.
 
+        :param at: the pointer to its content in the body.
         :return: fires with the partition and the offset after the broker's acknowledgement; fails with a
             `sampleapp.errors.PublishError`.
         :raise NotGranted: the caller may not publish to the topic of the record.
+        :raise SchemaMismatch: the content does not match the schema of the topic.
         """
         authorize_topic(request, record.topic, TO_PUBLISH)
+        if self.schemas is not None:
+            self.schemas.check(record.topic, record.value, at=at)
         publishing = self.broker.publish(record)
         if record.identity is None:
             return publishing.addCallback(published_response, length_of(record))
@@ -82,6 +92,7 @@ class Publisher:
         headers: RecordHeaders = (),
         of_request: RecordHeaders = (),
         scope: IdempotencyScope | None = None,
+        is_event: bool = False,
     ) -> Deferred[Response]:
         """
         Publish a record to a topic that was checked already.
@@ -89,8 +100,13 @@ class Publisher:
         :param headers: those of the message itself, which a request with the same key must repeat.
         :param of_request: more headers of the record, which may be others when the request is sent again.
         :param scope: makes the identity of the record; by default it has none.
+        :param is_event: true if the value is a CloudEvent, whose data is the content.
         :return: as for `publish`.
+        :raise SchemaMismatch: the content does not match the schema of the topic.
         """
+        if self.schemas is not None:
+            content, at = read_event_data(value) if is_event and value is not None else (value, "")
+            self.schemas.check(topic, content, at=at)
         record = Record(
             topic=topic,
             key=key,

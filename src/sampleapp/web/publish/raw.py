@@ -185,9 +185,11 @@ class RawPublishing:
         key = read_event_key(request.body)
         if head.key is None and key is not None:
             request.checked = replace(head, key=key)
-        return self._publish_raw(request, topic=topic)
+        return self._publish_raw(request, topic=topic, is_event=True)
 
-    def _publish_raw(self, request: Request, *, topic: AuthorizedTopic) -> Deferred[Response]:
+    def _publish_raw(
+        self, request: Request, *, topic: AuthorizedTopic, is_event: bool = False
+    ) -> Deferred[Response]:
         head: _Head = request.checked
         return self._publisher.publish_to(
             topic,
@@ -196,6 +198,7 @@ class RawPublishing:
             headers=head.headers,
             of_request=head.recorded + self._publisher.headers_of(request),
             scope=head.scope,
+            is_event=is_event,
         )
 
     def _check_tombstone(self, request: Request, *, topic: str) -> None:

@@ -18,11 +18,14 @@ from sampleapp.errors import (
     PartlyRejected,
     PublishError,
     SampleAppError,
+    SchemaMismatch,
     UnknownPartition,
 )
 from sampleapp.interfaces import Outcome
+from sampleapp.messages.lines import MOST_FAULTS
 from sampleapp.messages.records import length_of
 from sampleapp.messages.rest_proxy_bodies import EmbeddedFormat, Unserializable, read_records
+from sampleapp.messages.schemas import Schemas
 from sampleapp.model import TOPIC_RULE, Record, RecordMetadata, is_legal_topic
 from sampleapp.web.access_control import AuthorizedTopic
 from sampleapp.web.errors import NotAcceptable, UnsupportedEmbeddedFormat, problem_response
@@ -61,6 +64,8 @@ _SMALL: Final = 16 * 1024
 """A body up to this length, in bytes, need not wait for a slice."""
 _COPIES: Final = 3
 """Copies of a body in memory: as received, without its white space, and as keys and values."""
+_CHECKED_AT_ONCE: Final = 64 * 1024
+"""Bytes of contents, with their records, that are checked in one slice."""
 _OUTCOMES_AT_ONCE: Final = 2000
 """Outcomes that are encoded in one slice: about a millisecond."""
 
@@ -165,7 +170,7 @@ async def _produce(
             partitions.update([record.partition for record in some])
             if is_large:
                 await publisher.slices.next()
-        await _check(publisher, topic, partitions)
+        await _check(publisher, topic, records, partitions)
         outcomes = await publisher.broker.publish_many(records)
     except Unserializable as error:
         response = _rejection(error, accept, rejected=_count_rejected(error), code=_UNSERIALIZABLE)
@@ -180,13 +185,46 @@ async def _produce(
     return response
 
 
-async def _check(publisher: Publisher, topic: AuthorizedTopic, partitions: Iterable[int | None]) -> None:
+async def _check_contents(publisher: Publisher, schemas: Schemas, records: Sequence[Record]) -> None:
     """
-    Check, before anything is published, that the topic and the partitions exist.
+    Check the contents of records, in slices.
+
+    :raise SchemaMismatch: some do not match the schema of the topic.
+    """
+    faults: list[Fault] = []
+    unchecked = 0
+    for number, record in enumerate(records):
+        try:
+            schemas.check(record.topic, record.value, at=f"/records/{number}/value")
+        except SchemaMismatch as error:
+            faults += error.faults
+            if len(faults) >= MOST_FAULTS:
+                break
+            # To name the faults of a content takes milliseconds.
+            unchecked = _CHECKED_AT_ONCE
+        unchecked += length_of(record) + RECORD_BYTES
+        if unchecked >= _CHECKED_AT_ONCE:
+            unchecked = 0
+            await publisher.slices.next()
+    if faults:
+        raise SchemaMismatch(faults[:MOST_FAULTS])
+
+
+async def _check(
+    publisher: Publisher,
+    topic: AuthorizedTopic,
+    records: Sequence[Record],
+    partitions: Iterable[int | None],
+) -> None:
+    """
+    Check, before anything is published, the contents of records, and that the topic and the partitions exist.
 
     :param partitions: of the records; ``None`` for a record without one.
+    :raise SchemaMismatch: contents do not match the schema of the topic.
     :raise PublishError: a record cannot be published.
     """
+    if publisher.schemas is not None:
+        await _check_contents(publisher, publisher.schemas, records)
     rejected = await publisher.broker.check_topics([topic])
     if topic in rejected:
         raise rejected[topic]

@@ -1,0 +1,482 @@
+"""
+JSON Schemas of topics: compile them, and check the contents of messages.
+
+The library is loaded by `compile_schemas`. Its regular expressions take linear time, except those with
+look-around or back references, whose backtracking is limited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, urldefrag, urljoin
+
+import msgspec
+from msgspec import Struct
+
+from sampleapp.errors import Fault, MalformedMessage, SchemaMismatch, StartUpError
+from sampleapp.messages.json_text import require_json
+from sampleapp.model import is_legal_topic
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+__all__ = ["Schema", "Schemas", "compile_schemas"]
+
+_BASE: Final = "file:///"
+"""For references between the files. Nothing is read there: all documents are given."""
+_BACKTRACKS: Final = 10_000
+"""Steps of a regular expression with look-around: less than a millisecond."""
+
+_MOST_WORK: Final = 200_000
+"""
+The most commas and, four times as dear, opening brackets of a content outside of strings.
+
+The decoder takes up to 10 ms for this many.
+"""
+_MOST_STEPS: Final = 400
+"""Steps in which faults are collected, of up to 20 µs each: that of one missing member, or of four values."""
+_VALUES_IN_A_STEP: Final = 4
+_MOST_FAULTS: Final = 100
+_ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf", "patternProperties", "dependentSchemas", "dependencies")
+_DYNAMIC: Final = ("$dynamicRef", "$recursiveRef")
+
+_LONGEST_NAME: Final = 40
+_LONGEST_TOKEN: Final = 200
+_LONGEST_POINTER: Final = 1000
+_LONGEST_VALUE: Final = 200
+_MOST_BRANCHES: Final = 3
+
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
+
+_REQUIREMENTS: Final = {
+    "const": "must be {}",
+    "contentEncoding": "must be encoded in {}",
+    "contentMediaType": "must be of the media type {}",
+    "enum": "must be one of {}",
+    "exclusiveMaximum": "must be less than {}",
+    "exclusiveMinimum": "must be greater than {}",
+    "format": "must have the format {}",
+    "maxItems": "must have at most {} items",
+    "maxLength": "must have at most {} characters",
+    "maxProperties": "must have at most {} members",
+    "maximum": "must be at most {}",
+    "minItems": "must have at least {} items",
+    "minLength": "must have at least {} characters",
+    "minProperties": "must have at least {} members",
+    "minimum": "must be at least {}",
+    "multipleOf": "must be a multiple of {}",
+    "pattern": "must match the pattern {}",
+}
+"""By keyword: what is right, with the keyword's value."""
+_RULES: Final = {
+    "contains": "must have items as the schema's contains describes them",
+    "falseSchema": "has a value, or a member, that the schema does not allow",
+    "not": "must not match the schema under not",
+    "propertyNames": "has a member whose name does not match propertyNames of the schema",
+    "uniqueItems": "must not have two equal items",
+}
+_UNEXPECTED: Final = ("additionalProperties", "unevaluatedProperties", "additionalItems", "unevaluatedItems")
+_TYPES: Final = {
+    "array": "an array",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _NotChecked(Exception):
+    """A content has no values that could match. The message is a sentence for the caller."""
+
+
+class Schema(Struct, frozen=True):
+    """The schema of a topic."""
+
+    text: bytes
+    """Its file, as it is."""
+    validator: jsonschema_rs.Validator
+    alternatives: int
+    """The most schemas that one keyword applies to a value."""
+    required: int
+    """The most members that one keyword requires of an object."""
+    is_recursive: bool
+    """True if a reference leads to itself, so that work may multiply at each level of a content."""
+
+    def matches(self, content: bytes) -> bool:
+        """Check a content without naming its faults."""
+        try:
+            return self.validator.is_valid(self._value_of(content))
+        except _NotChecked:
+            return False
+
+    def faults(self, content: bytes, *, at: str = "") -> list[Fault]:
+        """
+        Return the faults of a content: none if it matches.
+
+        A large content, or a deep one with a recursive schema, has one fault: to collect all takes too long.
+
+        :param content: the value of a record.
+        :param at: the pointer to the content in its request.
+        """
+        try:
+            value = self._value_of(content)
+        except _NotChecked as error:
+            return [Fault(at, str(error))]
+        if self.validator.is_valid(value):
+            return []
+        found: list[Fault] = []
+        for mismatch in self._errors(value):
+            found += [Fault(f"{at}{_pointer(path)}", f"{detail}.") for path, detail in _details(mismatch)]
+            if len(found) >= _MOST_FAULTS:
+                break
+        return found[:_MOST_FAULTS] or [Fault(at, "The content does not match the schema of the topic.")]
+
+    def _value_of(self, content: bytes) -> Any:
+        """:raise _NotChecked: it is not JSON, or has too many values or a repeated member."""
+        if _is_too_much(content):
+            raise _NotChecked("The content has too many values to be checked against the topic's schema.")
+        try:
+            value = _decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _NotChecked(_not_json(content, error)) from error
+        if _repeats_a_member(content, value):
+            raise _NotChecked("A member is there more than once in the content.")
+        return value
+
+    def _errors(self, value: Any) -> Iterator[jsonschema_rs.ValidationError]:
+        values, objects, depth = _size(value)
+        at_each = 1 + self.alternatives
+        steps = objects * self.required + values * at_each // _VALUES_IN_A_STEP
+        if steps * (at_each**depth if self.is_recursive else 1) <= _MOST_STEPS:
+            yield from self.validator.iter_errors(value)
+        elif not self.is_recursive:
+            try:
+                self.validator.validate(value)
+            except ValueError as error:
+                yield error  # type: ignore[misc]  # ValidationError, whose module may not be imported here
+
+
+class Schemas:
+    """The schemas of topics as they are now."""
+
+    def __init__(self, by_topic: Mapping[str, Schema]) -> None:
+        self.by_topic = by_topic
+        """May be replaced at any time."""
+
+    def check(self, topic: str, content: bytes | None, *, at: str = "") -> None:
+        """
+        Check the content of a message.
+
+        :param content: the value of its record; ``None`` for a tombstone, which always matches.
+        :param at: the pointer to the content in its request.
+        :raise SchemaMismatch: the topic has a schema, and the content does not match it.
+        """
+        schema = self.by_topic.get(topic)
+        if schema is not None and content is not None:
+            faults = schema.faults(content, at=at)
+            if faults:
+                raise SchemaMismatch(faults)
+
+
+def compile_schemas(files: Mapping[str, bytes], *, directory: str) -> dict[str, Schema]:
+    """
+    Compile the schemas of topics.
+
+    :param files: the contents of all files, by their path in the directory, with ``/``. Those without ``/``
+        are schemas of topics; all may be referred to, by their path or their ``$id``.
+    :param directory: its name for messages.
+    :return: the schemas by topic.
+    :raise StartUpError: the library is not installed, or a file is not a schema.
+    """
+    try:
+        import jsonschema_rs
+    except ImportError as error:
+        raise StartUpError(
+            "--schemas needs the package jsonschema-rs, which is not installed: install "
+            "sampleapp-http-gateway[schemas]."
+        ) from error
+    names: dict[str, str] = {}
+    documents: dict[str, Any] = {}
+    for name, text in files.items():
+        document = _document(name, text, directory=directory)
+        own = _BASE + quote(name)
+        given = document.get("$id", document.get("id")) if isinstance(document, dict) else None
+        for uri in {own, urldefrag(urljoin(own, given))[0]} if isinstance(given, str) else {own}:
+            if uri in documents:
+                raise _mistake(directory, name, "/$id", f"is that of {names[uri]}, too; each has its own")
+            documents[uri], names[uri] = document, name
+    alternatives = _longest(documents, _ALTERNATIVES)
+    required = _longest(documents, ("required", "dependentRequired"))
+    schemas = {}
+    for name, text in files.items():
+        uri = _BASE + quote(name)
+        try:
+            validator = jsonschema_rs.validator_for(
+                documents[uri],
+                base_uri=uri,
+                retriever=documents.__getitem__,
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
+                mask="\N{HORIZONTAL ELLIPSIS}",
+            )
+        except ValueError as error:
+            raise _invalid(error, documents, uri, directory=directory, name=name) from error
+        if "/" not in name:
+            is_recursive = _Walk(documents).is_recursive(uri)
+            schemas[name.removesuffix(".json")] = Schema(
+                text, validator, alternatives, required, is_recursive
+            )
+    if not schemas:
+        raise StartUpError(
+            f"--schemas: {directory} has no schema; the file TOPIC.json in it is the schema of that topic."
+        )
+    return schemas
+
+
+def _document(name: str, text: bytes, *, directory: str) -> Any:
+    if "/" not in name and not is_legal_topic(name.removesuffix(".json")):
+        raise _mistake(
+            directory, name, "", "its name is not that of a topic with .json; move it to a subdirectory"
+        )
+    if not text.strip():
+        raise _mistake(directory, name, "", "it is empty; a schema that any content matches is {}")
+    try:
+        require_json(text, source="file")
+        return _decode(text)
+    except MalformedMessage as error:
+        raise StartUpError(f"--schemas: {directory}/{name}: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StartUpError(f"--schemas: {directory}/{name}: {error}.") from error
+
+
+def _invalid(
+    error: ValueError, documents: Mapping[str, Any], uri: str, *, directory: str, name: str
+) -> StartUpError:
+    if getattr(error, "instance_path", ()):
+        path, reason = next(_details(error))
+        return _mistake(directory, name, _pointer(path), reason)
+    wrong = _Walk(documents).wrong_reference(uri)
+    if wrong is not None:
+        at, target = wrong
+        return _mistake(
+            directory,
+            name,
+            at,
+            f"refers to {_shown(target)}, which is not in the directory; references must be to a place in "
+            "its files, and nothing is fetched",
+        )
+    return _mistake(directory, name, "", str(getattr(error, "message", error)))
+
+
+def _mistake(directory: str, name: str, at: str, why: str) -> StartUpError:
+    place = f", at {at}" if at else ""
+    return StartUpError(f"--schemas: {directory}/{name}{place}: {why}.")
+
+
+class _Walk:
+    """Follows the references of documents."""
+
+    def __init__(self, documents: Mapping[str, Any]) -> None:
+        self._documents = documents
+        self._done: set[str] = set()
+
+    def wrong_reference(self, uri: str) -> tuple[str, str] | None:
+        """Return the place and the target of a reference that leads nowhere, if there is one."""
+        for at, _, target in _references(self._documents[uri]):
+            if self._value_at(urljoin(uri, target)) is None:
+                return at, target
+        return None
+
+    def is_recursive(self, uri: str, above: tuple[str, ...] = ()) -> bool:
+        """Return true if a reference leads to a place that it is in, or to one that is not known."""
+        value = self._value_at(uri)
+        if value is None:
+            return True
+        for _, keyword, target in _references(value):
+            place = urljoin(uri, target)
+            if keyword in _DYNAMIC or place in above:
+                return True
+            if place not in self._done and self.is_recursive(place, (*above, place)):
+                return True
+        self._done.add(uri)
+        return False
+
+    def _value_at(self, uri: str) -> Any:
+        """Return the value at a URI; ``None`` if there is none, or it is named by an anchor."""
+        document, fragment = urldefrag(uri)
+        value = self._documents.get(document)
+        if not fragment.startswith("/"):
+            return None if fragment else value
+        for token in fragment.split("/")[1:]:
+            key = unquote(token).replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and key.isdecimal():
+                value = value[int(key)] if int(key) < len(value) else None
+            else:
+                value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+def _members(value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the pointer of the object, the name and the value of each member at any depth."""
+    rest = [("", value)]
+    while rest:
+        at, value = rest.pop()
+        if isinstance(value, dict):
+            for name, member in value.items():
+                yield at, name, member
+                rest.append((f"{at}/{_token(name)}", member))
+        elif isinstance(value, list):
+            rest += [(f"{at}/{number}", member) for number, member in enumerate(value)]
+
+
+def _references(value: Any) -> Iterator[tuple[str, str, str]]:
+    for at, name, target in _members(value):
+        if name in ("$ref", *_DYNAMIC) and isinstance(target, str):
+            yield f"{at}/{name}", name, target
+
+
+def _longest(documents: Mapping[str, Any], names: Sequence[str]) -> int:
+    """Return the number of members of the longest list, or object, with one of these names."""
+    return max(
+        (
+            len(value)
+            for document in documents.values()
+            for _, name, value in _members(document)
+            if name in names and isinstance(value, list | dict)
+        ),
+        default=0,
+    )
+
+
+def _is_too_much(content: bytes) -> bool:
+    if len(content) <= _MOST_WORK // 4 or _work(content) <= _MOST_WORK:
+        return False
+    # Perhaps most of them are in strings. Each string that is not is a value, or the name of one.
+    strings = (content.count(b'"') - content.count(b'\\"')) // 2
+    return strings > _MOST_WORK // 4 or _work(_STRING.sub(b"", content)) > _MOST_WORK
+
+
+def _work(content: bytes) -> int:
+    return content.count(b",") + 4 * (content.count(b"{") + content.count(b"["))
+
+
+def _not_json(content: bytes, error: Exception) -> str:
+    if not content.strip():
+        return "The content is empty; it must be JSON that matches the schema of the topic."
+    try:
+        require_json(content, source="content")
+    except MalformedMessage as malformed:
+        return str(malformed)
+    return f"The content cannot be checked: {error}."
+
+
+def _repeats_a_member(content: bytes, value: Any) -> bool:
+    """
+    Check whether a member is there twice: the decoder keeps the last one, and consumers may read the first.
+
+    Each member is followed by a colon, which is lost with it. Those in strings stay, unescaped.
+    """
+    colons = content.count(b":")
+    if not colons:
+        return False
+    if b"\\" in content:
+        colons += len(_ESCAPED_COLON.findall(content))
+    return colons != _encode(value).count(b":")
+
+
+def _size(value: Any) -> tuple[int, int, int]:
+    """Return the number of values, of objects among them, and the depth: of a part, if there are many."""
+    values = objects = depth = 0
+    level = [value]
+    while level and values <= _MOST_STEPS * _VALUES_IN_A_STEP:
+        depth += 1
+        values += len(level)
+        inner = [each.values() for each in level if isinstance(each, dict)]
+        objects += len(inner)
+        level = [*chain(*inner, *[each for each in level if isinstance(each, list)])]
+    return values + len(level), objects, depth
+
+
+def _details(error: Any) -> Iterator[tuple[Sequence[str | int], str]]:
+    """Yield each place that an error of the library names, and a sentence about it without its full stop."""
+    path, kind = error.instance_path, error.kind
+    if kind.name == "required" and hasattr(kind, "property"):
+        yield [*path, kind.property], f'"{_shown(kind.property)}" is missing; the schema requires it'
+    elif kind.name in _UNEXPECTED and hasattr(kind, "unexpected"):
+        for each in kind.unexpected[:_MOST_FAULTS]:
+            shown = f'"{_shown(each)}"' if isinstance(each, str) else f"Item {each}"
+            yield [*path, each], f"{shown} is not allowed by the schema; omit it"
+    else:
+        yield path, f"{_subject(path)} {_requirement(kind)}"
+
+
+def _requirement(kind: Any) -> str:
+    name = kind.name
+    if name == "type":
+        return f"must be {' or '.join(_TYPES.get(each, each) for each in kind.types)}"
+    if name in ("anyOf", "oneOf"):
+        return _alternatives_requirement(kind)
+    if name in _RULES:
+        return _RULES[name]
+    value = kind.value
+    if name not in _REQUIREMENTS or value is None:
+        return f"does not match {_shown(name)} of the schema"
+    if name == "enum" and isinstance(value, list):
+        return _REQUIREMENTS[name].format(_cut(", ".join(_text(each) for each in value)))
+    return _REQUIREMENTS[name].format(_cut(_text(value)))
+
+
+def _alternatives_requirement(kind: Any) -> str:
+    if not hasattr(kind, "context") or all(not branch for branch in kind.context):
+        return f"must match only one of the schemas under {kind.name}"
+    wrong = []
+    for branch in kind.context[:_MOST_BRANCHES]:
+        if not branch:
+            return f"must match only one of the schemas under {kind.name}, and matches several"
+        # Not the alternatives of alternatives: these sentences would have no end.
+        first = branch[0]
+        if first.kind.name not in ("anyOf", "oneOf"):
+            wrong.append(next((detail for _, detail in _details(first)), ""))
+    more = "" if len(kind.context) <= _MOST_BRANCHES else "; and so on"
+    return f"must match one of the schemas under {kind.name}: {'; or: '.join(wrong)}{more}"
+
+
+def _subject(path: Sequence[str | int]) -> str:
+    if not path:
+        return "The content"
+    return f'"{_shown(path[-1])}"' if isinstance(path[-1], str) else f"Item {path[-1]}"
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if not hasattr(value, "as_tuple") else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _shown(name: str) -> str:
+    short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}\N{HORIZONTAL ELLIPSIS}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in short)
+
+
+def _token(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    # One that was cut off points to nothing, but still says where to look.
+    pointer = "".join(f"/{_token(each)[:_LONGEST_TOKEN] if isinstance(each, str) else each}" for each in path)
+    return (
+        pointer
+        if len(pointer) <= _LONGEST_POINTER
+        else f"{pointer[:_LONGEST_POINTER]}\N{HORIZONTAL ELLIPSIS}"
+    )
