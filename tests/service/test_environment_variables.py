@@ -191,7 +191,15 @@ def test_what_kubernetes_makes_for_a_service_is_left_alone(service, protocol):
 
 @pytest.mark.parametrize(
     "variable",
-    ["SAMPLEAPP_URL", "SAMPLEAPP_TOKEN", "SAMPLEAPP_TOKEN_FILE", USERNAME_VARIABLE, PASSWORD_VARIABLE],
+    [
+        "SAMPLEAPP_URL",
+        "SAMPLEAPP_TOKEN",
+        "SAMPLEAPP_TOKEN_FILE",
+        "SAMPLEAPP_CLIENT_CERTIFICATE",
+        "SAMPLEAPP_CLIENT_KEY",
+        USERNAME_VARIABLE,
+        PASSWORD_VARIABLE,
+    ],
 )
 def test_the_variables_of_the_commands_and_of_kafka_are_left_alone(variable):
     assert parsed(environ={variable: "anything"}).unknown_variables == []

@@ -225,8 +225,8 @@ def wrong(tmp_path, pem):
         (
             "privateKey=DIR/encrypted.pem:certKey=DIR/server.pem",
             (
-                "the private key in DIR/encrypted.pem is encrypted, and the service cannot ask for a "
-                "password. Give a key that is not encrypted, in a file that only the service's user may read."
+                "the private key in DIR/encrypted.pem is encrypted, and there is nobody to ask for a "
+                "password. Give a key that is not encrypted, in a file that only its user may read."
             ),
         ),
         (

@@ -112,7 +112,7 @@ def test_a_key_that_belongs_to_another_certificate_of_the_file_is_told(
     turned.write_bytes(authority.certificate.read_bytes() + files.certificate.read_bytes())
     assert rejection_of(certificate=turned) == (
         "the private key in server.key does not belong to the first certificate in turned.pem, but to "
-        "another one there. Put the server's own certificate first."
+        "another one there. Put the certificate of this key first."
     )
 
 

@@ -16,7 +16,7 @@ from sampleapp.cli._options import (
 )
 from sampleapp.cli._output import note
 from sampleapp.cli._run import run
-from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
+from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 
 __all__ = ["consume"]
 
@@ -131,9 +131,8 @@ def consume(
             printed = await print_topic(selection, broker_url=broker, reactor=reactor)
         else:
             from sampleapp.cli._pages import print_pages
-            from sampleapp.client import Client
 
-            client = Client(base_url=url, reactor=reactor, token=token)
+            client = new_client(url=url, reactor=reactor, token=token)
             printed = await print_pages(selection, client=client, clock=reactor)
         if not printed:
             note(f"There are no records in {selection.describe()}{selection.filters()}.")

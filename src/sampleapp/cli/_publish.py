@@ -18,7 +18,7 @@ from sampleapp.cli._record import ResponseLost, publish_record
 from sampleapp.cli._run import run
 from sampleapp.cli._template import Template
 from sampleapp.cli._times import date_time, milliseconds
-from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
+from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 from sampleapp.messages.timestamps import InvalidTimestamp, parse_timestamp
 
 if TYPE_CHECKING:
@@ -420,11 +420,10 @@ def _publish_file(
         from sampleapp.cli._file_publisher import publish_lines
         from sampleapp.cli._lines import LineSource
         from sampleapp.cli._progress import progress_of
-        from sampleapp.client import Client
 
         results = _Results()
-        client = Client(
-            base_url=url,
+        client = new_client(
+            url=url,
             reactor=reactor,
             token=token,
             timeout_s=LINES_TIMEOUT_S,

@@ -9,7 +9,7 @@ import click
 from sampleapp.cli._options import url_option
 from sampleapp.cli._output import note, print_result
 from sampleapp.cli._run import command_failure, run
-from sampleapp.cli._token_option import token_option, warn_of_unencrypted_token
+from sampleapp.cli._token_option import new_client, token_option, warn_of_unencrypted_token
 
 if TYPE_CHECKING:
     from sampleapp.client import Client, Snapshot, Version
@@ -53,9 +53,9 @@ def readings(*, version_name: str, watching: bool, url: str, token: str | None) 
     version: Version = 2 if version_name == "2" else 1
 
     async def command(reactor: Any) -> None:
-        from sampleapp.client import Client, ClientError
+        from sampleapp.client import ClientError
 
-        client = Client(base_url=url, reactor=reactor, token=token)
+        client = new_client(url=url, reactor=reactor, token=token)
         try:
             if watching:
                 await watch(client=client, version=version, reactor=reactor)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sampleapp.cli._output import CommandFailed, OutputLost, note, print_result
 from sampleapp.cli._run import command_failure, run
+from sampleapp.cli._token_option import new_client
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -36,10 +37,10 @@ def publish_record(
     async def command(reactor: Any) -> None:
         from twisted.internet.defer import CancelledError
 
-        from sampleapp.client import Client, ClientError
+        from sampleapp.client import ClientError
         from sampleapp.errors import InvalidMessage
 
-        client = Client(base_url=url, reactor=reactor, token=token)
+        client = new_client(url=url, reactor=reactor, token=token)
         try:
             metadata = await request(client)
         except ClientError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -14,6 +15,7 @@ from twisted.web.client import HTTPConnectionPool
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IResponse
 
+from sampleapp.client._certificate import certificate_context
 from sampleapp.client._exchange import Exchanger, OpenResponse, Response
 from sampleapp.client._messages import Message, encode_message, encode_messages, topic_path
 from sampleapp.client._records import Page, records_path
@@ -72,6 +74,8 @@ class Client:
         base_url: str,
         reactor: IReactorTime,
         token: str | None = None,
+        client_certificate: str | os.PathLike[str] | None = None,
+        client_key: str | os.PathLike[str] | None = None,
         agent: IAgent | None = None,
         timeout_s: float = 30.0,
         repeat_for_s: float = 60.0,
@@ -85,23 +89,31 @@ class Client:
         :param token: the caller's credentials: a token of the service's own, or a JSON Web Token. It is sent
             with each request (RFC 6750), only to the service, and is in no error and no ``repr()``. Plain
             HTTP shows it to every machine between the client and the service.
-        :param agent: makes the requests, instead of the client's own agent.
+        :param client_certificate: a PEM file with the caller's certificate, then its intermediate
+            authorities, which the client presents to an ``https`` service. It is read here, and only here.
+        :param client_key: a PEM file with the private key, unencrypted; ``None`` if it is in the file of the
+            certificate.
+        :param agent: makes the requests, instead of the client's own agent; it has its own certificates.
         :param timeout_s: seconds for one request, from the call to the last byte of the response.
         :param repeat_for_s: seconds in which the client repeats a request with an idempotency key after an
             error that may pass: 408, 500, 502, 503, 504, no connection, or no response. 0 for never.
         :param max_idle_connections: the number of connections to keep for later requests. The number of
             concurrent requests, and so of connections, is not limited.
-        :raise ValueError: the base URL or the token is invalid.
+        :raise ValueError: the base URL or the token is invalid, or a file of the certificate cannot be used.
         """
         self._base_url = parse_base_url(base_url)
         if token is not None:
             check_token(token)
+        if client_certificate is None and client_key is not None:
+            raise ValueError("A client key needs a client certificate.")
+        context = None if client_certificate is None else certificate_context(client_certificate, client_key)
         self._pool: HTTPConnectionPool | None = None
         if agent is None:
             pool = BoundedPool(reactor)
             pool.maxPersistentPerHost = max_idle_connections
             pool.cachedConnectionTimeout = IDLE_CONNECTION_S
-            agent = make_agent(reactor, connect_timeout_s=min(CONNECT_TIMEOUT_S, timeout_s), pool=pool)
+            connect_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
+            agent = make_agent(reactor, connect_timeout_s=connect_timeout_s, pool=pool, context=context)
             self._pool = pool
         self._reactor = reactor
         self._exchanger = Exchanger(agent=agent, reactor=reactor, timeout_s=timeout_s, token=token)

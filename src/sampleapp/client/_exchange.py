@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -38,6 +39,8 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _NOT_TLS = ("wrong version number", "packet length too long")
 """OpenSSL's reasons for bytes that are not TLS."""
+_REJECTION = re.compile(r"alert .*(?:certificate|unknown ca)", re.IGNORECASE)
+"""OpenSSL's reasons for alerts about the client's certificate (RFC 8446, section 6.2)."""
 _TRUST = "to trust one more, name the file of its certificate in the environment variable SSL_CERT_FILE"
 
 _Result = TypeVar("_Result")
@@ -259,6 +262,14 @@ def _tls_failed(url: str, cause: BaseException | None) -> TLSFailed | None:
     if isinstance(cause, CertificateNotTrusted):
         reason = cause.reason(of=f"of {url}", authority=_TRUST)
         return TLSFailed(f"{reason[0].upper()}{reason[1:]}. Nothing was sent.", retriable=False)
+    rejections = [each for each in openssl_reasons(cause) if _REJECTION.search(each)]
+    if rejections:
+        # Before the service has accepted the certificate, it carries out nothing (RFC 8446, section 4.4.2.4).
+        return TLSFailed(
+            f"The server at {url} does not accept the client certificate, or requires one ({rejections[0]}). "
+            "Nothing was published.",
+            retriable=False,
+        )
     if isinstance(cause, HandshakeTimedOut) or any(each in _NOT_TLS for each in openssl_reasons(cause)):
         return TLSFailed(
             f"The server at {url} does not speak TLS: if it is a port for plain HTTP, use http:// instead. "

@@ -19,7 +19,13 @@ from sampleapp.outgoing.verified_tls import VerifiedConnections, client_context
 __all__ = ["HandshakeTimedOut", "TLSPolicy", "make_agent"]
 
 
-def make_agent(reactor: Any, *, connect_timeout_s: float, pool: BoundedPool | None = None) -> Agent:
+def make_agent(
+    reactor: Any,
+    *,
+    connect_timeout_s: float,
+    pool: BoundedPool | None = None,
+    context: SSL.Context | None = None,
+) -> Agent:
     """
     Make an agent for HTTP and HTTPS that follows no redirects, uses no proxy, verifies each server, and
     limits its responses; see `sampleapp.outgoing.bounded`.
@@ -27,10 +33,11 @@ def make_agent(reactor: Any, *, connect_timeout_s: float, pool: BoundedPool | No
     :param reactor: for connections and the time.
     :param connect_timeout_s: seconds for a connection, and again for its TLS handshake.
     :param pool: keeps connections for later requests; ``None`` for none.
+    :param context: from `client_context`, with a client certificate; ``None`` for none.
     """
     return Agent(
         reactor,
-        contextFactory=TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s),
+        contextFactory=TLSPolicy(reactor=reactor, timeout_s=connect_timeout_s, context=context),
         connectTimeout=connect_timeout_s,
         pool=BoundedPool(reactor, persistent=False) if pool is None else pool,
     )
@@ -45,13 +52,18 @@ class TLSPolicy:
     """
     Verified connections, with a deadline for the handshake.
 
-    The trusted authorities are those of this machine when the first connection is made. A server without TLS
-    may wait for the end of a line for ever, so the handshake has a deadline.
+    Without a context, the trusted authorities are those of this machine when the first connection is made. A
+    server without TLS may wait for the end of a line for ever, so the handshake has a deadline.
     """
 
-    def __init__(self, *, reactor: IReactorTime, timeout_s: float) -> None:
-        """:param timeout_s: seconds, from the connection to the end of the handshake."""
-        self._context: SSL.Context | None = None
+    def __init__(
+        self, *, reactor: IReactorTime, timeout_s: float, context: SSL.Context | None = None
+    ) -> None:
+        """
+        :param timeout_s: seconds, from the connection to the end of the handshake.
+        :param context: see `make_agent`.
+        """
+        self._context = context
         self._reactor = reactor
         self._timeout_s = timeout_s
 

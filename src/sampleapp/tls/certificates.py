@@ -51,11 +51,11 @@ _SOON: Final = dt.timedelta(days=14)
 
 
 class Certificates(Struct, frozen=True):
-    """A server's private key and certificates, and the authorities of its clients' certificates."""
+    """A private key with its certificates, and the authorities of other certificates."""
 
     key: PrivateKey
     chain: tuple[x509.Certificate, ...]
-    """The server's own certificate, then the intermediate authorities."""
+    """The certificate of the key, then the intermediate authorities."""
     client_authorities: tuple[x509.Certificate, ...]
     named: tuple[tuple[str, x509.Certificate], ...]
     """All certificates, each with the path of its file."""
@@ -68,18 +68,22 @@ class Certificates(Struct, frozen=True):
         certificate: str,
         extra_chain: str | None = None,
         client_ca: str | None = None,
+        key_argument: str = "privateKey=",
+        certificate_argument: str = "certKey=",
     ) -> Certificates:
         """
         Read them from files.
 
+        :param key_argument: the argument that names the file of the key, for messages.
+        :param certificate_argument: the argument that names the file of the certificate, for messages.
         :raise StartUpError: a file cannot be read or is invalid, or the key and the certificate do not match.
         """
-        key = _read_key(private_key)
-        own = _read_certificates(certificate, argument="certKey")
-        extra = () if extra_chain is None else _read_certificates(extra_chain, argument="extraCertChain")
+        key = _read_key(private_key, argument=key_argument)
+        own = _read_certificates(certificate, argument=certificate_argument)
+        extra = () if extra_chain is None else _read_certificates(extra_chain, argument="extraCertChain=")
         if own[0].public_key() != key.public_key():
             raise StartUpError(_mismatch(private_key, key, certificate, own))
-        authorities = () if client_ca is None else _read_certificates(client_ca, argument="clientCA")
+        authorities = () if client_ca is None else _read_certificates(client_ca, argument="clientCA=")
         for each in authorities:
             if not _may_be_authority(each):
                 raise StartUpError(
@@ -158,15 +162,15 @@ def _read(path: str) -> bytes:
     return content
 
 
-def _require_key(path: str, content: bytes) -> None:
+def _require_key(path: str, content: bytes, *, argument: str) -> None:
     if _ENCRYPTED.search(content):
         raise StartUpError(
-            f"the private key in {path} is encrypted, and the service cannot ask for a password. Give a key "
-            "that is not encrypted, in a file that only the service's user may read."
+            f"the private key in {path} is encrypted, and there is nobody to ask for a password. Give a key "
+            "that is not encrypted, in a file that only its user may read."
         )
     if not _BEGIN_KEY.search(content):
         raise StartUpError(
-            f"there is no private key in {path}. Give privateKey= a PEM file with a line such as "
+            f"there is no private key in {path}. Give {argument} a PEM file with a line such as "
             "-----BEGIN PRIVATE KEY-----."
         )
 
@@ -174,14 +178,14 @@ def _require_key(path: str, content: bytes) -> None:
 def _require_certificate(path: str, content: bytes, *, argument: str) -> None:
     if not _BEGIN_CERTIFICATE.search(content):
         raise StartUpError(
-            f"there is no certificate in {path}. Give {argument}= a PEM file with a line "
+            f"there is no certificate in {path}. Give {argument} a PEM file with a line "
             "-----BEGIN CERTIFICATE-----."
         )
 
 
-def _read_key(path: str) -> PrivateKey:
+def _read_key(path: str, *, argument: str) -> PrivateKey:
     content = _read(path)
-    _require_key(path, content)
+    _require_key(path, content, argument=argument)
     # The file may also have certificates, or the parameters of the curve before the key.
     block = _KEY.search(content)
     if block is None:
@@ -216,7 +220,7 @@ def _mismatch(key_path: str, key: PrivateKey, path: str, certificates: Sequence[
     if any(each.public_key() == public for each in certificates[1:]):
         return (
             f"the private key in {key_path} does not belong to the first certificate in {path}, but to "
-            "another one there. Put the server's own certificate first."
+            "another one there. Put the certificate of this key first."
         )
     return (
         f"the private key in {key_path} does not belong to the certificate in {path}. Give a "
