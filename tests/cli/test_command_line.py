@@ -42,7 +42,7 @@ def test_the_version_is_that_of_the_distribution():
         (["publish", "t", "--lines", "-", "--in-flight", "0"], "not in the range"),
         (["publish", "t", "\udcff"], "it is not UTF-8."),
         (["publish", "t", "c", "--key", "\udcff"], "Invalid value for '--key': it is not UTF-8."),
-        (["publish", "t", "c", "--raw", "-"], "either CONTENT (- for stdin), or --lines FILE, or --raw"),
+        (["publish", "t", "c", "--raw", "-"], "either CONTENT (- for stdin), or --"),
         (["publish", "t", "--raw", "-", "--header", "a=1"], "With --raw, a record has a key at most"),
         (["publish", "t", "c", "--header", "a"], "takes NAME=VALUE; there is no = in it."),
         (["publish", "t", "c", "--header", "a=1", "--header", "a=2"], "'a' is given twice."),

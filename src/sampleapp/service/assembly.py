@@ -18,7 +18,6 @@ from twisted.internet.threads import deferToThreadPool
 from sampleapp import brokers
 from sampleapp.access import Authenticator, HookVerifier
 from sampleapp.access.current_callers import CurrentCallers
-from sampleapp.errors import StartUpError
 from sampleapp.errors import InvalidOption
 from sampleapp.interfaces import IBroker, IReloadable
 from sampleapp.logs import AccessLog, LogSettings, require_writable
@@ -292,7 +291,7 @@ def _callers(
         reloads.add("the callers file", callers.reload, callers.paths)
         return callers
     if config.records_caller:
-        raise StartUpError("--record-caller needs --callers: without a callers file, no caller has a name.")
+        raise InvalidOption("--record-caller needs --callers: without a callers file, no caller has a name.")
     if not config.is_open_to_everybody:
         for listener in listeners:
             listener.require_local()
