@@ -27,6 +27,7 @@ doctest_test_doctest_blocks = ""
 
 html_theme = "furo"
 html_title = f"sampleapp {release}"
+html_favicon = "../src/sampleapp/web/openapi/page/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["sampleapp.css"]
 # Deferred, because it changes what Sphinx's own scripts define.

@@ -1,4 +1,5 @@
-// Additions to Sphinx's search, which leaves numbers out of a query and shows no excerpts of pages opened as files.
+// Additions to Sphinx's search, which leaves numbers out of a query, ranks pages with the same words by the alphabet, and
+// shows no excerpts of pages opened as files.
 if (typeof Search !== "undefined") {
   const parseQuery = Search._parseQuery;
   Search._parseQuery = (query) => {
@@ -10,6 +11,26 @@ if (typeof Search !== "undefined") {
     }
     localStorage.setItem("sphinx_highlight_terms", [...highlightTerms].join(" "));
     return parsed;
+  };
+
+  // Of the entries of the index, the definition of a term comes after the page about it.
+  Scorer.score = ([page, , , , score]) => (page === "reference/glossary" ? score / 2 : score);
+
+  // A page whose title has all words comes before its parts and options, then pages by their headings that have all words.
+  const performTermsSearch = Search.performTermsSearch;
+  Search.performTermsSearch = (searchTerms, excludedTerms) => {
+    const stemmer = new Stemmer();
+    const hasAll = (text) => {
+      const stems = new Set(splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word)));
+      return [...searchTerms].every((term) => stems.has(term));
+    };
+    const { alltitles, docnames } = Search._index;
+    const headings = Object.entries(alltitles).filter(([heading]) => hasAll(heading)).flatMap(([, places]) => places);
+    return performTermsSearch(searchTerms, excludedTerms).map(([page, title, anchor, description, , ...rest]) => {
+      const found = headings.filter(([file]) => docnames[file] === page).length;
+      const score = (hasAll(title) ? Scorer.title : 0) + (page === "reference/changelog" ? 0 : Scorer.term + found);
+      return [page, title, anchor, description, score, ...rest];
+    });
   };
 
   // A browser fetches no file for a page that is a file itself; a script it does load. conf.py writes this one.

@@ -66,6 +66,52 @@ def test_the_number_of_a_status_leads_to_the_screen_of_status_codes(browser, add
     )
 
 
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("idempotency", "howto/send-again"),
+        ("Idempotency-Key", "howto/send-again"),
+        ("retry", "howto/send-again"),
+        ("rate limit", "howto/callers"),
+        ("helm", "howto/containers"),
+        ("drain", "howto/operations"),
+        ("backup", "howto/sqlite"),
+        ("gzip", "reference/http/headers"),
+        # Without an entry in the index: the title of a page, then a heading.
+        ("batches", "reference/http/batches"),
+        ("systemd", "howto/systemd"),
+        ("signed webhooks", "reference/http/hooks"),
+        ("alerts", "howto/monitoring"),
+        ("CORS", "reference/http/access"),
+        # A definition is first if no page is about the word.
+        ("tombstone", "reference/glossary"),
+    ],
+)
+def test_the_first_result_is_the_page_about_the_words(browser, address, query, page):
+    browser.open(f"{address}/search.html?q={query}")
+    browser.wait_for(FINISHED)
+    assert browser.evaluate(f"{RESULTS}[0].querySelector('a').href").startswith(f"{address}/{page}.html")
+
+
+def test_the_changelog_is_the_last_of_the_pages_with_a_word(browser, address):
+    browser.open(f"{address}/search.html?q=certificate")
+    browser.wait_for(FINISHED)
+    browser.wait_for(
+        f"document.querySelector('.search-summary').innerText.match(/[0-9]+/)[0] == {RESULTS}.length"
+    )
+    assert browser.evaluate(f"{RESULTS}.at(-1).querySelector('a').innerText") == "Changes"
+
+
+def test_each_page_has_an_icon(browser, address):
+    browser.open(f"{address}/howto/tls.html")
+    browser.wait_for("document.readyState === 'complete'")
+    icon = browser.evaluate("document.querySelector('link[rel~=icon]').href")
+    browser.evaluate(
+        f"new Promise((resolve, reject) => Object.assign(new Image(), {{ onload: () => resolve(), "
+        f"onerror: reject, src: '{icon}' }}))"
+    )
+
+
 def test_a_number_among_words_is_searched_for_and_shown_in_its_sentence(browser, address):
     browser.open(f"{address}/search.html?q=reader+25000000000000")
     browser.wait_for("document.querySelector('.search-summary')?.innerText.includes('did not match')")
