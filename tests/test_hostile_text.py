@@ -12,9 +12,9 @@ from contextlib import suppress
 import pytest
 from twisted.python.usage import UsageError
 
-from sampleapp.cli._publish import NEGATIVE_NUMBER
+from sampleapp.cli._options import NEGATIVE_NUMBER
 from sampleapp.errors import SampleAppError, StartUpError
-from sampleapp.service.command_line import Options, is_made_by_kubernetes
+from sampleapp.service.command_line import CommandLine, is_made_by_kubernetes
 from sampleapp.tls.https_arguments import HTTPSArguments
 from sampleapp.web.server.body import ChunkedBody
 from sampleapp.web.server.head import MAX_HEAD
@@ -57,7 +57,7 @@ def test_options_are_rejected_at_once_however_long_they_are(option, repeated):
     for start in ("", "https://", "https://[", "https://a:"):
         for end in ENDS:
             with suppress(UsageError):
-                Options({"SAMPLEAPP_CALLERS": "x"}).parseOptions(
+                CommandLine({"SAMPLEAPP_CALLERS": "x"}).parseOptions(
                     [option, start + repeated * (MANY // len(repeated)) + end]
                 )
 
@@ -66,7 +66,7 @@ def test_options_are_rejected_at_once_however_long_they_are(option, repeated):
 def test_an_unknown_option_is_rejected_at_once_however_long_it_is(repeated):
     for end in ENDS:
         with suppress(UsageError):
-            Options({}).parseOptions([f"--{repeated * (MANY // len(repeated))}{end}"])
+            CommandLine({}).parseOptions([f"--{repeated * (MANY // len(repeated))}{end}"])
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
-    "EARLIEST",
     "CALLER_HEADER",
+    "EARLIEST",
     "FINGERPRINT_HEADER",
     "HEADER_BYTES",
     "MEDIA_TYPES",
@@ -172,7 +172,7 @@ class RecordIdentity(Struct, frozen=True, kw_only=True, gc=False):
     """
     Names a record, so that a broker publishes it once however often it is sent.
 
-    Both are SHA-256 digests, of 32 bytes; see `sampleapp.messages.idempotency`.
+    Both are SHA-256 digests, of 32 bytes; see `sampleapp.messages.idempotency_key`.
     """
 
     id: bytes

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 
 from sampleapp.client import Client, Message, PartlyPublished, ProblemError, ResponseLost, TooManyRequests
-from sampleapp.messages.idempotency import parse_idempotency_key
+from sampleapp.messages.idempotency_key import parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from tests.support.client_servers import NDJSON, PROBLEM, V1, listening, problem
 

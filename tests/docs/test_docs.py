@@ -171,7 +171,7 @@ def test_what_else_the_readme_has_make_do_is_there(project):
 
 
 def test_one_sentence_says_what_sampleapp_is_everywhere(project):
-    from sampleapp.service.command_line import Options
+    from sampleapp.service.command_line import CommandLine
 
     sentence = (
         "an HTTP gateway to Apache Kafka: publish messages with POST, get the response once they are stored, "
@@ -180,7 +180,7 @@ def test_one_sentence_says_what_sampleapp_is_everywhere(project):
     for page in ["README.md", "docs/index.rst"]:
         assert f"sampleapp is {sentence}" in " ".join((project / page).read_text(encoding="utf-8").split())
     (plugin,) = [each for each in getPlugins(IServiceMaker) if each.tapname == "sampleapp"]
-    for told in [plugin.description, Options.longdesc, main.help, metadata(DISTRIBUTION)["Summary"]]:
+    for told in [plugin.description, CommandLine.longdesc, main.help, metadata(DISTRIBUTION)["Summary"]]:
         assert f"A{sentence[1:]}" in " ".join(told.split())
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedMessage
 from sampleapp.messages.event_lists import EventList
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import Record
 from tests.support import strategies
 

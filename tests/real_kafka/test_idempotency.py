@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from sampleapp.brokers import IdempotencySettings, from_url
 from sampleapp.errors import IdempotencyKeyReused
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from tests.real_kafka.admin import new_topic
 from tests.real_kafka.dropping_proxy import DroppingProxy, Loss

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.python.usage import UsageError
 
 from sampleapp.brokers.kafka.connections.credential_files import PASSWORD_VARIABLE, USERNAME_VARIABLE
-from sampleapp.service.command_line import Options, is_made_by_kubernetes
+from sampleapp.service.command_line import CommandLine, is_made_by_kubernetes
 
-DECLARED = Options({}).declared
+DECLARED = CommandLine({}).declared
 every_option = pytest.mark.parametrize("option", DECLARED, ids=[option.name for option in DECLARED])
 
 NUMBERS = {option.name: "7" for option in DECLARED if re.fullmatch(r"[0-9.]+", option.default)}
@@ -34,7 +34,7 @@ VALUES = {
 
 
 def parsed(arguments=(), environ=None):
-    options = Options(environ or {})
+    options = CommandLine(environ or {})
     options.parseOptions(list(arguments))
     return options
 
@@ -69,7 +69,7 @@ def test_the_command_line_wins_over_the_environment(option):
 
 @every_option
 def test_help_names_each_variable(option):
-    assert f"  {option.variable}" in Options({}).getUsage().splitlines()
+    assert f"  {option.variable}" in CommandLine({}).getUsage().splitlines()
 
 
 @every_option

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 from twisted.python.usage import UsageError
 
-from sampleapp.service.command_line import Options
+from sampleapp.service.command_line import CommandLine
 from sampleapp.service.config import DEFAULTS
 from sampleapp.service.options import OPTIONS
 from sampleapp.web import Limits
@@ -42,7 +42,7 @@ from sampleapp.web import Limits
 )
 def test_an_unknown_argument_is_rejected_with_the_one_that_was_meant(arguments, sentence):
     with pytest.raises(UsageError) as caught:
-        Options().parseOptions(arguments)
+        CommandLine().parseOptions(arguments)
     assert str(caught.value) == sentence
 
 
@@ -86,21 +86,23 @@ def test_a_limit_that_is_no_such_number_is_rejected_with_what_would_be_right(
         *([] if zero_is_allowed else ["0"]),
     ):
         with pytest.raises(UsageError) as caught:
-            Options().parseOptions([f"{option}={nonsense}"])
+            CommandLine().parseOptions([f"{option}={nonsense}"])
         assert str(caught.value) == f"{option} takes {kind}, such as {example}, not {nonsense!r}."
     if zero_is_allowed:
-        Options().parseOptions([f"{option}=0"])
+        CommandLine().parseOptions([f"{option}=0"])
 
 
 def test_seconds_may_be_written_in_each_usual_way():
     for text, seconds in (("10", 10), ("2.5", 2.5), ("2.", 2), (".5", 0.5), ("1e3", 1000), ("25E-1", 2.5)):
-        options = Options()
+        options = CommandLine()
         options.parseOptions([f"--drain-timeout={text}"])
         assert options.config.drain_timeout_s == seconds
 
 
 def test_topics_and_patterns_for_idempotency_keys_are_given_one_by_one():
-    options = Options({"SAMPLEAPP_IDEMPOTENT_TOPIC": "orders.* payments", "SAMPLEAPP_IDEMPOTENCY_RATE": "7"})
+    options = CommandLine(
+        {"SAMPLEAPP_IDEMPOTENT_TOPIC": "orders.* payments", "SAMPLEAPP_IDEMPOTENCY_RATE": "7"}
+    )
     options.parseOptions(["--idempotency-window=3600"])
     topics = options.config.idempotent_topics
     assert [topic in topics for topic in ("orders.a.b", "payments", "orders", "payments2")] == [
@@ -117,7 +119,7 @@ def test_topics_and_patterns_for_idempotency_keys_are_given_one_by_one():
 )
 def test_a_pattern_that_no_topic_can_match_is_rejected(pattern):
     with pytest.raises(UsageError) as caught:
-        Options({}).parseOptions([f"--idempotent-topic={pattern}"])
+        CommandLine({}).parseOptions([f"--idempotent-topic={pattern}"])
     assert str(caught.value) == (
         "--idempotent-topic takes the name of a topic, or a pattern such as orders.*: 1 to 249 characters "
         f"out of A-Z, a-z, 0-9, '.', '_', '-' and '*'; not {pattern!r}."
@@ -125,11 +127,11 @@ def test_a_pattern_that_no_topic_can_match_is_rejected(pattern):
 
 
 def test_headers_for_records_are_given_one_by_one():
-    options = Options({"SAMPLEAPP_RECORD_HEADER": "X-GitHub-* User-Agent user-agent"})
+    options = CommandLine({"SAMPLEAPP_RECORD_HEADER": "X-GitHub-* User-Agent user-agent"})
     options.parseOptions([])
     config = options.config
     assert (config.record_headers, config.has_record_content_type) == (("x-github-*", "user-agent"), True)
-    options = Options({})
+    options = CommandLine({})
     options.parseOptions(["--no-record-content-type"])
     assert not options.config.has_record_content_type
 
@@ -156,7 +158,7 @@ def test_headers_for_records_are_given_one_by_one():
 )
 def test_headers_that_records_cannot_have_are_rejected(arguments, said):
     with pytest.raises(UsageError) as caught:
-        Options({}).parseOptions(arguments)
+        CommandLine({}).parseOptions(arguments)
     assert str(caught.value) == said
 
 
@@ -179,7 +181,7 @@ def test_each_setting_has_one_option_and_each_option_a_setting():
 
 
 def test_each_limit_has_an_option():
-    options = Options()
+    options = CommandLine()
     options.parseOptions(
         [
             "--max-body=1",

@@ -20,7 +20,7 @@ from sampleapp.access.current_callers import CurrentCallers
 from sampleapp.client import parse_base_url
 from sampleapp.errors import StartUpError
 from sampleapp.service.assembly import build
-from sampleapp.service.command_line import Options
+from sampleapp.service.command_line import CommandLine
 from tests.support.logs import logged_lines
 
 LETTERS = string.ascii_letters + string.digits
@@ -97,7 +97,7 @@ def said_about(arguments, environ):
     """What the service says when it starts with a configuration."""
     with logged_lines() as lines:
         try:
-            options = Options(environ)
+            options = CommandLine(environ)
             options.parseOptions(arguments)
             service = build(options.config, reactor=MemoryReactorClock())
             service.privilegedStartService()

@@ -1,4 +1,4 @@
-"""The shared subscription of one topic: its positions, its last records, and all who wait for the next ones."""
+"""The shared subscription of a topic: its positions, its last records, and those who wait for the next."""
 
 from __future__ import annotations
 

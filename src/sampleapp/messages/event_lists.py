@@ -15,7 +15,7 @@ from typing import ClassVar, Final, TypeAlias, TypeVar
 
 from sampleapp.errors import Fault, InvalidMessage, MalformedMessage, MessageError, SchemaMismatch
 from sampleapp.messages.cloud_events import read_event_data, read_event_key
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.lines import MOST_FAULTS, RejectedLine
 from sampleapp.messages.records import RecordHeaders

@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sampleapp.errors import Fault, InvalidMessage, MessageError, SampleAppError, SchemaMismatch
 from sampleapp.messages.faults import has_too_many_strings
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.json_text import require_json
 from sampleapp.messages.parsing import (
     has_escaped_colon,

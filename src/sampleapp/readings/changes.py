@@ -23,7 +23,7 @@ from sampleapp.model import Reading
 from sampleapp.readings.blocks import Representation, Snapshot
 from sampleapp.readings.collection import Readings
 
-__all__ = ["Change", "Changes", "IChangesObserver", "State"]
+__all__ = ["Change", "Changes", "IChangesObserver", "ReadingsState"]
 
 _SINGLY: Final = 16
 """The most changes of a group that are told one by one."""
@@ -50,7 +50,7 @@ class Change(Struct, frozen=True, gc=False):
     """The entity tag of version 2 after this change, in quotes; ``None`` inside a group."""
 
 
-class State(Struct, frozen=True):
+class ReadingsState(Struct, frozen=True):
     """The collection after all changes that were told."""
 
     representation: Representation
@@ -66,10 +66,10 @@ _Single: TypeAlias = tuple[Change, Snapshot, int]
 class IChangesObserver(Protocol):
     """The observer of the changes of a collection."""
 
-    def began(self, state: State) -> None:
+    def began(self, state: ReadingsState) -> None:
         """Start from a state: at the beginning, and when the topic was deleted and made again."""
 
-    def changed(self, changes: Sequence[Change], state: State | None) -> None:
+    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> None:
         """
         Learn of the next changes: an observer that applies them in their order has the collection's order.
 
@@ -226,7 +226,7 @@ class Changes:
             self._forget()
             snapshot = self._readings.snapshot(2)
             yield from _encode(snapshot)
-            observer.began(State(snapshot.representation(), number))
+            observer.began(ReadingsState(snapshot.representation(), number))
             return
         singly, rest, removed = self._singly, self._rest, self._removed
         group = self._readings.snapshot(2) if rest else None
@@ -235,7 +235,7 @@ class Changes:
             yield from _tell_singly(observer, singly)
         if group is not None:
             yield from _encode(group)
-            state = State(group.representation(), number)
+            state = ReadingsState(group.representation(), number)
             yield from _tell_group(observer, _changes(rest, removed), state)
 
 
@@ -250,14 +250,16 @@ def _tell_singly(observer: IChangesObserver, singly: Sequence[_Single]) -> Itera
     changes = []
     for change, snapshot, number in singly:
         yield from _encode(snapshot)
-        state = State(snapshot.representation(), number)
+        state = ReadingsState(snapshot.representation(), number)
         changes.append(replace(change, etag=state.representation.etag))
         yield
     observer.changed(changes, state)
     yield
 
 
-def _tell_group(observer: IChangesObserver, changes: Iterator[Change], state: State) -> Iterator[None]:
+def _tell_group(
+    observer: IChangesObserver, changes: Iterator[Change], state: ReadingsState
+) -> Iterator[None]:
     some = list(islice(changes, _TOLD_AT_ONCE))
     while subscription := list(islice(changes, _TOLD_AT_ONCE)):
         observer.changed(some, None)

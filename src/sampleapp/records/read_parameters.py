@@ -125,8 +125,8 @@ def read_stream_parameters(query: bytes, last_event_ids: Sequence[bytes] = ()) -
 
     :param query: as it was sent, without the question mark.
     :param last_event_ids: the values of all fields ``Last-Event-ID`` of the request. Such an id takes
-        precedence over the parameter ``lastEventId``, which polyfills of ``EventSource`` append to the URL when
-        they come back, this over ``last_event_id``, and all over ``from``.
+        precedence over the parameter ``lastEventId``, which polyfills of ``EventSource`` append to the URL
+        when they come back, this over ``last_event_id``, and all over ``from``.
     :raise InvalidParameters: names all faults.
     """
     faults: list[Fault] = []

@@ -23,7 +23,7 @@ from sampleapp import __version__
 from sampleapp.service.config import DEFAULTS
 from sampleapp.service.options import EXAMPLE_ENDPOINT, GROUPS, OPTIONS, PREFIX, Option, config_of
 
-__all__ = ["Options", "is_made_by_kubernetes"]
+__all__ = ["CommandLine", "is_made_by_kubernetes"]
 
 # The words of `getopt`, and so of Twisted.
 _UNKNOWN_OPTION: Final = re.compile(r"option (?P<name>\S+) not recognized")
@@ -93,7 +93,7 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
-class Options(TwistedOptions):
+class CommandLine(TwistedOptions):
     """The options of ``twistd sampleapp``, from its command line and from environment variables."""
 
     command = "twistd -n --pidfile= sampleapp"

@@ -295,7 +295,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             name="record-caller",
             setting="records_caller",
-            help="Add the name of the caller to each record, as the header sampleapp-caller. Needs --callers.",
+            help="Add the caller's name to each record, as the header sampleapp-caller. Needs --callers.",
         ),
         Option(
             name="schemas",

@@ -30,7 +30,7 @@ from sampleapp.file_permissions import system_error
 from sampleapp.logs import BackgroundWriter, ProcessLog, process_log, require_possible
 from sampleapp.service.application import SampleAppService
 from sampleapp.service.assembly import build
-from sampleapp.service.command_line import Options as ServiceOptions
+from sampleapp.service.command_line import CommandLine
 from sampleapp.service.systemd import Supervision
 from sampleapp.web import Descriptors
 
@@ -63,7 +63,7 @@ _USAGE_ERROR: Final = 2
 _UNKNOWN_VARIABLE: Final = "The environment variable {variable} is unknown, and has no effect{hint}"
 
 
-class Options(ServiceOptions):
+class Options(CommandLine):
     """Options that end the process with one sentence if they are invalid."""
 
     help_command = "twistd sampleapp --help"

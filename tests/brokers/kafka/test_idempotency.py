@@ -16,7 +16,7 @@ from sampleapp.errors import (
     RecordRefused,
     TooManyIdempotencyKeys,
 )
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from tests.support.brokers import record
 
 NOW_S = 1_795_248_000.5

@@ -25,7 +25,7 @@ from sampleapp.brokers.kafka.descriptions import Descriptions
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer import Producer, ProducerSettings, ReplayDetection
 from sampleapp.brokers.kafka.producer.results import rejection
-from sampleapp.brokers.kafka.reader import Reader
+from sampleapp.brokers.kafka.reader import TopicReader
 from sampleapp.brokers.shared.health import WRITING, HealthTracker
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.brokers.shared.stopping import Stopping
@@ -118,7 +118,7 @@ class KafkaBroker:
         self._producer: Producer | None = None
         self._replays = ReplayDetection(new_client=self._new_client, clock=reactor)
         self._descriptions = Descriptions(new_client=self._new_client, clock=reactor)
-        self._reader = Reader(
+        self._reader = TopicReader(
             new_client=self._new_client, clock=reactor, max_batch_bytes=config.max_batch_bytes
         )
         self._stopping = Stopping(clock=reactor, work=self._stop, deadline_passed=self._deadline_passed)

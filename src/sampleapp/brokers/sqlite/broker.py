@@ -18,7 +18,7 @@ from sampleapp.brokers.shared.single_partition import single_partition
 from sampleapp.brokers.shared.stopping import Stopping
 from sampleapp.brokers.sqlite.expiry import Expiry
 from sampleapp.brokers.sqlite.faults import StoreError
-from sampleapp.brokers.sqlite.reading import Reader
+from sampleapp.brokers.sqlite.page_reader import PageReader
 from sampleapp.brokers.sqlite.rows import require_topic_name
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.subscription import Subscriptions
@@ -100,7 +100,7 @@ class SQLiteBroker:
         self._subscriptions = Subscriptions(
             store=self._store, thread=self._thread, clock=clock, health_tracker=self._health_tracker
         )
-        self._reader = Reader(
+        self._reader = PageReader(
             store=self._store, thread=self._thread, clock=clock, response_timeout_s=response_timeout_s
         )
         self._writer = Writer(

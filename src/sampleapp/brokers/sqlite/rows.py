@@ -28,9 +28,9 @@ from sampleapp.model import (
 
 __all__ = [
     "INSERT",
-    "Page",
     "RowRejected",
     "Section",
+    "StoredPage",
     "TimeSearch",
     "first_offset",
     "insert",
@@ -143,7 +143,7 @@ class PackedRecords(Struct, frozen=True):
             )
 
 
-class Page(Struct, frozen=True):
+class StoredPage(Struct, frozen=True):
     """Some records of a topic, in order."""
 
     records: list[ConsumerRecord] | PackedRecords
@@ -166,7 +166,7 @@ class Section(Struct, frozen=True):
     """The position; for an exact one, as it was asked for."""
     earliest: int
     """The offset of the topic's first record; the end if there is none."""
-    page: Page
+    page: StoredPage
     """The records; none if the position is not between `earliest` and the end."""
 
 
@@ -350,11 +350,13 @@ def topics_of(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]
     return [name for name in names if _find_topic(connection, name) is not None]
 
 
-def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int) -> Page:
+def page(
+    connection: sqlite3.Connection, topic: str, offset: int, max_records: int, max_bytes: int
+) -> StoredPage:
     """Read a topic from an offset on; see `Store.read`."""
     found = _find_topic(connection, topic)
     if found is None:
-        return Page([], offset, 0, exists=False)
+        return StoredPage([], offset, 0, exists=False)
     topic_id, end = found
     if end - offset >= max_records:
         small_bytes = max_bytes // max_records
@@ -369,12 +371,12 @@ def page(connection: sqlite3.Connection, topic: str, offset: int, max_records: i
         if all(size <= small_bytes for (size,) in connection.execute(_SIZE, (topic_id, offset))):
             many = _read_at_once(connection, topic, where, max_bytes)
         if many is not None:
-            return Page(many, many.offsets[-1] + 1, end, size=many.size)
+            return StoredPage(many, many.offsets[-1] + 1, end, size=many.size)
     records, size = _read_singly(connection, topic, (topic_id, offset, end, max_records), max_bytes)
     if len(records) == max_records or size >= max_bytes:
-        return Page(records, records[-1].offset + 1, end, size=size)
+        return StoredPage(records, records[-1].offset + 1, end, size=size)
     # Skip offsets that an operator has deleted by hand.
-    return Page(records, max(offset, end), end, size=size)
+    return StoredPage(records, max(offset, end), end, size=size)
 
 
 def section(
@@ -402,7 +404,7 @@ def section(
         count = min(max_records, left) if left >= _FEW_RECORDS else max_records
         found_page = page(connection, topic, position, count, max_bytes)
     else:
-        found_page = Page([], position, end)
+        found_page = StoredPage([], position, end)
     return Section(uid, position, earliest, found_page)
 
 

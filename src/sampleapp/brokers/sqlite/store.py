@@ -15,9 +15,9 @@ from sampleapp.brokers.sqlite.identities import RecentIds, Window, forget_some, 
 from sampleapp.brokers.sqlite.opening import open_file, require_creatable, retry_while_locked
 from sampleapp.brokers.sqlite.rows import (
     INSERT,
-    Page,
     RowRejected,
     Section,
+    StoredPage,
     TimeSearch,
     first_offset,
     insert,
@@ -147,7 +147,7 @@ class Store:
         )
         return True
 
-    def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
+    def read(self, topic: str, offset: int, *, max_records: int, max_bytes: int) -> StoredPage:
         """
         Read the records of a topic from an offset on.
 

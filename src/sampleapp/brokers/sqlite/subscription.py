@@ -21,7 +21,7 @@ from sampleapp.brokers.shared.observers import (
     tell_caught_up,
 )
 from sampleapp.brokers.sqlite.faults import CANNOT_BE_READ, StoreError
-from sampleapp.brokers.sqlite.rows import Page
+from sampleapp.brokers.sqlite.rows import StoredPage
 from sampleapp.brokers.sqlite.store import Store
 from sampleapp.brokers.sqlite.thread import PrivateThread
 from sampleapp.concurrency.backoff import Backoff
@@ -56,7 +56,7 @@ class Subscription:
         start: Start,
         partition: int | None,
         find: Callable[[str, Start], Deferred[int]],
-        read: Callable[[str, int], Deferred[Page]],
+        read: Callable[[str, int], Deferred[StoredPage]],
         clock: IReactorTime,
         health_tracker: HealthTracker,
         ended: Callable[[Subscription], None],
@@ -88,7 +88,7 @@ class Subscription:
         self._is_lasting = False
         self._exists: bool | None = None
         self._running: Deferred[None] | None = None
-        self._ahead: Deferred[Page] | None = None
+        self._ahead: Deferred[StoredPage] | None = None
         """The page that is read while the one before is delivered."""
         self._clock = clock
         self._failures = 0
@@ -174,14 +174,14 @@ class Subscription:
         self._failures += 1
         await self._pause.sleep(_BACKOFF.delay_s(self._failures))
 
-    async def _next_page(self) -> Page:
+    async def _next_page(self) -> StoredPage:
         if self._begins_at is not None:
             self._position = await self._find(self.topic, self._begins_at)
             self._begins_at = None
         reading, self._ahead = self._ahead or self._read(self.topic, self._position), None
         page = await reading
         self._exists = page.exists and self._has_partition
-        return page if self._has_partition else Page([], 0, 0)
+        return page if self._has_partition else StoredPage([], 0, 0)
 
     async def _finish_reading_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -189,7 +189,7 @@ class Subscription:
             # Ignore an error of a page that is dropped. The next reading meets it again.
             await ahead.addErrback(lambda _: None)
 
-    async def _page_read(self, page: Page) -> None:
+    async def _page_read(self, page: StoredPage) -> None:
         if self._stopped:
             return
         self._failures = 0
@@ -202,7 +202,7 @@ class Subscription:
         if self._position >= page.end and not self._more:
             await self._pause.sleep(None)
 
-    async def _deliver(self, page: Page) -> None:
+    async def _deliver(self, page: StoredPage) -> None:
         if self._end_at_start is None:
             self._end_at_start = page.end
         if self._exists and not self._told_begun:
@@ -303,7 +303,7 @@ class Subscriptions:
         for subscription in self._registry.current():
             subscription.wake()
 
-    def _read(self, topic: str, offset: int) -> Deferred[Page]:
+    def _read(self, topic: str, offset: int) -> Deferred[StoredPage]:
         return self._thread.run(
             self._store.read, topic, offset, max_records=_PAGE_RECORDS, max_bytes=_PAGE_BYTES
         )

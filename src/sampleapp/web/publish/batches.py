@@ -30,7 +30,7 @@ from sampleapp.errors import (
 )
 from sampleapp.interfaces import IBroker, Outcome
 from sampleapp.messages.event_lists import EventList
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.lines import MOST_FAULTS, MessageLines, RejectedLine
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.schemas import Schemas

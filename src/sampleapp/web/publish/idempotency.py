@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from sampleapp.access import Caller
 from sampleapp.errors import Fault, InvalidParameters, PublishError
 from sampleapp.interfaces import Outcome
-from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
+from sampleapp.messages.idempotency_key import IdempotencyScope, parse_idempotency_key
 from sampleapp.model import RecordMetadata, ReplayedRecord
 from sampleapp.web.errors import problem_response
 from sampleapp.web.responses import Response, published_response

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import content_pointer, record_of
 from sampleapp.web.errors import UnsupportedContentType

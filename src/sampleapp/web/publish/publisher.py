@@ -12,7 +12,7 @@ from sampleapp.access import Caller
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.interfaces import IBroker
 from sampleapp.messages.cloud_events import read_event_data
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.records import RecordHeaders, length_of
 from sampleapp.messages.schemas import Schemas
 from sampleapp.messages.trace_context import trace_headers

@@ -18,7 +18,7 @@ from sampleapp.messages.cloud_events import (
     read_event_headers,
     read_event_key,
 )
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.messages.queries import read_key
 from sampleapp.messages.records import RecordHeaders
 from sampleapp.messages.request_headers import RecordedFields

@@ -20,7 +20,7 @@ from sampleapp.concurrency.sliced_work import Rounds
 from sampleapp.errors import InvalidParameters, SampleAppError
 from sampleapp.messages.queries import decoded_parameters, unknown_parameters
 from sampleapp.model import Reading
-from sampleapp.readings.changes import Change, Changes, State
+from sampleapp.readings.changes import Change, Changes, ReadingsState
 from sampleapp.records.event_stream import (
     END_OF_EVENT,
     begin_event,
@@ -124,13 +124,13 @@ class ChangesResource:
 
     # `IChangesObserver`
 
-    def began(self, state: State) -> None:
+    def began(self, state: ReadingsState) -> None:
         """Let all streams begin from a state."""
         self._log_of_events.clear()
         self._set_state(state)
         self._open.begin()
 
-    def changed(self, changes: Sequence[Change], state: State | None) -> None:
+    def changed(self, changes: Sequence[Change], state: ReadingsState | None) -> None:
         """Encode changes, once for all streams."""
         if changes:
             data = b"".join(map(_encode_change, changes))
@@ -140,7 +140,7 @@ class ChangesResource:
             self._set_state(state)
         self._open.begin()
 
-    def _set_state(self, state: State) -> None:
+    def _set_state(self, state: ReadingsState) -> None:
         length = state.representation.length
         self._log_of_events.limit = min(max(length, _LEAST_LOG), _MOST_LOG)
         start = _Start(state, self._log_of_events.end)
@@ -303,7 +303,7 @@ class _EventLog:
 class _Start:
     """A state from which a stream can begin, and the index in the log of the changes after it."""
 
-    def __init__(self, state: State, index: int) -> None:
+    def __init__(self, state: ReadingsState, index: int) -> None:
         self.number = state.number
         self.tag: Final = _id_of(state.representation.etag)
         self.index = index

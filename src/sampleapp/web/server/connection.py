@@ -40,8 +40,8 @@ from sampleapp.web.server.states import (
     RESPONDING,
     STREAMING,
     WAITING,
+    ConnectionState,
     IllegalTransition,
-    State,
 )
 from sampleapp.web.server.stream import ResponseStream, close_source
 from sampleapp.web.server.streams import Streams
@@ -157,7 +157,7 @@ class HTTPConnection(TwistedProtocol):
         """The number of requests that may still be read in this turn of the reactor."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """The state of the connection."""
         return self._state
 
@@ -286,7 +286,7 @@ class HTTPConnection(TwistedProtocol):
                 if now_s >= until_s:
                     self._left = 0
 
-    def _hold_back(self, state: State) -> None:
+    def _hold_back(self, state: ConnectionState) -> None:
         if state is WAITING or state is RESPONDING or state is STREAMING:
             # One after the other: the next request is read once this one is answered.
             self.transport.pauseProducing()
@@ -638,7 +638,7 @@ class HTTPConnection(TwistedProtocol):
             else:
                 self._shorten_response()
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ConnectionState) -> None:
         if state not in self._state.may_become:
             raise IllegalTransition(f"{self._state} cannot become {state}.")
         self._state = state

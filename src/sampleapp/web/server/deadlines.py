@@ -17,7 +17,7 @@ from sampleapp.web.server.states import (
     LINGERING,
     RESPONDING,
     STREAMING,
-    State,
+    ConnectionState,
 )
 from sampleapp.web.server.stream import ResponseStream
 from sampleapp.web.server.writer import ResponseWriter
@@ -123,7 +123,7 @@ class Deadlines:
         timeout_s = self._limits.send_timeout_s
         return min(timeout_s, _DRAIN_IDLE_S) if is_draining and self.stream is not None else timeout_s
 
-    def check(self, state: State, now_s: float, *, is_draining: bool) -> Missed | None:
+    def check(self, state: ConnectionState, now_s: float, *, is_draining: bool) -> Missed | None:
         """
         Check the deadlines of a state.
 
@@ -216,7 +216,7 @@ class Deadlines:
             return Missed(Action.END if self._writer.is_plain else Action.ABORT)
         return Missed(Action.ABORT) if elapsed_s >= _LINGER_S else None
 
-    _checks: ClassVar[dict[State, Callable[[Deadlines, float, float], Missed | None]]] = {
+    _checks: ClassVar[dict[ConnectionState, Callable[[Deadlines, float, float], Missed | None]]] = {
         HANDSHAKE: _check_handshake,
         IDLE: _check_idle,
         HEADER: _check_header,

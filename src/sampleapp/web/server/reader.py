@@ -38,7 +38,7 @@ from sampleapp.web.server.head import (
 from sampleapp.web.server.hosts import HostRule
 from sampleapp.web.server.limits import Limits
 from sampleapp.web.server.request import SAFE, Charge, Dispatch, Handler, Request
-from sampleapp.web.server.states import BODY, HEADER, IDLE, State
+from sampleapp.web.server.states import BODY, HEADER, IDLE, ConnectionState
 
 __all__ = ["Rejection", "RequestReader", "RequestServer"]
 
@@ -134,7 +134,7 @@ class RequestReader:
         """The length of the body that is being read, as far as it has come, in bytes as sent."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """The part of a request that is being read."""
         if self._body is not None:
             return BODY

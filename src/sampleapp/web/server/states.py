@@ -17,53 +17,53 @@ __all__ = [
     "STREAMING",
     "TRANSITIONS",
     "WAITING",
+    "ConnectionState",
     "IllegalTransition",
-    "State",
 ]
 
 
-class State:
+class ConnectionState:
     """A state of a connection. Only the transitions of the table below are allowed."""
 
     __slots__ = ("may_become", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.may_become: frozenset[State] = frozenset()
+        self.may_become: frozenset[ConnectionState] = frozenset()
 
     def __repr__(self) -> str:
         return self.name
 
 
-HANDSHAKE: Final = State("handshake")
+HANDSHAKE: Final = ConnectionState("handshake")
 """The TLS handshake is not complete."""
-IDLE: Final = State("idle")
+IDLE: Final = ConnectionState("idle")
 """No byte of a request has come."""
-HEADER: Final = State("header")
+HEADER: Final = ConnectionState("header")
 """A part of a header has come."""
-BODY: Final = State("body")
+BODY: Final = ConnectionState("body")
 """The header has come, and a part of the body."""
-WAITING: Final = State("waiting")
+WAITING: Final = ConnectionState("waiting")
 """The request is whole, and a handler works on its response."""
-RESPONDING: Final = State("answering")
+RESPONDING: Final = ConnectionState("answering")
 """A response was begun. The client must read some of it before the rest can be sent."""
-STREAMING: Final = State("streaming")
+STREAMING: Final = ConnectionState("streaming")
 """A response is sent part by part, as its source writes it. No further request is read."""
-LINGERING: Final = State("lingering")
+LINGERING: Final = ConnectionState("lingering")
 """
 The client was rejected in the middle of its request. Further bytes of it are dropped, so that the client can
 read the response.
 """
-CLOSING: Final = State("closing")
+CLOSING: Final = ConnectionState("closing")
 """Nothing more is read; the connection ends when the client has received everything that was sent."""
-CLOSED: Final = State("closed")
+CLOSED: Final = ConnectionState("closed")
 """The connection is lost or closed."""
 
 READING: Final = (IDLE, HEADER, BODY)
 
 # From each state to those that may follow. A request that comes as a whole skips the states of its parts, and
 # one that is answered at once does not wait.
-TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+TRANSITIONS: Final[dict[ConnectionState, tuple[ConnectionState, ...]]] = {
     HANDSHAKE: (IDLE, CLOSING, CLOSED),
     IDLE: (HANDSHAKE, HEADER, BODY, WAITING, RESPONDING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),
     HEADER: (BODY, WAITING, RESPONDING, STREAMING, IDLE, LINGERING, CLOSING, CLOSED),

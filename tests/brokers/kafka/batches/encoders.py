@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import (
     Codec,
-    Page,
+    FetchedPage,
     UnreadableBatch,
     read_batches,
     read_gradually,
@@ -76,7 +76,7 @@ def decode(data, *, position=0, aborted=()):
     assert gradually == (records, next_offset, fault is not None)
     if fault is not None:
         raise fault
-    return Page(records, next_offset)
+    return FetchedPage(records, next_offset)
 
 
 def decode_gradually(data, *, position=0, aborted=(), **limits):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampleapp.brokers.kafka.batches import (
     BATCH_OVERHEAD,
     Codec,
-    Page,
+    FetchedPage,
     encode_batch,
     record_size,
 )
@@ -133,7 +133,7 @@ def test_aiokafkas_reader_in_python_reads_what_is_written(codec):
 @settings(max_examples=100)
 @given(batches_of_records, codecs)
 def test_what_is_written_is_read_back(some, codec):
-    expected = Page([shown(each, offset) for offset, each in enumerate(some)], len(some))
+    expected = FetchedPage([shown(each, offset) for offset, each in enumerate(some)], len(some))
     assert decode(encode_batch(some, codec=codec)) == expected
 
 

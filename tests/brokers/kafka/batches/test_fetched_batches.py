@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import (
     BATCH_OVERHEAD,
-    Page,
+    FetchedPage,
     encode_batch,
     layout,
 )
@@ -33,7 +33,7 @@ from tests.brokers.kafka.batches.encoders import (
 
 
 def test_nothing_was_fetched():
-    assert decode(b"", position=40) == Page([], 40)
+    assert decode(b"", position=40) == FetchedPage([], 40)
 
 
 def test_batches_are_read_one_after_another_from_the_position_on():
@@ -45,7 +45,7 @@ def test_batches_are_read_one_after_another_from_the_position_on():
 
 
 def test_a_batch_that_ends_before_the_position_moves_it_not_back():
-    assert decode(plain_batch([record()], base_offset=10), position=20) == Page([], 20)
+    assert decode(plain_batch([record()], base_offset=10), position=20) == FetchedPage([], 20)
 
 
 def test_offsets_that_compaction_removed_are_passed():
@@ -64,7 +64,7 @@ def test_a_batch_that_compaction_emptied_is_passed():
     page = decode(data, position=10)
     assert values(page) == [b"next"]
     assert page.next_offset == 16
-    assert decode(plain_batch([], base_offset=10, last_offset_delta=4), position=10) == Page([], 15)
+    assert decode(plain_batch([], base_offset=10, last_offset_delta=4), position=10) == FetchedPage([], 15)
 
 
 @each_codec
@@ -79,7 +79,7 @@ def test_a_batch_that_is_cut_short_at_the_end_is_left_for_the_next_request(codec
 
 
 def test_only_a_batch_that_is_cut_short_gives_nothing_and_does_not_move():
-    assert decode(plain_batch([record()], base_offset=5)[:-1], position=5) == Page([], 5)
+    assert decode(plain_batch([record()], base_offset=5)[:-1], position=5) == FetchedPage([], 5)
 
 
 def test_the_broker_may_have_stamped_the_records():
@@ -101,7 +101,7 @@ def test_a_header_that_is_null_is_not_an_empty_one():
 def test_the_name_of_a_header_need_not_be_utf_8():
     some = [record(b"a", headers=((b"h\xff", b"x"), (b"g", None))), record(b"b", key=b"k", timestamp_ms=2000)]
     page = decode(plain_batch(some, base_offset=10), position=10)
-    assert page == Page(
+    assert page == FetchedPage(
         [shown(some[0], 10, headers=(("h\N{REPLACEMENT CHARACTER}", b"x"), ("g", None))), shown(some[1], 11)],
         12,
     )

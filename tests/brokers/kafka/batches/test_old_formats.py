@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sampleapp.brokers.kafka.batches import (
     Codec,
-    Page,
+    FetchedPage,
     UnreadableBatch,
 )
 from sampleapp.brokers.kafka.batches.compression import compress
@@ -44,7 +44,7 @@ def wrapped(codec, inner, *, offset, magic=1, attributes=0, timestamp_ms=1000):
 def test_messages_of_old_formats_are_read(magic, timestamp_ms):
     data = message(b"a", key=b"k", offset=4, magic=magic) + message(None, key=b"", offset=9, magic=magic)
     page = decode(data, position=4)
-    assert page == Page(
+    assert page == FetchedPage(
         [
             shown(record(b"a", key=b"k", timestamp_ms=timestamp_ms), 4),
             shown(record(None, key=b"", timestamp_ms=timestamp_ms), 9),

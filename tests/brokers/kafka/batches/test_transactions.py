@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sampleapp.brokers.kafka.batches import (
-    Page,
+    FetchedPage,
     UnreadableBatch,
 )
 from sampleapp.brokers.kafka.protocol import AbortedTransaction
@@ -27,11 +27,11 @@ def test_markers_of_transactions_are_not_shown():
     data = in_transaction(b"a", producer_id=7, offset=0) + commit(producer_id=7, offset=1)
     assert values(decode(data)) == [b"a"]
     assert decode(data).next_offset == 2
-    assert decode(data[-len(commit(producer_id=7, offset=1)) :], position=1) == Page([], 2)
+    assert decode(data[-len(commit(producer_id=7, offset=1)) :], position=1) == FetchedPage([], 2)
 
 
 def test_markers_of_a_kind_that_is_not_known_are_not_shown():
-    assert decode(marker(5, producer_id=7, offset=0, version=3)) == Page([], 1)
+    assert decode(marker(5, producer_id=7, offset=0, version=3)) == FetchedPage([], 1)
 
 
 def test_records_of_an_aborted_transaction_are_not_shown():
@@ -82,7 +82,7 @@ def test_transactions_of_other_producers_run_through_one_another():
 def test_a_transaction_that_was_aborted_may_have_begun_earlier_or_end_later():
     data = in_transaction(b"x", producer_id=7, offset=10) + in_transaction(b"y", producer_id=8, offset=11)
     aborted = [AbortedTransaction(7, 2), AbortedTransaction(8, 11), AbortedTransaction(9, 500)]
-    assert decode(data, position=10, aborted=aborted) == Page([], 12)
+    assert decode(data, position=10, aborted=aborted) == FetchedPage([], 12)
 
 
 def test_records_of_transactions_are_shown_where_nobody_asked_for_committed_ones():
@@ -92,7 +92,7 @@ def test_records_of_transactions_are_shown_where_nobody_asked_for_committed_ones
 
 def test_what_is_hidden_need_not_be_readable():
     data = plain_batch([record()], attributes=TRANSACTIONAL | 7, producer_id=7)
-    assert decode(data, aborted=[AbortedTransaction(7, 0)]) == Page([], 1)
+    assert decode(data, aborted=[AbortedTransaction(7, 0)]) == FetchedPage([], 1)
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])

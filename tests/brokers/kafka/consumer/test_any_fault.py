@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError
 
 from sampleapp.brokers.kafka.cluster_client import RequestFailed
 from sampleapp.brokers.kafka.consumer import delivery
-from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
+from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
 from sampleapp.brokers.shared.health import HealthTracker
 from tests.support.kafka_simulator import Cluster, FollowingSetup, SimulatedClient, reason, values
 
@@ -39,12 +39,12 @@ CALLS = {
     "led_by": Positions,
     "leaders": Positions,
     "open_transactions": Positions,
-    "locate": Partition,
-    "expect_response": Partition,
-    "set_end": Partition,
-    "begin_delivery": Partition,
-    "clear_failure": Partition,
-    "note_empty_response": Partition,
+    "locate": FollowedPartition,
+    "expect_response": FollowedPartition,
+    "set_end": FollowedPartition,
+    "begin_delivery": FollowedPartition,
+    "clear_failure": FollowedPartition,
+    "note_empty_response": FollowedPartition,
     "mark_healthy": HealthTracker,
 }
 ANSWERS = ["request", "load_metadata"]

@@ -25,7 +25,12 @@ from sampleapp.brokers.kafka.producer import (
 from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
-from sampleapp.brokers.kafka.producer.partition_queue import Event, IllegalTransition, PartitionQueue, State
+from sampleapp.brokers.kafka.producer.partition_queue import (
+    IllegalTransition,
+    PartitionQueue,
+    QueueEvent,
+    QueueState,
+)
 from sampleapp.brokers.kafka.protocol import (
     Produced,
     ProduceRequest,
@@ -53,7 +58,7 @@ KINDS = {
     "UnicodeEncodeError": lambda: UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
     "CancelledError": CancelledError,
     "AlreadyCalledError": AlreadyCalledError,
-    "IllegalTransition": lambda: IllegalTransition(State.IDLE, Event.LOST),
+    "IllegalTransition": lambda: IllegalTransition(QueueState.IDLE, QueueEvent.LOST),
     "ProtocolError": lambda: ProtocolError("damaged"),
     "ConnectionFailed": lambda: ConnectionFailed(reason()),
     "PublishError": lambda: BrokerUnavailable("An error that is for callers."),

@@ -24,12 +24,12 @@ from sampleapp.brokers.kafka.connections.failure_reason import FailureReason
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.producer.partition_queue import (
     TRANSITIONS,
-    Event,
     IllegalTransition,
     PartitionQueue,
     Pending,
+    QueueEvent,
+    QueueState,
     ShortenedDeadlines,
-    State,
 )
 from sampleapp.model import RecordIdentity
 from tests.support.brokers import record
@@ -54,7 +54,7 @@ FATES = [
 IDENTIFIED = 17
 """The size of a value whose record has an identity."""
 SIZES = [0, 0, 50, 200, IDENTIFIED]
-ON_THE_WAY = (State.IN_FLIGHT, State.RESENT, State.ABANDONED)
+ON_THE_WAY = (QueueState.IN_FLIGHT, QueueState.RESENT, QueueState.ABANDONED)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -90,16 +90,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     # What happens
 
-    @precondition(lambda self: self.queue.state is not State.CLOSED)
+    @precondition(lambda self: self.queue.state is not QueueState.CLOSED)
     @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6))
     def append(self, sizes):
         self.put(sizes)
 
-    @precondition(lambda self: self.queue.state is not State.CLOSED)
+    @precondition(lambda self: self.queue.state is not QueueState.CLOSED)
     @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=6))
     def extend(self, sizes):
         made = [self.make(size) for size in sizes]
-        was_idle = self.queue.state is State.IDLE
+        was_idle = self.queue.state is QueueState.IDLE
         size = sum(pending.size for pending in made)
         some = any(pending.record.identity for pending in made)
         assert self.queue.extend(made, size, may_have_identities=some) is was_idle
@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
     def put(self, sizes):
         for size in sizes:
             pending = self.make(size)
-            was_idle = self.queue.state is State.IDLE
+            was_idle = self.queue.state is QueueState.IDLE
             assert self.queue.append(pending) is was_idle
 
     def make(self, size):
@@ -125,30 +125,30 @@ class QueueMachine(RuleBasedStateMachine):
         """Do the next step, some times in a row, each with another outcome."""
         for fate in fates:
             state = self.queue.state
-            if state is State.IDLE:
+            if state is QueueState.IDLE:
                 self.put([0, 200, 200, 0])
-            elif state is State.READY or state is State.RESEND:
+            elif state is QueueState.READY or state is QueueState.RESEND:
                 if fate == "no connection":
                     assert self.queue.try_again_after(self.now_s, reason=WHY) == []
                 else:
                     self.begin_attempt()
-            elif state is State.WAITING_RETRY or state is State.UNRESOLVED:
+            elif state is QueueState.WAITING_RETRY or state is QueueState.UNRESOLVED:
                 assert self.queue.may_retry(self.now_s + 0.5, leader=1)
                 assert self.queue.may_retry(self.now_s, leader=2)
                 self.queue.retry()
-            elif state is State.ABANDONED or (state is State.CLOSED and self.flying is not None):
+            elif state is QueueState.ABANDONED or (state is QueueState.CLOSED and self.flying is not None):
                 if fate != "vanishes":
                     self.log.append_batch(self.flying)
                 self.flying = None
                 self.queue.answered_late()
-            elif state is State.IN_FLIGHT or state is State.RESENT:
+            elif state is QueueState.IN_FLIGHT or state is QueueState.RESENT:
                 self.be_answered(fate, data)
 
     def begin_attempt(self):
         if self.has_producer_id and not self.queue.has_producer_id:
             self.next_id += 1
             self.queue.assign_producer_id(producer_id=self.next_id, epoch=0)
-        was_resend = self.queue.state is State.RESEND
+        was_resend = self.queue.state is QueueState.RESEND
         batch = self.queue.begin_attempt(Codec.NONE)
         data = batch.data
         numbers = struct.unpack_from(">qhi", data, 43)
@@ -166,7 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.flying = self.last_data = data
 
     def be_answered(self, fate, data):
-        is_first = self.queue.state is State.IN_FLIGHT
+        is_first = self.queue.state is QueueState.IN_FLIGHT
         flying, self.flying = self.flying, None
         if fate == "stored":
             self.arrive_and_be_answered(flying)
@@ -194,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
             # No number of a queue's is wrong, unless the broker has forgotten those before.
             assert self.is_forgotten
             self.is_forgotten = False
-            if self.queue.state is State.RESENT:
+            if self.queue.state is QueueState.RESENT:
                 self.leave(self.queue.lost(), "unknown")
             else:
                 self.leave(self.queue.try_again_after(self.now_s, reason=WHY), "unknown")
@@ -221,7 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.queue.unresolved(self.now_s, reason=WHY, leader=1)
             self.leave(self.queue.lost(), "unknown")
 
-    @precondition(lambda self: not self.late and self.queue.state in (State.READY, State.IDLE))
+    @precondition(lambda self: not self.late and self.queue.state in (QueueState.READY, QueueState.IDLE))
     @rule()
     def have_the_broker_forget(self):
         """As before Kafka 2.5, when the records of a producer id were deleted."""
@@ -271,7 +271,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.leave(self.queue.give_up_unsent(), "unsent")
         elif which == "sent":
             self.leave(self.queue.abandon(), "unknown")
-        elif which == "all" and self.count > 20 and self.queue.state is not State.CLOSED:
+        elif which == "all" and self.count > 20 and self.queue.state is not QueueState.CLOSED:
             unsent, sent = self.queue.close()
             self.leave(unsent, "unsent")
             self.leave(sent, "unknown")
@@ -282,7 +282,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def do_what_the_table_forbids(self, data):
         state = self.queue.state
-        forbidden = sorted(set(Event) - set(TRANSITIONS[state]), key=lambda event: event.name)
+        forbidden = sorted(set(QueueEvent) - set(TRANSITIONS[state]), key=lambda event: event.name)
         event = data.draw(st.sampled_from(forbidden))
         held = self.queue.held
         with pytest.raises(IllegalTransition) as caught:
@@ -293,7 +293,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (self.queue.state, self.queue.held) == (state, held)
 
     def teardown(self):
-        if hasattr(self, "queue") and self.queue.state is not State.CLOSED:
+        if hasattr(self, "queue") and self.queue.state is not QueueState.CLOSED:
             unsent, sent = self.queue.close()
             self.leave(unsent, "unsent")
             self.leave(sent, "unknown")
@@ -312,11 +312,11 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "queue"):
             return
         state = self.queue.state
-        if state in (State.IDLE, State.CLOSED):
+        if state in (QueueState.IDLE, QueueState.CLOSED):
             assert not self.inside
-        elif state in (State.READY, State.WAITING_RETRY):
+        elif state in (QueueState.READY, QueueState.WAITING_RETRY):
             assert self.inside
-        if state not in (*ON_THE_WAY, State.CLOSED):
+        if state not in (*ON_THE_WAY, QueueState.CLOSED):
             # Never two batches in flight: the next attempt begins only after the answer to the last.
             assert self.flying is None
 
@@ -373,23 +373,23 @@ def _number(queue):
 
 
 CALLS = {
-    Event.APPEND: lambda queue: queue.append(Pending(record("t", b""), 36, 0.0, Deferred())),
-    Event.EXTEND: lambda queue: queue.extend([Pending(record("t", b""), 36, 0.0, Deferred())], 36),
-    Event.ASSIGN_PRODUCER_ID: _number,
-    Event.DROP_PRODUCER_ID: lambda queue: queue.drop_producer_id(),
-    Event.BEGIN_ATTEMPT: lambda queue: queue.begin_attempt(Codec.NONE),
-    Event.STORED: lambda queue: queue.stored(),
-    Event.TRY_AGAIN_AFTER: lambda queue: queue.try_again_after(0.0, reason=WHY),
-    Event.UNRESOLVED: lambda queue: queue.unresolved(0.0, reason=WHY),
-    Event.RETRY: lambda queue: queue.retry(),
-    Event.SPLIT: lambda queue: queue.split(),
-    Event.REJECT: lambda queue: queue.reject(),
-    Event.LOST: lambda queue: queue.lost(),
-    Event.EXPIRE: lambda queue: queue.expire(0.0),
-    Event.GIVE_UP_UNSENT: lambda queue: queue.give_up_unsent(),
-    Event.ABANDON: lambda queue: queue.abandon(),
-    Event.ANSWERED_LATE: lambda queue: queue.answered_late(),
-    Event.CLOSE: lambda queue: queue.close(),
+    QueueEvent.APPEND: lambda queue: queue.append(Pending(record("t", b""), 36, 0.0, Deferred())),
+    QueueEvent.EXTEND: lambda queue: queue.extend([Pending(record("t", b""), 36, 0.0, Deferred())], 36),
+    QueueEvent.ASSIGN_PRODUCER_ID: _number,
+    QueueEvent.DROP_PRODUCER_ID: lambda queue: queue.drop_producer_id(),
+    QueueEvent.BEGIN_ATTEMPT: lambda queue: queue.begin_attempt(Codec.NONE),
+    QueueEvent.STORED: lambda queue: queue.stored(),
+    QueueEvent.TRY_AGAIN_AFTER: lambda queue: queue.try_again_after(0.0, reason=WHY),
+    QueueEvent.UNRESOLVED: lambda queue: queue.unresolved(0.0, reason=WHY),
+    QueueEvent.RETRY: lambda queue: queue.retry(),
+    QueueEvent.SPLIT: lambda queue: queue.split(),
+    QueueEvent.REJECT: lambda queue: queue.reject(),
+    QueueEvent.LOST: lambda queue: queue.lost(),
+    QueueEvent.EXPIRE: lambda queue: queue.expire(0.0),
+    QueueEvent.GIVE_UP_UNSENT: lambda queue: queue.give_up_unsent(),
+    QueueEvent.ABANDON: lambda queue: queue.abandon(),
+    QueueEvent.ANSWERED_LATE: lambda queue: queue.answered_late(),
+    QueueEvent.CLOSE: lambda queue: queue.close(),
 }
 
 TestQueueMachine = QueueMachine.TestCase
@@ -397,18 +397,18 @@ TestQueueMachine.settings = settings(deadline=None, max_examples=100, stateful_s
 
 
 def test_every_event_has_a_method_of_its_name_and_every_state_a_row():
-    assert set(TRANSITIONS) == set(State)
-    for event in Event:
+    assert set(TRANSITIONS) == set(QueueState)
+    for event in QueueEvent:
         assert callable(getattr(PartitionQueue, event.value))
-    assert set(CALLS) == set(Event)
+    assert set(CALLS) == set(QueueEvent)
 
 
 def test_every_state_can_be_reached_and_left_but_for_the_last():
     reached = {state for row in TRANSITIONS.values() for to in row.values() for state in to}
-    assert reached == set(State)
+    assert reached == set(QueueState)
     for state, row in TRANSITIONS.items():
         leaves = {each for to in row.values() for each in to} - {state}
-        assert bool(leaves) is (state is not State.CLOSED)
+        assert bool(leaves) is (state is not QueueState.CLOSED)
 
 
 def test_records_from_before_an_outage_are_late_with_the_first_that_came_in_it():
@@ -502,7 +502,7 @@ def test_a_record_with_an_identity_that_is_given_up_fences_nothing(give_up):
     queue.assign_producer_id(producer_id=7, epoch=3)
     queue.begin_attempt(Codec.NONE)
     getattr(queue, give_up)()
-    if queue.state is State.ABANDONED:
+    if queue.state is QueueState.ABANDONED:
         queue.answered_late()
     queue.append(Pending(record("t"), 40, 1.0, Deferred()))
     assert struct.unpack_from(">qhi", queue.begin_attempt(Codec.NONE).data, 43) == (7, 3, 0)

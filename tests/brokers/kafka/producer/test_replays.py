@@ -21,7 +21,7 @@ from sampleapp.errors import (
     PublishError,
     PublishTimedOut,
 )
-from sampleapp.messages.idempotency import IdempotencyScope
+from sampleapp.messages.idempotency_key import IdempotencyScope
 from sampleapp.model import FINGERPRINT_HEADER, RecordMetadata, ReplayedRecord
 from tests.brokers.kafka.producer.world import SETTINGS, TIMEOUT_S
 from tests.support.brokers import record

@@ -6,18 +6,18 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from sampleapp.brokers.kafka.reader import Reader
+from sampleapp.brokers.kafka.reader import TopicReader
 from sampleapp.model import EARLIEST, ReadRequest
 from tests.support.kafka_simulator import TOPIC, Cluster
 
 
-class Reading:
+class PageRead:
     """A reader of a cluster, whose clock a test moves on."""
 
     def __init__(self, cluster, **options):
         self.cluster = cluster
         cluster.has_readers = True
-        self.reader = Reader(new_client=cluster.new_client, clock=cluster.clock, **options)
+        self.reader = TopicReader(new_client=cluster.new_client, clock=cluster.clock, **options)
 
     def begin(self, starts=(), *, others=EARLIEST, limit=500, max_bytes=2**20, topic=TOPIC):
         request = ReadRequest(
@@ -53,7 +53,7 @@ def new_reader():
     made = []
 
     def make(cluster=None, **options):
-        made.append(Reading(cluster or Cluster(), **options))
+        made.append(PageRead(cluster or Cluster(), **options))
         return made[-1]
 
     yield make

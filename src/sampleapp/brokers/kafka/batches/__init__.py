@@ -8,7 +8,7 @@ from sampleapp.brokers.kafka.batches.compression import Codec
 from sampleapp.brokers.kafka.batches.encoding import encode_batch, record_size, record_sizes
 from sampleapp.brokers.kafka.batches.fetched_batches import (
     DEFAULT_MAX_BATCH_BYTES,
-    Page,
+    FetchedPage,
     TooLargeBatch,
     UnreadableBatch,
     read_batches,
@@ -20,7 +20,7 @@ __all__ = [
     "BATCH_OVERHEAD",
     "DEFAULT_MAX_BATCH_BYTES",
     "Codec",
-    "Page",
+    "FetchedPage",
     "TooLargeBatch",
     "UnreadableBatch",
     "encode_batch",

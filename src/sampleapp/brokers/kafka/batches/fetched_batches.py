@@ -29,7 +29,7 @@ from sampleapp.model import ConsumerRecord
 
 __all__ = [
     "DEFAULT_MAX_BATCH_BYTES",
-    "Page",
+    "FetchedPage",
     "TooLargeBatch",
     "UnreadableBatch",
     "read_batches",
@@ -59,7 +59,7 @@ class UnreadableBatch(Exception):
         self.partition = partition
 
 
-class Page(msgspec.Struct, frozen=True, gc=False):
+class FetchedPage(msgspec.Struct, frozen=True, gc=False):
     """Some records of a partition, in the order of their offsets."""
 
     records: Iterable[ConsumerRecord]
@@ -91,7 +91,7 @@ def read_batches(
     position: int,
     aborted: Sequence[AbortedTransaction],
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
-) -> Iterator[Page]:
+) -> Iterator[FetchedPage]:
     """
     Decode the fetched data of one partition, a page for each batch.
 
@@ -173,7 +173,7 @@ class _Transactions:
         return bool(batch.attributes & _TRANSACTIONAL) and batch.producer_id in self._aborted
 
 
-def _read(data: bytes, where: Where, transactions: _Transactions, max_bytes: int) -> Page:
+def _read(data: bytes, where: Where, transactions: _Transactions, max_bytes: int) -> FetchedPage:
     offset = OFFSET.unpack_from(data)[0] if len(data) >= OFFSET.size else where.position
     try:
         last_offset, records = _open(data, where, transactions, max_bytes)
@@ -181,8 +181,8 @@ def _read(data: bytes, where: Where, transactions: _Transactions, max_bytes: int
         raise _unreadable(error, where, offset) from error
     next_offset = max(where.position, last_offset + 1)
     if records is None:
-        return Page((), next_offset, too_large=True)
-    return Page(_located(records, where, offset, last_offset), next_offset)
+        return FetchedPage((), next_offset, too_large=True)
+    return FetchedPage(_located(records, where, offset, last_offset), next_offset)
 
 
 @overload

@@ -9,8 +9,8 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from sampleapp.brokers.kafka.batches import Page, UnreadableBatch, read_batches
-from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
+from sampleapp.brokers.kafka.batches import FetchedPage, UnreadableBatch, read_batches
+from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
 from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.brokers.shared.observers import (
     batch_observer,
@@ -93,7 +93,7 @@ class Delivery:
         if told and not self._stopped:
             tell_reset(self._observer, topic=self._topic)
 
-    def tell_located(self, partition: Partition, *, before: int | None) -> None:
+    def tell_located(self, partition: FollowedPartition, *, before: int | None) -> None:
         """Tell the observer from which offset on records are delivered, if the position has changed."""
         position = partition.position
         if self._position_observer is None or self._stopped or position is None or position == before:
@@ -106,7 +106,7 @@ class Delivery:
         self._slice_began_s = self._clock.seconds()
         self._slice_records = 0
 
-    async def deliver(self, partition: Partition, fetched: Fetched) -> None:
+    async def deliver(self, partition: FollowedPartition, fetched: Fetched) -> None:
         """
         Decode fetched batches, and deliver their records; the partition's position is always up to date.
 
@@ -138,7 +138,7 @@ class Delivery:
         self._told_caught_up = self._told_something = True
         tell_caught_up(self._observer, topic=self._topic)
 
-    async def _deliver_page(self, partition: Partition, page: Page) -> None:
+    async def _deliver_page(self, partition: FollowedPartition, page: FetchedPage) -> None:
         position = partition.position
         if page.too_large and position is not None:
             self._skip(partition.number, position, page.next_offset - 1)
@@ -167,7 +167,7 @@ class Delivery:
         elif passed != page.next_offset:
             tell_passed(self._position_observer, partition.number, page.next_offset)
 
-    async def _may_go_on(self, partition: Partition) -> bool:
+    async def _may_go_on(self, partition: FollowedPartition) -> bool:
         """Wait for the next slice if this one is over. Return ``False`` if nothing more may be delivered."""
         if (
             self._slice_records >= self._most_records

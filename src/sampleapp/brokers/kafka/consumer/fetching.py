@@ -12,7 +12,13 @@ from twisted.logger import Logger
 from sampleapp.brokers.kafka.batches import UnreadableBatch
 from sampleapp.brokers.kafka.cluster_client import ClusterClient, RequestFailed
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
-from sampleapp.brokers.kafka.consumer.positions import Extent, Found, Partition, Positions, ReadFailure
+from sampleapp.brokers.kafka.consumer.positions import (
+    Extent,
+    FollowedPartition,
+    Found,
+    Positions,
+    ReadFailure,
+)
 from sampleapp.brokers.kafka.error_code import ErrorCode
 from sampleapp.brokers.kafka.protocol import EARLIEST, LATEST, Fetched, FetchRequest, ListOffsetsRequest
 from sampleapp.concurrency.pause import Pause
@@ -85,7 +91,7 @@ class Fetching:
     async def run(self) -> None:
         """Read until stopped."""
         while not self._stopped:
-            due: Sequence[Partition] = ()
+            due: Sequence[FollowedPartition] = ()
             try:
                 due = await self._wait_for_due()
                 if due:
@@ -100,7 +106,7 @@ class Fetching:
             if due:
                 self._changed()
 
-    async def _wait_for_due(self) -> Sequence[Partition]:
+    async def _wait_for_due(self) -> Sequence[FollowedPartition]:
         """:return: the partitions that are due. If none is, wait, and return none: there may be changes."""
         now_s = self._clock.seconds()
         led = [each for each in self._positions.led_by(self._node_id) if not each.delivering]
@@ -109,7 +115,7 @@ class Fetching:
             await self._idle.sleep(min((each.retry_at_s - now_s for each in led), default=None))
         return due
 
-    async def _round(self, due: Sequence[Partition]) -> None:
+    async def _round(self, due: Sequence[FollowedPartition]) -> None:
         unlocated = [each for each in due if not each.located]
         if unlocated:
             await self._locate(unlocated)
@@ -120,7 +126,7 @@ class Fetching:
         if ready and not self._stopped:
             await self._fetch(ready)
 
-    async def _locate(self, partitions: Sequence[Partition]) -> None:
+    async def _locate(self, partitions: Sequence[FollowedPartition]) -> None:
         mark = object()
         for partition in partitions:
             partition.expect_response(mark)
@@ -196,7 +202,7 @@ class Fetching:
             if all(number in each for each in found)
         }
 
-    def _replaced(self, partition: Partition, extent: Extent) -> None:
+    def _replaced(self, partition: FollowedPartition, extent: Extent) -> None:
         self._reset(
             f"Partition {partition.number} ends at offset {extent.latest}, before the position "
             f"{partition.position}: its log was replaced, because the topic was deleted and created again, "
@@ -204,7 +210,7 @@ class Fetching:
         )
         self._refresh_metadata()
 
-    async def _fetch(self, partitions: Sequence[Partition]) -> None:
+    async def _fetch(self, partitions: Sequence[FollowedPartition]) -> None:
         topic_id = self._topic_id()
         request = FetchRequest(
             topics=[(self._topic, [(each.number, each.position or 0) for each in partitions])],
@@ -233,7 +239,7 @@ class Fetching:
             await self._pace.sleep(max(0.0, asked_at_s + _LEAST_PACE_S - self._clock.seconds()))
 
     async def _take(
-        self, request: FetchRequest, partitions: Sequence[Partition], response: Iterable[Fetched]
+        self, request: FetchRequest, partitions: Sequence[FollowedPartition], response: Iterable[Fetched]
     ) -> bool:
         """:return: whether the response had records or errors."""
         by_number = {fetched.partition: fetched for fetched in response if fetched.topic == self._topic}
@@ -251,7 +257,9 @@ class Fetching:
             nothing_before = nothing_before and not fetched.records
         return has_content
 
-    async def _take_one(self, partition: Partition, fetched: Fetched, *, nothing_before: bool) -> None:
+    async def _take_one(
+        self, partition: FollowedPartition, fetched: Fetched, *, nothing_before: bool
+    ) -> None:
         if not fetched.error:
             partition.set_end(fetched.high_watermark)
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -266,7 +274,7 @@ class Fetching:
             partition.clear_failure()
             partition.note_empty_response(fetched, alone=nothing_before, now_s=self._clock.seconds())
 
-    async def _deliver(self, partition: Partition, fetched: Fetched) -> None:
+    async def _deliver(self, partition: FollowedPartition, fetched: Fetched) -> None:
         position = partition.position
         partition.begin_delivery(self._rounds)
         fault = None
@@ -291,7 +299,7 @@ class Fetching:
             ),
         )
 
-    def _unanswered(self, partitions: Sequence[Partition], error: RequestFailed) -> None:
+    def _unanswered(self, partitions: Sequence[FollowedPartition], error: RequestFailed) -> None:
         reason, broker = error.reason, self._node_id
         self._failed(
             partitions,
@@ -302,7 +310,7 @@ class Fetching:
             transient=True,
         )
 
-    def _rejected(self, partition: Partition, code: int, *, transient: bool = False) -> None:
+    def _rejected(self, partition: FollowedPartition, code: int, *, transient: bool = False) -> None:
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             failure = ReadFailure(
                 f"The service is not allowed to read the topic {self._topic}; it needs the right READ.",
@@ -318,7 +326,7 @@ class Fetching:
         self._failed([partition], failure, transient=transient or ErrorCode.is_transient(code))
 
     def _failed(
-        self, partitions: Iterable[Partition], failure: ReadFailure, *, transient: bool = False
+        self, partitions: Iterable[FollowedPartition], failure: ReadFailure, *, transient: bool = False
     ) -> None:
         now_s = self._clock.seconds()
         for partition in partitions:

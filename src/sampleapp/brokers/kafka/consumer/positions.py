@@ -12,7 +12,7 @@ from sampleapp.brokers.kafka.protocol import Fetched
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import EARLIEST, FromEnd, FromOffset, FromOffsets, Start
 
-__all__ = ["RETRY", "Extent", "Found", "Partition", "Positions", "ReadFailure"]
+__all__ = ["RETRY", "Extent", "FollowedPartition", "Found", "Positions", "ReadFailure"]
 
 RETRY: Final = Backoff(first_s=0.1, max_s=5.0)
 """The delays between attempts to read."""
@@ -22,7 +22,7 @@ _REPLACED_AFTER_S: Final = 1.0
 _GONE_AFTER_S: Final = 1.0
 """A partition counts as removed after this time: brokers learn of changes one after another."""
 _NOTHING_LEFT_AFTER_S: Final = 5.0
-"""See `Partition.note_empty_response`."""
+"""See `FollowedPartition.note_empty_response`."""
 _OPEN_TRANSACTION_AFTER_S: Final = 10.0
 """A transaction that is open for a shorter time is not logged."""
 
@@ -63,7 +63,7 @@ class Found(Enum):
     REPLACED = "the log ends before the position: it is another log than the one that was read"
 
 
-class Partition:
+class FollowedPartition:
     """The reading state of one partition."""
 
     def __init__(self, number: int, *, existed: bool) -> None:
@@ -301,7 +301,7 @@ class Positions:
         self.exists: bool | None = None
         """``True`` if the last metadata had partitions to read; ``None`` before the first."""
         self._only = only
-        self._partitions: dict[int, Partition] = {}
+        self._partitions: dict[int, FollowedPartition] = {}
         self._begun = False
 
     def __bool__(self) -> bool:
@@ -313,7 +313,7 @@ class Positions:
         Apply metadata. The partitions of the first metadata are those that existed at the start.
 
         :param leaders: the node id of each partition's leader; ``None`` if it has none.
-        :return: the partitions that were removed; see `Partition.note_missing`.
+        :return: the partitions that were removed; see `FollowedPartition.note_missing`.
         """
         skipped = frozenset() if self._offsets is None else self._offsets.skipped
         if self._only is not None or skipped:
@@ -326,7 +326,7 @@ class Positions:
         for number, leader in leaders.items():
             partition = self._partitions.get(number)
             if partition is None:
-                partition = self._partitions[number] = Partition(number, existed=not self._begun)
+                partition = self._partitions[number] = FollowedPartition(number, existed=not self._begun)
             partition.set_leader(leader, topic=topic, now_s=now_s)
         self._begun = True
         return self._drop([number for number in self._partitions if number not in leaders], now_s)
@@ -357,7 +357,7 @@ class Positions:
         """
         return self._drop(list(self._partitions), now_s)
 
-    def led_by(self, node_id: int) -> list[Partition]:
+    def led_by(self, node_id: int) -> list[FollowedPartition]:
         """Return the partitions that a broker leads; the one that has waited longest comes first."""
         return sorted(
             (each for each in self._partitions.values() if each.leader == node_id),
@@ -401,7 +401,7 @@ class Positions:
         """The error of one of the partitions, if there is any."""
         return next((each.failure for each in self._partitions.values() if each.failure is not None), None)
 
-    def open_transactions(self, now_s: float) -> list[Partition]:
+    def open_transactions(self, now_s: float) -> list[FollowedPartition]:
         """Return all partitions blocked by transactions, if one of them has been blocked for long."""
         waiting = [each for each in self._partitions.values() if each.has_open_transaction()]
         return waiting if any(each.is_blocked(now_s) for each in waiting) else []

@@ -15,7 +15,7 @@ from sampleapp.brokers.kafka.cluster_client import AfkakClient
 from sampleapp.brokers.kafka.consumer.delivery import Delivery
 from sampleapp.brokers.kafka.consumer.discovery import Discovery
 from sampleapp.brokers.kafka.consumer.fetching import Fetching
-from sampleapp.brokers.kafka.consumer.positions import Partition, Positions
+from sampleapp.brokers.kafka.consumer.positions import FollowedPartition, Positions
 from sampleapp.brokers.shared.health import HealthTracker
 from sampleapp.concurrency.pause import Pause
 from sampleapp.concurrency.waiters import Waiters
@@ -261,7 +261,7 @@ class _OpenTransactions:
         self._topic = topic
         self._health_tracker = health_tracker
 
-    def update(self, partitions: list[Partition]) -> None:
+    def update(self, partitions: list[FollowedPartition]) -> None:
         """Set the partitions that are blocked."""
         if not partitions:
             if self.public is not None:

@@ -23,8 +23,8 @@ from sampleapp.brokers.kafka.producer.partition_queue import (
     Batch,
     PartitionQueue,
     Pending,
+    QueueState,
     ShortenedDeadlines,
-    State,
     is_late,
     take_late,
 )
@@ -263,7 +263,7 @@ class Accumulator:
                 pending.deadline_s = deadline_s
         batch.topic.used_s = now_s
         queue = batch.queue
-        if queue is None or queue.state is State.CLOSED:
+        if queue is None or queue.state is QueueState.CLOSED:
             self._place(records, now_s)
         elif queue.extend(records, size, may_have_identities=batch.may_have_identities):
             self.mark_ready(queue)
@@ -459,7 +459,7 @@ class Accumulator:
         """Answer the callers of all records that may be stored."""
         for queue in self.active:
             self.fail(queue.abandon(), error)
-            if queue.state is State.READY:
+            if queue.state is QueueState.READY:
                 self.mark_ready(queue)
 
     # Deadlines
@@ -516,13 +516,13 @@ class Accumulator:
     def _expire(self, queue: PartitionQueue, now_s: float, shortened: ShortenedDeadlines | None) -> bool:
         expired = queue.expire(now_s, shortened)
         if expired is not None:
-            if queue.state is State.READY:
+            if queue.state is QueueState.READY:
                 self.mark_ready(queue)
             timed_out = PublishTimedOut("The broker did not say in time whether the record was stored.")
             _respond_with(expired.unanswered, timed_out)
             self.fail(expired.dropped, timed_out)
             self.fail(expired.unsent, unavailable(queue.reason or self.outage))
-        if queue.state is State.IDLE or queue.state is State.CLOSED:
+        if queue.state is QueueState.IDLE or queue.state is QueueState.CLOSED:
             self._active.pop(queue, None)
         return expired is not None
 

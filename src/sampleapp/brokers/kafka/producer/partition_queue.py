@@ -63,13 +63,13 @@ __all__ = [
     "MAY_BE_SENT",
     "TRANSITIONS",
     "Batch",
-    "Event",
     "Expired",
     "IllegalTransition",
     "PartitionQueue",
     "Pending",
+    "QueueEvent",
+    "QueueState",
     "ShortenedDeadlines",
-    "State",
     "take_late",
 ]
 
@@ -82,7 +82,7 @@ _OWN_ID_BIT: Final = 2**62
 """Set in the producer ids of identities. Brokers count up from 0, and so never assign one of these."""
 
 
-class State(Enum):
+class QueueState(Enum):
     """The state of a queue."""
 
     IDLE = "waits for records"
@@ -100,11 +100,11 @@ class State(Enum):
 
 
 # A set, since looking up members of an Enum for every batch is slow before Python 3.12.
-MAY_BE_SENT: Final = frozenset({State.READY, State.RESEND})
+MAY_BE_SENT: Final = frozenset({QueueState.READY, QueueState.RESEND})
 """The states in which `PartitionQueue.begin_attempt` is possible."""
 
 
-class Event(Enum):
+class QueueEvent(Enum):
     """An event in the life of a queue, named after its method."""
 
     APPEND = "append"
@@ -128,127 +128,127 @@ class Event(Enum):
     __hash__ = object.__hash__
 
 
-def _to(state: State) -> tuple[State, State]:
+def _to(state: QueueState) -> tuple[QueueState, QueueState]:
     return state, state
 
 
-_NEXT_BATCH: Final = (State.READY, State.IDLE)
+_NEXT_BATCH: Final = (QueueState.READY, QueueState.IDLE)
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
+TRANSITIONS: Final[Mapping[QueueState, Mapping[QueueEvent, tuple[QueueState, QueueState]]]] = {
     # state: {event: (the next state if records wait, the next state if none do)}
-    State.IDLE: {
-        Event.APPEND: _to(State.READY),
-        Event.EXTEND: _to(State.READY),
-        Event.DROP_PRODUCER_ID: _to(State.IDLE),
-        Event.EXPIRE: _to(State.IDLE),
-        Event.GIVE_UP_UNSENT: _to(State.IDLE),
-        Event.ABANDON: _to(State.IDLE),
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.IDLE: {
+        QueueEvent.APPEND: _to(QueueState.READY),
+        QueueEvent.EXTEND: _to(QueueState.READY),
+        QueueEvent.DROP_PRODUCER_ID: _to(QueueState.IDLE),
+        QueueEvent.EXPIRE: _to(QueueState.IDLE),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.IDLE),
+        QueueEvent.ABANDON: _to(QueueState.IDLE),
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.READY: {
-        Event.APPEND: _to(State.READY),
-        Event.EXTEND: _to(State.READY),
-        Event.ASSIGN_PRODUCER_ID: _to(State.READY),
-        Event.DROP_PRODUCER_ID: _to(State.READY),
-        Event.BEGIN_ATTEMPT: _to(State.IN_FLIGHT),
-        Event.TRY_AGAIN_AFTER: _to(State.WAITING_RETRY),
-        Event.EXPIRE: _NEXT_BATCH,
-        Event.GIVE_UP_UNSENT: _to(State.IDLE),
-        Event.ABANDON: _to(State.READY),
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.READY: {
+        QueueEvent.APPEND: _to(QueueState.READY),
+        QueueEvent.EXTEND: _to(QueueState.READY),
+        QueueEvent.ASSIGN_PRODUCER_ID: _to(QueueState.READY),
+        QueueEvent.DROP_PRODUCER_ID: _to(QueueState.READY),
+        QueueEvent.BEGIN_ATTEMPT: _to(QueueState.IN_FLIGHT),
+        QueueEvent.TRY_AGAIN_AFTER: _to(QueueState.WAITING_RETRY),
+        QueueEvent.EXPIRE: _NEXT_BATCH,
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.IDLE),
+        QueueEvent.ABANDON: _to(QueueState.READY),
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.IN_FLIGHT: {
-        Event.APPEND: _to(State.IN_FLIGHT),
-        Event.EXTEND: _to(State.IN_FLIGHT),
-        Event.STORED: _NEXT_BATCH,
-        Event.TRY_AGAIN_AFTER: (State.WAITING_RETRY, State.IDLE),
-        Event.UNRESOLVED: _to(State.UNRESOLVED),
-        Event.SPLIT: _NEXT_BATCH,
-        Event.REJECT: _NEXT_BATCH,
-        Event.LOST: _NEXT_BATCH,
-        Event.EXPIRE: _to(State.IN_FLIGHT),
-        Event.GIVE_UP_UNSENT: _to(State.IN_FLIGHT),
-        Event.ABANDON: _to(State.ABANDONED),
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.IN_FLIGHT: {
+        QueueEvent.APPEND: _to(QueueState.IN_FLIGHT),
+        QueueEvent.EXTEND: _to(QueueState.IN_FLIGHT),
+        QueueEvent.STORED: _NEXT_BATCH,
+        QueueEvent.TRY_AGAIN_AFTER: (QueueState.WAITING_RETRY, QueueState.IDLE),
+        QueueEvent.UNRESOLVED: _to(QueueState.UNRESOLVED),
+        QueueEvent.SPLIT: _NEXT_BATCH,
+        QueueEvent.REJECT: _NEXT_BATCH,
+        QueueEvent.LOST: _NEXT_BATCH,
+        QueueEvent.EXPIRE: _to(QueueState.IN_FLIGHT),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.IN_FLIGHT),
+        QueueEvent.ABANDON: _to(QueueState.ABANDONED),
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.WAITING_RETRY: {
-        Event.APPEND: _to(State.WAITING_RETRY),
-        Event.EXTEND: _to(State.WAITING_RETRY),
-        Event.DROP_PRODUCER_ID: _to(State.WAITING_RETRY),
-        Event.RETRY: _to(State.READY),
-        Event.EXPIRE: (State.WAITING_RETRY, State.IDLE),
-        Event.GIVE_UP_UNSENT: _to(State.IDLE),
-        Event.ABANDON: _to(State.WAITING_RETRY),
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.WAITING_RETRY: {
+        QueueEvent.APPEND: _to(QueueState.WAITING_RETRY),
+        QueueEvent.EXTEND: _to(QueueState.WAITING_RETRY),
+        QueueEvent.DROP_PRODUCER_ID: _to(QueueState.WAITING_RETRY),
+        QueueEvent.RETRY: _to(QueueState.READY),
+        QueueEvent.EXPIRE: (QueueState.WAITING_RETRY, QueueState.IDLE),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.IDLE),
+        QueueEvent.ABANDON: _to(QueueState.WAITING_RETRY),
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.UNRESOLVED: {
-        Event.APPEND: _to(State.UNRESOLVED),
-        Event.EXTEND: _to(State.UNRESOLVED),
-        Event.RETRY: _to(State.RESEND),
-        Event.LOST: _NEXT_BATCH,
-        Event.EXPIRE: _to(State.UNRESOLVED),
-        Event.GIVE_UP_UNSENT: _to(State.UNRESOLVED),
-        Event.ABANDON: _NEXT_BATCH,
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.UNRESOLVED: {
+        QueueEvent.APPEND: _to(QueueState.UNRESOLVED),
+        QueueEvent.EXTEND: _to(QueueState.UNRESOLVED),
+        QueueEvent.RETRY: _to(QueueState.RESEND),
+        QueueEvent.LOST: _NEXT_BATCH,
+        QueueEvent.EXPIRE: _to(QueueState.UNRESOLVED),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.UNRESOLVED),
+        QueueEvent.ABANDON: _NEXT_BATCH,
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.RESEND: {
-        Event.APPEND: _to(State.RESEND),
-        Event.EXTEND: _to(State.RESEND),
-        Event.BEGIN_ATTEMPT: _to(State.RESENT),
-        Event.TRY_AGAIN_AFTER: _to(State.UNRESOLVED),
-        Event.LOST: _NEXT_BATCH,
-        Event.EXPIRE: _to(State.RESEND),
-        Event.GIVE_UP_UNSENT: _to(State.RESEND),
-        Event.ABANDON: _NEXT_BATCH,
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.RESEND: {
+        QueueEvent.APPEND: _to(QueueState.RESEND),
+        QueueEvent.EXTEND: _to(QueueState.RESEND),
+        QueueEvent.BEGIN_ATTEMPT: _to(QueueState.RESENT),
+        QueueEvent.TRY_AGAIN_AFTER: _to(QueueState.UNRESOLVED),
+        QueueEvent.LOST: _NEXT_BATCH,
+        QueueEvent.EXPIRE: _to(QueueState.RESEND),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.RESEND),
+        QueueEvent.ABANDON: _NEXT_BATCH,
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.RESENT: {
-        Event.APPEND: _to(State.RESENT),
-        Event.EXTEND: _to(State.RESENT),
-        Event.STORED: _NEXT_BATCH,
-        Event.TRY_AGAIN_AFTER: _to(State.UNRESOLVED),
-        Event.UNRESOLVED: _to(State.UNRESOLVED),
-        Event.LOST: _NEXT_BATCH,
-        Event.EXPIRE: _to(State.RESENT),
-        Event.GIVE_UP_UNSENT: _to(State.RESENT),
-        Event.ABANDON: _to(State.ABANDONED),
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.RESENT: {
+        QueueEvent.APPEND: _to(QueueState.RESENT),
+        QueueEvent.EXTEND: _to(QueueState.RESENT),
+        QueueEvent.STORED: _NEXT_BATCH,
+        QueueEvent.TRY_AGAIN_AFTER: _to(QueueState.UNRESOLVED),
+        QueueEvent.UNRESOLVED: _to(QueueState.UNRESOLVED),
+        QueueEvent.LOST: _NEXT_BATCH,
+        QueueEvent.EXPIRE: _to(QueueState.RESENT),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.RESENT),
+        QueueEvent.ABANDON: _to(QueueState.ABANDONED),
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
-    State.ABANDONED: {
-        Event.APPEND: _to(State.ABANDONED),
-        Event.EXTEND: _to(State.ABANDONED),
-        Event.EXPIRE: _to(State.ABANDONED),
-        Event.GIVE_UP_UNSENT: _to(State.ABANDONED),
-        Event.ABANDON: _to(State.ABANDONED),
-        Event.ANSWERED_LATE: _NEXT_BATCH,
-        Event.CLOSE: _to(State.CLOSED),
+    QueueState.ABANDONED: {
+        QueueEvent.APPEND: _to(QueueState.ABANDONED),
+        QueueEvent.EXTEND: _to(QueueState.ABANDONED),
+        QueueEvent.EXPIRE: _to(QueueState.ABANDONED),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.ABANDONED),
+        QueueEvent.ABANDON: _to(QueueState.ABANDONED),
+        QueueEvent.ANSWERED_LATE: _NEXT_BATCH,
+        QueueEvent.CLOSE: _to(QueueState.CLOSED),
     },
     # A loop over all queues may reach one that was closed since it began; it has no records.
-    State.CLOSED: {
-        Event.EXPIRE: _to(State.CLOSED),
-        Event.GIVE_UP_UNSENT: _to(State.CLOSED),
-        Event.ABANDON: _to(State.CLOSED),
-        Event.ANSWERED_LATE: _to(State.CLOSED),
+    QueueState.CLOSED: {
+        QueueEvent.EXPIRE: _to(QueueState.CLOSED),
+        QueueEvent.GIVE_UP_UNSENT: _to(QueueState.CLOSED),
+        QueueEvent.ABANDON: _to(QueueState.CLOSED),
+        QueueEvent.ANSWERED_LATE: _to(QueueState.CLOSED),
     },
 }
 
 
-def _after(event: Event) -> dict[State, tuple[State, State]]:
+def _after(event: QueueEvent) -> dict[QueueState, tuple[QueueState, QueueState]]:
     return {state: events[event] for state, events in TRANSITIONS.items() if event in events}
 
 
 # Tables for the events of every record and every batch: before Python 3.12, looking up a member of an Enum
 # takes longer than the rest of such a transition.
-_AFTER_APPEND: Final = _after(Event.APPEND)
-_AFTER_EXTEND: Final = _after(Event.EXTEND)
-_AFTER_BEGIN_ATTEMPT: Final = _after(Event.BEGIN_ATTEMPT)
-_AFTER_STORED: Final = _after(Event.STORED)
+_AFTER_APPEND: Final = _after(QueueEvent.APPEND)
+_AFTER_EXTEND: Final = _after(QueueEvent.EXTEND)
+_AFTER_BEGIN_ATTEMPT: Final = _after(QueueEvent.BEGIN_ATTEMPT)
+_AFTER_STORED: Final = _after(QueueEvent.STORED)
 
 
 class IllegalTransition(Exception):
     """A method of a queue was called in a state that does not allow it: a fault in our code."""
 
-    def __init__(self, state: State, event: Event) -> None:
+    def __init__(self, state: QueueState, event: QueueEvent) -> None:
         """:param event: the event that is not allowed."""
         super().__init__(f"{event.name} is not possible in the state {state.name}.")
         self.state = state
@@ -375,7 +375,7 @@ class PartitionQueue:
         """The bytes of all its records. Only the queue changes it."""
         self.reserved = 0
         """The bytes reserved for records that will be appended. Only their `PartitionBatch` changes it."""
-        self.state = State.IDLE
+        self.state = QueueState.IDLE
         """Only the queue changes it."""
         self._sequence: _Sequence | None = None
         self._is_idempotent = True
@@ -439,7 +439,7 @@ class PartitionQueue:
 
     def rank(self, now_s: float) -> tuple[bool, bool, int]:
         """Return a sort key for the backlog; keyless records go to the queue with the least (KIP-794)."""
-        waits = self.state is State.WAITING_RETRY or self.state is State.UNRESOLVED
+        waits = self.state is QueueState.WAITING_RETRY or self.state is QueueState.UNRESOLVED
         return waits, self._suspect_until_s > now_s, self.held
 
     def may_retry(self, now_s: float, *, leader: int | None) -> bool:
@@ -449,7 +449,7 @@ class PartitionQueue:
         :param leader: the node id of the partition's leader. If the last attempt failed at another one, the
             queue does not wait any longer.
         """
-        if self.state is not State.WAITING_RETRY and self.state is not State.UNRESOLVED:
+        if self.state is not QueueState.WAITING_RETRY and self.state is not QueueState.UNRESOLVED:
             return False
         return now_s >= self._not_before_s or leader not in (None, self._failed_leader)
 
@@ -473,7 +473,7 @@ class PartitionQueue:
         state = self.state
         to = _AFTER_APPEND.get(state)
         if to is None:
-            raise IllegalTransition(state, Event.APPEND)
+            raise IllegalTransition(state, QueueEvent.APPEND)
         self._waiting.append(pending)
         if pending.record.identity is not None:
             self._may_have_identities = True
@@ -495,7 +495,7 @@ class PartitionQueue:
         state = self.state
         to = _AFTER_EXTEND.get(state)
         if to is None:
-            raise IllegalTransition(state, Event.EXTEND)
+            raise IllegalTransition(state, QueueEvent.EXTEND)
         self._waiting.extend(records)
         if may_have_identities:
             self._may_have_identities = True
@@ -507,7 +507,7 @@ class PartitionQueue:
 
     def assign_producer_id(self, *, producer_id: int, epoch: int) -> None:
         """Use a producer id that this partition has not had; sequence numbers begin at 0."""
-        to = self._check(Event.ASSIGN_PRODUCER_ID)
+        to = self._check(QueueEvent.ASSIGN_PRODUCER_ID)
         self._sequence = _Sequence(producer_id=producer_id, epoch=epoch)
         self._enter(to)
 
@@ -518,7 +518,7 @@ class PartitionQueue:
         :param for_good: do not use another one either. A batch with an unknown outcome is then not repeated.
         :return: the producer id.
         """
-        to = self._check(Event.DROP_PRODUCER_ID)
+        to = self._check(QueueEvent.DROP_PRODUCER_ID)
         producer_id = self.producer_id
         self._sequence = None
         if for_good:
@@ -536,7 +536,7 @@ class PartitionQueue:
         """
         to = _AFTER_BEGIN_ATTEMPT.get(self.state)
         if to is None:
-            raise IllegalTransition(self.state, Event.BEGIN_ATTEMPT)
+            raise IllegalTransition(self.state, QueueEvent.BEGIN_ATTEMPT)
         batch = self._batch
         if batch is None:
             batch = self._batch = self._next_batch()
@@ -569,7 +569,7 @@ class PartitionQueue:
         """
         to, batch = _AFTER_STORED.get(self.state), self._batch
         if to is None or batch is None:
-            raise IllegalTransition(self.state, Event.STORED)
+            raise IllegalTransition(self.state, QueueEvent.STORED)
         self._batch = None
         self.held -= batch.held
         if self._sequence is not None and not batch.is_identified:
@@ -592,8 +592,8 @@ class PartitionQueue:
         :param leader: the node at which the attempt failed, if there was one.
         :return: records that leave the queue, since their callers were answered at their deadlines.
         """
-        to = self._check(Event.TRY_AGAIN_AFTER)
-        left = self._take_back() if self.state is State.IN_FLIGHT else []
+        to = self._check(QueueEvent.TRY_AGAIN_AFTER)
+        left = self._take_back() if self.state is QueueState.IN_FLIGHT else []
         self._back_off(now_s, reason=reason, leader=leader)
         self._enter(to)
         return left
@@ -605,15 +605,15 @@ class PartitionQueue:
         :param leader: the node that the attempt was sent to.
         :raise IllegalTransition: also if no broker recognises the batch, since it could be stored twice.
         """
-        to = self._check(Event.UNRESOLVED)
+        to = self._check(QueueEvent.UNRESOLVED)
         if not self.may_repeat_batch:
-            raise IllegalTransition(self.state, Event.UNRESOLVED)
+            raise IllegalTransition(self.state, QueueEvent.UNRESOLVED)
         self._back_off(now_s, reason=reason, leader=leader)
         self._enter(to)
 
     def retry(self) -> None:
         """End the back-off before another attempt."""
-        self._enter(self._check(Event.RETRY))
+        self._enter(self._check(QueueEvent.RETRY))
 
     def split(self) -> list[Pending]:
         """
@@ -621,7 +621,7 @@ class PartitionQueue:
 
         :return: records that leave the queue, as in `try_again_after`.
         """
-        to = self._check(Event.SPLIT)
+        to = self._check(QueueEvent.SPLIT)
         held = 0 if self._batch is None else self._batch.held
         left = self._take_back()
         self._batch_bytes = max(1, held // 2)
@@ -637,7 +637,7 @@ class PartitionQueue:
         :return: the rejected records, in order; and other records that leave the queue, as in
             `try_again_after`.
         """
-        to = self._check(Event.REJECT)
+        to = self._check(QueueEvent.REJECT)
         batch = self._batch
         if indexes is None or batch is None:
             rejected, left = self._drop_batch().records, []
@@ -660,7 +660,7 @@ class PartitionQueue:
 
         :return: its records, which leave the queue.
         """
-        to = self._check(Event.LOST)
+        to = self._check(QueueEvent.LOST)
         batch = self._drop_batch()
         self._fence(batch)
         self._enter(to)
@@ -672,7 +672,7 @@ class PartitionQueue:
 
         :return: ``None`` if there are none.
         """
-        to = self._check(Event.EXPIRE)
+        to = self._check(QueueEvent.EXPIRE)
         unanswered: list[Pending] = []
         dropped: list[Pending] = []
         unsent = take_late(self._waiting, now_s, shortened)
@@ -697,7 +697,7 @@ class PartitionQueue:
 
         :return: these records, which leave the queue.
         """
-        to = self._check(Event.GIVE_UP_UNSENT)
+        to = self._check(QueueEvent.GIVE_UP_UNSENT)
         unsent = list(self._waiting)
         self._waiting.clear()
         self.held -= sum(pending.size for pending in unsent)
@@ -712,7 +712,7 @@ class PartitionQueue:
 
         :return: its records, which leave the queue.
         """
-        to = self._check(Event.ABANDON)
+        to = self._check(QueueEvent.ABANDON)
         records: list[Pending] = []
         if self._batch is not None:
             batch = self._drop_batch()
@@ -723,7 +723,7 @@ class PartitionQueue:
 
     def answered_late(self) -> None:
         """Note the response to an attempt whose batch was abandoned."""
-        self._enter(self._check(Event.ANSWERED_LATE))
+        self._enter(self._check(QueueEvent.ANSWERED_LATE))
 
     def close(self) -> tuple[list[Pending], list[Pending]]:
         """
@@ -731,7 +731,7 @@ class PartitionQueue:
 
         :return: the records that are certainly not stored, and those that may be; all leave the queue.
         """
-        to = self._check(Event.CLOSE)
+        to = self._check(QueueEvent.CLOSE)
         unsent = list(self._waiting)
         self._waiting.clear()
         sent = [] if self._batch is None else self._drop_batch().records
@@ -745,13 +745,13 @@ class PartitionQueue:
 
     # Helpers
 
-    def _check(self, event: Event) -> tuple[State, State]:
+    def _check(self, event: QueueEvent) -> tuple[QueueState, QueueState]:
         to = TRANSITIONS[self.state].get(event)
         if to is None:
             raise IllegalTransition(self.state, event)
         return to
 
-    def _enter(self, to: tuple[State, State]) -> None:
+    def _enter(self, to: tuple[QueueState, QueueState]) -> None:
         self.state = to[0] if self._waiting else to[1]
 
     def _next_batch(self) -> Batch:
@@ -824,4 +824,4 @@ def _producer_id_of(identity: RecordIdentity) -> int:
     return _OWN_ID_BIT | int.from_bytes(identity.id[:8], "big") % _OWN_ID_BIT
 
 
-_NOT_IN_FLIGHT: Final = frozenset({State.UNRESOLVED, State.RESEND})
+_NOT_IN_FLIGHT: Final = frozenset({QueueState.UNRESOLVED, QueueState.RESEND})

@@ -24,7 +24,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import BatchToSend
-from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
+from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
 from sampleapp.brokers.kafka.producer.results import Action, decide, not_recognised, rejection, unavailable
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
 from sampleapp.brokers.kafka.protocol import Produced
@@ -36,9 +36,9 @@ Responses: TypeAlias = Mapping[tuple[str, int], Produced]
 """A leader's answer for each partition, by topic and number."""
 
 # Looked up for every batch: before Python 3.12, looking up a member of an Enum is slow.
-_GIVEN_UP: Final = frozenset({State.ABANDONED, State.CLOSED})
-_AT_BROKER: Final = frozenset({State.IN_FLIGHT, State.RESENT})
-_READY: Final = State.READY
+_GIVEN_UP: Final = frozenset({QueueState.ABANDONED, QueueState.CLOSED})
+_AT_BROKER: Final = frozenset({QueueState.IN_FLIGHT, QueueState.RESENT})
+_READY: Final = QueueState.READY
 _STORED: Final = int(ErrorCode.NONE)
 
 
@@ -98,7 +98,7 @@ class ResponseHandler:
 
     def not_encoded(self, queue: PartitionQueue) -> None:
         """Settle an attempt whose batch could not be encoded."""
-        if queue.state is not State.IN_FLIGHT:
+        if queue.state is not QueueState.IN_FLIGHT:
             self.recover(queue)
             return
         records, _ = queue.reject()
@@ -121,7 +121,7 @@ class ResponseHandler:
             self._unresolved(queue, SERVICE_FAULT)
         elif state in MAY_BE_SENT:
             queue.try_again_after(self._clock.seconds(), reason=SERVICE_FAULT)
-        elif state is State.ABANDONED:
+        elif state is QueueState.ABANDONED:
             self._answered_late(queue)
 
     def _contain_fault(self, queue: PartitionQueue) -> None:
@@ -135,7 +135,7 @@ class ResponseHandler:
         except Exception:  # noqa: BLE001 -- such as MemoryError; once the batch is dropped, there may be memory
             self._log.failure("Recovering the queue of {topic} failed", topic=queue.topic)
             records = queue.abandon()
-            if queue.state is State.ABANDONED:
+            if queue.state is QueueState.ABANDONED:
                 self._answered_late(queue)
             self._accumulator.fail(records, OutcomeUnknown(SERVICE_FAULT.public))
 
@@ -158,7 +158,7 @@ class ResponseHandler:
             response,
             records=queue.batch_records,
             has_producer_id=queue.may_repeat_batch,
-            is_resent=queue.state is State.RESENT,
+            is_resent=queue.state is QueueState.RESENT,
             is_identified=queue.is_batch_identified,
         )
         if decision.has_stale_metadata:

@@ -26,7 +26,7 @@ from sampleapp.brokers.kafka.producer.accumulator import Accumulator
 from sampleapp.brokers.kafka.producer.delivery_log import DeliveryLog
 from sampleapp.brokers.kafka.producer.idempotence import ProducerIds
 from sampleapp.brokers.kafka.producer.node import LARGE_BYTES, BatchToSend, Node, Window
-from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, State
+from sampleapp.brokers.kafka.producer.partition_queue import MAY_BE_SENT, PartitionQueue, QueueState
 from sampleapp.brokers.kafka.producer.produce_requests import ProduceRequests
 from sampleapp.brokers.kafka.producer.response_handler import ResponseHandler, Responses
 from sampleapp.brokers.kafka.producer.topic_metadata import TopicMetadata
@@ -357,7 +357,7 @@ class Sender:
 
     def _retry_queue(self, queue: PartitionQueue, *, now_s: float) -> None:
         state = queue.state
-        if state is not State.WAITING_RETRY and state is not State.UNRESOLVED:
+        if state is not QueueState.WAITING_RETRY and state is not QueueState.UNRESOLVED:
             return
         leader = self._client.leader_of(queue.topic, queue.partition)
         if queue.may_retry(now_s, leader=leader):

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue, Pending, State
+from sampleapp.brokers.kafka.producer.partition_queue import PartitionQueue, Pending, QueueState
 from sampleapp.brokers.kafka.producer.partitioner import number_of, partition_for_key
 from sampleapp.brokers.kafka.producer.topic_check import TopicCheck
 from sampleapp.model import Record
@@ -68,7 +68,9 @@ class Topic:
     def is_empty(self) -> bool:
         """Return ``True`` if no record waits or is in flight, and no check waits."""
         return (
-            not self.waiting and not self.checks and all(queue.state is State.IDLE for queue in self.queues)
+            not self.waiting
+            and not self.checks
+            and all(queue.state is QueueState.IDLE for queue in self.queues)
         )
 
     def add_partitions(self, count: int) -> None:

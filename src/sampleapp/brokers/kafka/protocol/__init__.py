@@ -8,6 +8,7 @@ requests, and each request has its own module.
 """
 
 from sampleapp.brokers.kafka.protocol.api_versions import ApiVersions, ApiVersionsRequest, software_version
+from sampleapp.brokers.kafka.protocol.decoder import ProtocolError
 from sampleapp.brokers.kafka.protocol.fetch import AbortedTransaction, Fetched, FetchRequest
 from sampleapp.brokers.kafka.protocol.init_producer_id import InitProducerIdRequest, ProducerIdentity
 from sampleapp.brokers.kafka.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
@@ -20,7 +21,6 @@ from sampleapp.brokers.kafka.protocol.metadata import (
     TopicsRequest,
 )
 from sampleapp.brokers.kafka.protocol.produce import Produced, ProduceRequest, ProduceResponse
-from sampleapp.brokers.kafka.protocol.reading import ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate, request_frame
 from sampleapp.brokers.kafka.protocol.sasl_authenticate import SaslAuthenticated, SaslAuthenticateRequest
 from sampleapp.brokers.kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslMechanisms

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from sampleapp.brokers.kafka.error_code import ErrorCode
-from sampleapp.brokers.kafka.protocol.reading import ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 
 __all__ = ["ApiVersions", "ApiVersionsRequest", "software_version"]
@@ -73,7 +73,7 @@ class ApiVersionsRequest(Request[ApiVersions], frozen=True, kw_only=True):
         except ProtocolError:
             return ApiVersions(ErrorCode.UNSUPPORTED_VERSION, {})
 
-    def _read(self, version: int, reader: Reader) -> ApiVersions:
+    def _read(self, version: int, reader: Decoder) -> ApiVersions:
         error = reader.int16()
         ranges: dict[int, tuple[int, int]] = {}
         for _ in range(reader.count(_RANGE.size)):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request, negotiate
 from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, by_topic, with_epochs
 
@@ -124,7 +124,7 @@ class FetchRequest(Request[list[Fetched]], frozen=True, kw_only=True):
         parts.append(fields.tags)
         return parts
 
-    def _read(self, version: int, reader: Reader) -> list[Fetched]:
+    def _read(self, version: int, reader: Decoder) -> list[Fetched]:
         reader.int32()  # throttle time
         error, _ = reader.fields(_SESSION) if version >= _SESSIONS_SINCE else (0, 0)
         response: list[Fetched] = []
@@ -176,7 +176,7 @@ def _partition_writer(version: int, max_bytes: int) -> Callable[[tuple[int, int,
     return lambda part: _PARTITION.pack(part[0], part[1], max_bytes)
 
 
-def _partition(version: int, topic: str, reader: Reader) -> Fetched:
+def _partition(version: int, topic: str, reader: Decoder) -> Fetched:
     partition, error, high_watermark, last_stable_offset = reader.fields(_STATE)
     log_start_offset = reader.int64() if version >= _LOG_START_OFFSET_SINCE else -1
     aborted = tuple(_aborted(reader) for _ in range(reader.nullable_count(_ABORTED.size)))
@@ -190,7 +190,7 @@ def _partition(version: int, topic: str, reader: Reader) -> Fetched:
     )
 
 
-def _aborted(reader: Reader) -> AbortedTransaction:
+def _aborted(reader: Decoder) -> AbortedTransaction:
     transaction = AbortedTransaction(*reader.fields(_ABORTED))
     reader.tags()
     return transaction

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING
 
@@ -35,6 +35,6 @@ class InitProducerIdRequest(Request[ProducerIdentity], frozen=True, kw_only=True
     def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
         return (NULL_STRING, _NO_TIMEOUT)  # no transactional id
 
-    def _read(self, version: int, reader: Reader) -> ProducerIdentity:  # noqa: ARG002 - the same in both
+    def _read(self, version: int, reader: Decoder) -> ProducerIdentity:  # noqa: ARG002 - the same in both
         _, error, producer_id, epoch = reader.fields(_IDENTITY)
         return ProducerIdentity(error, producer_id, epoch)

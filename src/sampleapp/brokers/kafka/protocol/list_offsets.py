@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import INT32, by_topic, with_epochs
 
@@ -64,7 +64,7 @@ class ListOffsetsRequest(Request[list[ListedOffset]], frozen=True, kw_only=True)
             return parts + by_topic(topics, lambda part: _PARTITION_V4.pack(part[0], part[2], part[1]))
         return parts + by_topic(self.topics, lambda part: _PARTITION.pack(*part))
 
-    def _read(self, version: int, reader: Reader) -> list[ListedOffset]:
+    def _read(self, version: int, reader: Decoder) -> list[ListedOffset]:
         if version >= _ISOLATION_SINCE:
             reader.int32()  # throttle time
         layout = _LISTED_V4 if version >= _LEADER_EPOCH_SINCE else _LISTED

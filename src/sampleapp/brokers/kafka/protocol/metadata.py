@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import FlexibleReader, ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder, FlexibleDecoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 
 __all__ = [
@@ -119,7 +119,7 @@ class _Metadata(Request[R_co], frozen=True, kw_only=True):
 class MetadataRequest(_Metadata[ClusterMetadata], frozen=True, kw_only=True):
     """Asks for the brokers and the leaders, and decodes the response at once."""
 
-    def _read(self, version: int, reader: Reader) -> ClusterMetadata:
+    def _read(self, version: int, reader: Decoder) -> ClusterMetadata:
         brokers, controller_id, cluster_id = _cluster(reader)
         topics = tuple(_topic(version, reader) for _ in range(reader.count(_SMALLEST_TOPIC)))
         _end(version, reader)
@@ -137,9 +137,11 @@ class TopicsRequest(_Metadata[Iterator["TopicMetadata | None"]], frozen=True, kw
     def decode(self, version: int, body: bytes | memoryview) -> Iterator[TopicMetadata | None]:
         """See `Request.decode`. The iterator raises the `ProtocolError`."""
         self._check(version)
-        return self._decode(version, FlexibleReader(body) if self.api.is_flexible(version) else Reader(body))
+        return self._decode(
+            version, FlexibleDecoder(body) if self.api.is_flexible(version) else Decoder(body)
+        )
 
-    def _decode(self, version: int, reader: Reader) -> Iterator[TopicMetadata | None]:
+    def _decode(self, version: int, reader: Decoder) -> Iterator[TopicMetadata | None]:
         try:
             reader.tags()
             _cluster(reader)
@@ -165,27 +167,27 @@ class TopicsRequest(_Metadata[Iterator["TopicMetadata | None"]], frozen=True, kw
             raise ProtocolError(f"The answer to {self.api.name} v{version} is invalid: {error}") from error
 
 
-def _cluster(reader: Reader) -> tuple[tuple[BrokerAddress, ...], int, str | None]:
+def _cluster(reader: Decoder) -> tuple[tuple[BrokerAddress, ...], int, str | None]:
     reader.int32()  # throttle time
     brokers = tuple(_broker(reader) for _ in range(reader.count(_SMALLEST_BROKER)))
     cluster_id = reader.nullable_string()
     return brokers, reader.int32(), cluster_id
 
 
-def _end(version: int, reader: Reader) -> None:
+def _end(version: int, reader: Decoder) -> None:
     if _RIGHTS_SINCE <= version <= _RIGHTS_OF_CLUSTER_UNTIL:
         reader.int32()
     reader.tags()
 
 
-def _broker(reader: Reader) -> BrokerAddress:
+def _broker(reader: Decoder) -> BrokerAddress:
     address = BrokerAddress(reader.int32(), reader.string(), reader.int32())
     reader.nullable_string()  # rack
     reader.tags()
     return address
 
 
-def _topic(version: int, reader: Reader) -> TopicMetadata:
+def _topic(version: int, reader: Decoder) -> TopicMetadata:
     error, name, topic_id, is_internal = _topic_head(version, reader)
     partitions: list[PartitionMetadata] = []
     _read_partitions(version, reader, partitions, reader.count(_SMALLEST_PARTITION))
@@ -193,20 +195,20 @@ def _topic(version: int, reader: Reader) -> TopicMetadata:
     return TopicMetadata(error, name, tuple(partitions), topic_id, is_internal)
 
 
-def _topic_head(version: int, reader: Reader) -> tuple[int, str, UUID | None, bool]:
+def _topic_head(version: int, reader: Decoder) -> tuple[int, str, UUID | None, bool]:
     # Since v12 the name is null for an unknown id; ids are never requested here.
     error, name = reader.int16(), reader.string()
     topic_id = reader.uuid() if version >= _TOPIC_IDS_SINCE else None
     return error, name, topic_id, bool(reader.int8())
 
 
-def _topic_end(version: int, reader: Reader) -> None:
+def _topic_end(version: int, reader: Decoder) -> None:
     if version >= _RIGHTS_SINCE:
         reader.int32()
     reader.tags()
 
 
-def _read_partitions(version: int, reader: Reader, partitions: list[PartitionMetadata], count: int) -> None:
+def _read_partitions(version: int, reader: Decoder, partitions: list[PartitionMetadata], count: int) -> None:
     """
     Decode partitions of a topic until there are ``count``.
 
@@ -219,7 +221,7 @@ def _read_partitions(version: int, reader: Reader, partitions: list[PartitionMet
         partitions.append(_partition(version, reader) if partition is None else partition)
 
 
-def _like(last: PartitionMetadata, reader: Reader) -> PartitionMetadata | None:
+def _like(last: PartitionMetadata, reader: Decoder) -> PartitionMetadata | None:
     """
     Decode a partition with as many replicas as the last one, in a flexible version.
 
@@ -245,7 +247,7 @@ def _layout(replicas: int, in_sync: int) -> Struct:
     return Struct(f">hiiiB{replicas}iB{in_sync}iBB")
 
 
-def _partition(version: int, reader: Reader) -> PartitionMetadata:
+def _partition(version: int, reader: Decoder) -> PartitionMetadata:
     error, partition, leader = reader.fields(_PARTITION)
     epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else -1
     replicas, isr = reader.int32s(), reader.int32s()

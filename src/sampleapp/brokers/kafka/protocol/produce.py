@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import INT32, NULL_STRING, string
 
@@ -104,7 +104,7 @@ class ProduceRequest(Request[ProduceResponse], frozen=True, kw_only=True):
                 parts += (_PARTITION_AND_LENGTH.pack(partition, len(batch)), batch)
         return parts
 
-    def _read(self, version: int, reader: Reader) -> ProduceResponse:
+    def _read(self, version: int, reader: Decoder) -> ProduceResponse:
         partitions: list[Produced] = []
         start = -1
         for _ in range(reader.count(_SMALLEST_TOPIC)):
@@ -142,7 +142,7 @@ def _read_one_topic(topic: str, body: bytes | memoryview) -> ProduceResponse | N
     return ProduceResponse(partitions, *INT32.unpack_from(body, end))
 
 
-def _rejection(reader: Reader) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
+def _rejection(reader: Decoder) -> tuple[tuple[tuple[int, str | None], ...], str | None]:
     count = reader.count(_SMALLEST_RECORD_ERROR)
     errors = tuple((reader.int32(), reader.nullable_string()) for _ in range(count)) if count else ()
     return errors, reader.nullable_string()

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import FlexibleReader, ProtocolError, Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder, FlexibleDecoder, ProtocolError
 from sampleapp.brokers.kafka.protocol.writing import FLEXIBLE, PLAIN, Fields
 
 __all__ = ["Api", "Request", "negotiate", "request_frame"]
@@ -65,7 +65,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         """
         self._check(version)
         is_flexible = self.api.is_flexible(version)
-        reader = FlexibleReader(body) if is_flexible else Reader(body)
+        reader = FlexibleDecoder(body) if is_flexible else Decoder(body)
         try:
             if is_flexible and not self.api.has_plain_response_header:
                 reader.tags()
@@ -108,7 +108,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         """Return the parts of the body: batches of records are large, and joining copies them once."""
         raise NotImplementedError
 
-    def _read(self, version: int, reader: Reader) -> R_co:
+    def _read(self, version: int, reader: Decoder) -> R_co:
         raise NotImplementedError
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import INT32
 
@@ -45,7 +45,7 @@ class SaslAuthenticateRequest(Request[SaslAuthenticated], frozen=True, kw_only=T
     def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - the same in both
         return (INT32.pack(len(self.token)), self.token)
 
-    def _read(self, version: int, reader: Reader) -> SaslAuthenticated:
+    def _read(self, version: int, reader: Decoder) -> SaslAuthenticated:
         error, message, token = reader.int16(), reader.nullable_string(), reader.data()
         lifetime_ms = reader.int64() if version >= _LIFETIME_SINCE else 0
         return SaslAuthenticated(error, message, token, lifetime_ms)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sampleapp.brokers.kafka.protocol.reading import Reader
+from sampleapp.brokers.kafka.protocol.decoder import Decoder
 from sampleapp.brokers.kafka.protocol.request import Api, Request
 from sampleapp.brokers.kafka.protocol.writing import string
 
@@ -34,6 +34,6 @@ class SaslHandshakeRequest(Request[SaslMechanisms], frozen=True, kw_only=True):
     def _parts(self, version: int) -> Iterable[bytes]:  # noqa: ARG002 - there is only one
         return (string(self.mechanism),)
 
-    def _read(self, version: int, reader: Reader) -> SaslMechanisms:  # noqa: ARG002 - there is only one
+    def _read(self, version: int, reader: Decoder) -> SaslMechanisms:  # noqa: ARG002 - there is only one
         error = reader.int16()
         return SaslMechanisms(error, tuple(reader.string() for _ in range(reader.count(_SMALLEST_STRING))))

@@ -13,14 +13,14 @@ from twisted.python.failure import Failure
 from sampleapp.brokers.kafka.batches import DEFAULT_MAX_BATCH_BYTES
 from sampleapp.brokers.kafka.cluster_client import ClusterClient
 from sampleapp.brokers.kafka.reader.leaders import Leaders
+from sampleapp.brokers.kafka.reader.page_read import PageRead
 from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
-from sampleapp.brokers.kafka.reader.reading import Reading
 from sampleapp.brokers.kafka.reader.topics import Topics
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError
 from sampleapp.model import ReadRequest, ReadResult
 
-__all__ = ["Reader"]
+__all__ = ["TopicReader"]
 
 IDLE_S: Final = 60.0
 """Seconds after the last read until the connections are closed. Kafka closes idle ones after 10 minutes."""
@@ -46,7 +46,7 @@ class _Connected:
         self.leaders = Leaders(client=client, clock=clock)
 
 
-class Reader:
+class TopicReader:
     """
     Reads records from positions, for any number of callers.
 
@@ -88,7 +88,7 @@ class Reader:
             return fail(BrokerStopped(_STOPPED))
         if self._connected is None:
             self._connected = _Connected(self._new_client(), clock=self._clock)
-        reading = Reading(
+        reading = PageRead(
             request,
             topics=self._connected.topics,
             leaders=self._connected.leaders,

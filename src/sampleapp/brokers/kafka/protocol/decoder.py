@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Any
 from uuid import UUID
 
-__all__ = ["FlexibleReader", "ProtocolError", "Reader"]
+__all__ = ["Decoder", "FlexibleDecoder", "ProtocolError"]
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
@@ -25,7 +25,7 @@ class ProtocolError(Exception):
     """
 
 
-class Reader:
+class Decoder:
     """
     A position in the body of a response, in a version before the flexible ones (KIP-482).
 
@@ -146,7 +146,7 @@ class Reader:
         return self.body[start : self.at]
 
 
-class FlexibleReader(Reader):
+class FlexibleDecoder(Decoder):
     """
     A position in the body of a response in a flexible version (KIP-482).
 
@@ -164,7 +164,7 @@ class FlexibleReader(Reader):
 
     def finish(self) -> None:
         """
-        See `Reader.finish`.
+        See `Decoder.finish`.
 
         Empty tagged fields may occur twice at the end, as librdkafka's mock cluster writes them.
         """
@@ -178,7 +178,7 @@ class FlexibleReader(Reader):
         return None if length == -1 else str(self._take(length), "utf-8")
 
     def count(self, smallest: int) -> int:
-        """See `Reader.count`; of a COMPACT_ARRAY."""
+        """See `Decoder.count`; of a COMPACT_ARRAY."""
         return self._checked(self._uvarint() - 1, smallest)
 
     def _length(self) -> int:

@@ -22,17 +22,17 @@ from sampleapp.brokers.kafka.protocol import (
     ListedOffset,
     ListOffsetsRequest,
 )
-from sampleapp.brokers.kafka.reader.errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.reader.leaders import Leaders
-from sampleapp.brokers.kafka.reader.page import Page
-from sampleapp.brokers.kafka.reader.partition import Extent, Partition
+from sampleapp.brokers.kafka.reader.page_builder import PageBuilder
+from sampleapp.brokers.kafka.reader.partition_read import Extent, PartitionRead
+from sampleapp.brokers.kafka.reader.read_errors import NOT_AUTHORIZED, unanswered
 from sampleapp.brokers.kafka.reader.read_slots import ReadSlots
 from sampleapp.brokers.kafka.reader.topics import Topics, TopicView
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.errors import BrokerIncompatible, BrokerUnavailable, TopicNotAuthorized, UnknownPartition
 from sampleapp.model import ConsumerRecord, FromTime, ReadRequest, ReadResult
 
-__all__ = ["Reading"]
+__all__ = ["PageRead"]
 
 _METADATA_AGE_S: Final = 5.0
 """Partitions that were added, and a topic that was made again, are noticed after this time at most."""
@@ -51,7 +51,7 @@ _GUESSED_RECORD_BYTES: Final = 512
 _WORKING_BYTES: Final = 1024 * 1024
 """Memory of a round besides its responses: chunks of decompressed batches."""
 _TIERED_WAIT_MS: Final = 300
-"""See `Reading._empty`."""
+"""See `PageRead._empty`."""
 _MOST_EMPTY: Final = 2
 _MOST_SHORT: Final = 3
 _TOPIC_ID_LENGTH: Final = 16
@@ -62,7 +62,7 @@ class _MadeAgain(Exception):
     """The topic was deleted and made again during the read, which must begin again."""
 
 
-class Reading:
+class PageRead:
     """
     One read.
 
@@ -93,7 +93,7 @@ class Reading:
         self._slices = slices
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
-        self._partitions: list[Partition] = []
+        self._partitions: list[PartitionRead] = []
         self._fetch_bytes = 0
 
     async def run(self) -> ReadResult:
@@ -135,7 +135,9 @@ class Reading:
 
     async def _read(self, view: TopicView) -> ReadResult:
         request = self._request
-        page = Page(limit=request.limit, max_bytes=request.max_bytes, slices=self._slices, clock=self._clock)
+        page = PageBuilder(
+            limit=request.limit, max_bytes=request.max_bytes, slices=self._slices, clock=self._clock
+        )
         self._partitions = await self._select(view)
         self._fetch_bytes = min(
             max(request.limit * _GUESSED_RECORD_BYTES, _LEAST_BYTES), max(request.max_bytes, _LEAST_BYTES)
@@ -166,17 +168,17 @@ class Reading:
                 view = await self._refreshed(view)
         return await self._result(view)
 
-    async def _select(self, view: TopicView) -> list[Partition]:
+    async def _select(self, view: TopicView) -> list[PartitionRead]:
         request, found = self._request, []
         for number in sorted(view.leaders):
             start = request.starts.get(number, request.others)
             if start is not None:
-                found.append(Partition(number, start, check=request.limit <= 0))
+                found.append(PartitionRead(number, start, check=request.limit <= 0))
             if len(found) % _PARTITIONS_AT_ONCE == _PARTITIONS_AT_ONCE - 1:
                 await self._slices.next()
         return found
 
-    def _may_end(self, open_ones: Sequence[Partition], page: Page, *, now_s: float) -> bool:
+    def _may_end(self, open_ones: Sequence[PartitionRead], page: PageBuilder, *, now_s: float) -> bool:
         """
         Return ``True`` if the read must wait no longer for the partitions that are not settled.
 
@@ -213,7 +215,7 @@ class Reading:
 
     # Positions
 
-    async def _locate(self, partitions: Sequence[Partition], view: TopicView) -> None:
+    async def _locate(self, partitions: Sequence[PartitionRead], view: TopicView) -> None:
         for_leaders = self._by_leader(partitions, view)
         asked: list[tuple[int, ListOffsetsRequest]] = []
         for node_id, led in for_leaders.items():
@@ -248,7 +250,7 @@ class Reading:
             leader_epochs=self._epochs((number for number, _ in partitions), view),
         )
 
-    def _take_extents(self, led: Sequence[Partition], responses: Sequence[Any]) -> None:
+    def _take_extents(self, led: Sequence[PartitionRead], responses: Sequence[Any]) -> None:
         now_s = self._clock.seconds()
         failure = next((each for each in responses if isinstance(each, RequestFailed)), None)
         if failure is not None:
@@ -284,7 +286,7 @@ class Reading:
 
     # Records
 
-    async def _fetch(self, due: Sequence[Partition], view: TopicView, page: Page) -> None:
+    async def _fetch(self, due: Sequence[PartitionRead], view: TopicView, page: PageBuilder) -> None:
         for_leaders = self._by_leader(_rotated(due), view)
         is_tiered = all(each.empty_responses for each in due)
         size = self._fetch_bytes
@@ -310,7 +312,7 @@ class Reading:
                 + page.room_bytes
                 + _WORKING_BYTES
             )
-            with_records: list[Partition] = []
+            with_records: list[PartitionRead] = []
             for led, response in zip(for_leaders.values(), responses, strict=True):
                 await self._slices.next()
                 if isinstance(response, RequestFailed):
@@ -324,7 +326,7 @@ class Reading:
         self._fetch_bytes = min(2 * self._fetch_bytes, _MOST_BYTES)
 
     def _fetch_request(
-        self, led: Sequence[Partition], view: TopicView, size: int, *, is_tiered: bool
+        self, led: Sequence[PartitionRead], view: TopicView, size: int, *, is_tiered: bool
     ) -> FetchRequest:
         topic = self._request.topic
         return FetchRequest(
@@ -338,11 +340,11 @@ class Reading:
             leader_epochs=self._epochs((each.number for each in led), view),
         )
 
-    def _take_fetched(self, led: Sequence[Partition], response: Sequence[Fetched]) -> list[Partition]:
+    def _take_fetched(self, led: Sequence[PartitionRead], response: Sequence[Fetched]) -> list[PartitionRead]:
         """:return: the partitions with records to decode."""
         now_s = self._clock.seconds()
         by_number = {each.partition: each for each in response if each.topic == self._request.topic}
-        found: list[Partition] = []
+        found: list[PartitionRead] = []
         for partition in led:
             fetched = by_number.pop(partition.number, None)
             if fetched is None:
@@ -372,7 +374,7 @@ class Reading:
                     self._empty(partition, is_alone=not found)
         return found
 
-    def _empty(self, partition: Partition, *, is_alone: bool) -> None:
+    def _empty(self, partition: PartitionRead, *, is_alone: bool) -> None:
         """
         Take a response without records.
 
@@ -388,7 +390,7 @@ class Reading:
                 partition.end = partition.position
                 partition.is_settled = True
 
-    async def _fill(self, page: Page, partitions: Sequence[Partition]) -> None:
+    async def _fill(self, page: PageBuilder, partitions: Sequence[PartitionRead]) -> None:
         before = {each.number: each.position for each in partitions}
         left = list(partitions)
         while left:
@@ -413,14 +415,14 @@ class Reading:
 
     # Errors
 
-    def _unanswered(self, partitions: Iterable[Partition], error: RequestFailed) -> None:
+    def _unanswered(self, partitions: Iterable[PartitionRead], error: RequestFailed) -> None:
         if error.reason.incompatible:
             raise unanswered(error)
         now_s = self._clock.seconds()
         for each in partitions:
             each.fail(error.reason.public, now_s=now_s)
 
-    def _rejected(self, partition: Partition, code: int) -> None:
+    def _rejected(self, partition: PartitionRead, code: int) -> None:
         """
         Take an error code for a partition.
 
@@ -441,9 +443,11 @@ class Reading:
 
     # Helpers
 
-    def _by_leader(self, partitions: Iterable[Partition], view: TopicView) -> dict[int, list[Partition]]:
+    def _by_leader(
+        self, partitions: Iterable[PartitionRead], view: TopicView
+    ) -> dict[int, list[PartitionRead]]:
         """Group partitions, up to the limit of a request; those without a leader fail."""
-        found: dict[int, list[Partition]] = {}
+        found: dict[int, list[PartitionRead]] = {}
         for each in partitions:
             node_id = view.leaders[each.number].node_id
             if node_id is None:
@@ -484,7 +488,7 @@ class Reading:
         )
 
 
-def _rotated(partitions: Sequence[Partition]) -> Sequence[Partition]:
+def _rotated(partitions: Sequence[PartitionRead]) -> Sequence[PartitionRead]:
     """
     Return the partitions in the order in which they are served.
 

@@ -22,7 +22,7 @@ from sampleapp.concurrency.semaphore import Semaphore
 from sampleapp.errors import BrokerStopped, BrokerUnavailable, PublishError, UnknownPartition, UnknownTopic
 from sampleapp.model import EARLIEST, FromOffset, FromTime, GoneRecords, ReadRequest, ReadResult, ReadStart
 
-__all__ = ["Reader"]
+__all__ = ["PageReader"]
 
 # A step takes up to about 2 ms of the private thread, and its records about 1 ms of the reactor.
 _STEP_RECORDS = 500
@@ -68,7 +68,7 @@ class _LatestTimes:
         self._blocks[topic_id, block] = latest_ms
 
 
-class Reader:
+class PageReader:
     """
     All reads of a broker.
 

@@ -11,7 +11,7 @@ from sampleapp.brokers.kafka.batches import TooLargeBatch
 from sampleapp.concurrency.backoff import Backoff
 from sampleapp.model import ConsumerRecord, FromEnd, FromOffset, FromTime, GoneRecords, ReadStart
 
-__all__ = ["Extent", "Partition"]
+__all__ = ["Extent", "PartitionRead"]
 
 _RETRY: Final = Backoff(first_s=0.05, max_s=0.5)
 _BEYOND_AFTER_S: Final = 2.0
@@ -30,7 +30,7 @@ class Extent(Struct, frozen=True, gc=False):
     """The first offset with at least the time of the start; -1 if there is none."""
 
 
-class Partition:
+class PartitionRead:
     """One partition: its position, its end, its records, and the reason for which it cannot be read."""
 
     def __init__(self, number: int, start: ReadStart, *, check: bool) -> None:

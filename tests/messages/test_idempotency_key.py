@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sampleapp.errors import InvalidMessage, MalformedIdempotencyKey
-from sampleapp.messages.idempotency import IdempotencyScope, parse_idempotency_key
+from sampleapp.messages.idempotency_key import IdempotencyScope, parse_idempotency_key
 from sampleapp.messages.lines import MessageLines
 from sampleapp.messages.parsing import parse_message
 from sampleapp.messages.records import record_of

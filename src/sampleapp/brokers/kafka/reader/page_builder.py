@@ -9,11 +9,11 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 
 from sampleapp.brokers.kafka.batches import TooLargeBatch
-from sampleapp.brokers.kafka.reader.partition import Partition
+from sampleapp.brokers.kafka.reader.partition_read import PartitionRead
 from sampleapp.concurrency.time_slices import TimeSlices
 from sampleapp.model import ConsumerRecord, GoneRecords
 
-__all__ = ["Page"]
+__all__ = ["PageBuilder"]
 
 _SLICE_S: Final = 0.002
 _RECORDS_BETWEEN_CLOCK_READS: Final = 32
@@ -26,7 +26,7 @@ class _Taken(Enum):
     SLICE = "the slice of the reactor's time is used up"
 
 
-class Page:
+class PageBuilder:
     """Takes records from the responses for partitions: as many as it has room for, from each its share."""
 
     def __init__(self, *, limit: int, max_bytes: int, slices: TimeSlices, clock: IReactorTime) -> None:
@@ -53,7 +53,7 @@ class Page:
         """The number of bytes that it still has room for."""
         return max(0, self._max_bytes - self.bytes)
 
-    async def fill(self, partitions: Iterable[Partition]) -> None:
+    async def fill(self, partitions: Iterable[PartitionRead]) -> None:
         """
         Take records from the sources of partitions, in turns, until nothing is left or the page is full.
 
@@ -70,7 +70,7 @@ class Page:
                 if not await self._take_share(partition, share, share_bytes):
                     left.remove(partition)
 
-    async def _take_share(self, partition: Partition, share: int, share_bytes: int) -> bool:
+    async def _take_share(self, partition: PartitionRead, share: int, share_bytes: int) -> bool:
         """:return: ``True`` if the partition may have more records."""
         count, size = min(self._limit, self.count + share), self.bytes + share_bytes
         while True:
@@ -83,7 +83,7 @@ class Page:
         await self._slices.next()
         self._until_s = self._clock.seconds() + _SLICE_S
 
-    def _take(self, partition: Partition, count: int, size: int) -> _Taken:
+    def _take(self, partition: PartitionRead, count: int, size: int) -> _Taken:
         """Take records until the page has this count or size."""
         records, ticks = partition.records, 0
         for each in partition.source:
