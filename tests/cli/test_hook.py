@@ -51,6 +51,7 @@ def test_without_a_file_it_prints_the_lines_and_what_to_enter():
     (hook,) = parse_callers(stderr.encode(), name="stderr").hooks.values()
     assert (hook.name, hook.topic, hook.secret_files) == ("github", "t", ("github.secret",))
     assert hook.idempotency_header == "X-GitHub-Delivery"
+    assert stderr.startswith("# With Kafka, start the service with --idempotent-topic t, since it does not ")
 
 
 def test_the_address_comes_from_the_variable_of_every_command(monkeypatch):

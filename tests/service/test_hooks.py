@@ -8,6 +8,7 @@ import pytest
 
 from sampleapp.access import CallersFileError
 from sampleapp.access.current_callers import CurrentCallers
+from sampleapp.access.patterns import TopicPatterns
 from sampleapp.service.assembly import build
 from sampleapp.service.config import Config
 from tests.service.test_callers import ReactorWithThreads
@@ -22,7 +23,7 @@ HOOK = '[hooks.h]\ntopic = "t"\nscheme = "hmac"\nheader = "X-Sig"\nsecret_files 
 class ServiceWithHook:
     def __init__(self, directory, **config):
         self.directory = directory
-        (directory / "secrets").mkdir()
+        (directory / "secrets").mkdir(parents=True)
         self.secret_file = directory / "secrets" / "one"
         self.write(FIRST)
         self.callers = directory / "callers.toml"
@@ -122,3 +123,51 @@ def test_a_header_with_a_signature_cannot_become_a_header_of_records(tmp_path):
         f"--callers: {tmp_path / 'callers.toml'}, line 1: hooks.h has its signature in the header x-sig, and "
         "--record-header would keep that in each record; give one of them another name."
     )
+
+
+KEYED = HOOK + 'idempotency_header = "X-Id"\n'
+
+
+def kafka_service(directory, text, **config):
+    hook = directory / "callers.toml"
+    (directory / "secrets").mkdir(exist_ok=True)
+    (directory / "secrets/one").write_text(FIRST)
+    hook.write_text(text)
+    reactor = ReactorWithThreads()
+    build(Config(broker="kafka://127.0.0.1:1", callers=str(hook), **config), reactor=reactor)
+    return reactor
+
+
+def test_a_hook_whose_deliveries_kafka_would_all_reject_is_a_mistake(tmp_path):
+    with pytest.raises(CallersFileError) as caught:
+        kafka_service(tmp_path, KEYED, idempotent_topics=TopicPatterns(["others.*"]))
+    assert str(caught.value) == (
+        f"--callers: {tmp_path / 'callers.toml'}, line 6: hooks.h.idempotency_header makes the service "
+        "reject every delivery, since the topic t on Kafka takes no idempotency keys; start the service with "
+        "--idempotent-topic t, or remove idempotency_header."
+    )
+
+
+def test_a_hook_may_have_keys_where_its_topic_takes_them(tmp_path):
+    kafka_service(tmp_path, HOOK)
+    kafka_service(tmp_path, KEYED, idempotent_topics=TopicPatterns(["t*"]))
+    hook = ServiceWithHook(tmp_path / "memory")
+    hook.callers.write_text(KEYED)
+    hook.read_all()
+    assert hook.status(FIRST) == 200
+
+
+def test_a_reload_with_a_hook_that_cannot_have_keys_changes_nothing_and_says_why(tmp_path):
+    path = tmp_path / "callers.toml"
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/one").write_text(FIRST)
+    path.write_text(HOOK)
+    reactor = ReactorWithThreads()
+    callers = CurrentCallers(path, reactor=reactor, idempotent_topics=TopicPatterns())
+    path.write_text(KEYED.replace("X-Sig", "X-Other"))
+    reloading = callers.reload()
+    reactor.threads.do_one()
+    failures = []
+    reloading.addErrback(failures.append)
+    assert "hooks.h.idempotency_header makes the service reject every delivery" in str(failures[0].value)
+    assert callers.hooks.signature_fields == {b"x-sig"}

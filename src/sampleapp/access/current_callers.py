@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain
@@ -59,6 +59,7 @@ class CurrentCallers:
         *,
         reactor: Any,
         recorded_names: AbstractSet[str] = frozenset(),
+        idempotent_topics: Container[str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -67,11 +68,13 @@ class CurrentCallers:
         :param reactor: for rates, and for connections to issuers of tokens.
         :param recorded_names: the names of the header fields, in lower case, that become headers of records.
             None of them may have the signature of a hook.
+        :param idempotent_topics: the topics whose records may have idempotency keys; ``None`` for all.
         :param now: the time of day, in seconds since the epoch.
         :raise CallersFileError: it cannot be read, or there is a mistake in it.
         """
         self._path = path
         self._recorded_names = recorded_names
+        self._idempotent_topics = idempotent_topics
         self._readable: set[Path] = set()
         self._reactor = reactor
         self._keys = IssuerKeys(fetch=fetch_with(reactor), clock=reactor, on_withdrawn=self._forget)
@@ -105,6 +108,7 @@ class CurrentCallers:
             # Set before loading: a key file that cannot be used is watched until it can.
             self._key_paths = tuple(map(os.fspath, paths))
             self._require_unrecorded_signatures(hooks)
+            self._require_idempotent_topics(hooks)
             return _Content(
                 callers,
                 load_keys(callers, directory=directory),
@@ -118,6 +122,20 @@ class CurrentCallers:
                     ("hooks", hook.name),
                     f"has its signature in the header {field}, and --record-header would keep that in each "
                     "record; give one of them another name",
+                )
+
+    def _require_idempotent_topics(self, hooks: Mapping[str, Hook]) -> None:
+        for hook in hooks.values():
+            if (
+                hook.idempotency_header is not None
+                and self._idempotent_topics is not None
+                and hook.topic not in self._idempotent_topics
+            ):
+                raise Mistake(
+                    ("hooks", hook.name, "idempotency_header"),
+                    f"makes the service reject every delivery, since the topic {hook.topic} on Kafka takes no "
+                    f"idempotency keys; start the service with --idempotent-topic {hook.topic}, or remove "
+                    "idempotency_header",
                 )
 
     def _warn_of_readable_secrets(self, content: _Content) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sampleapp.brokers.shared.idempotency import IdempotencySettings
 from sampleapp.interfaces import IBroker
 
-__all__ = ["BrokerURLError", "IdempotencySettings", "check_readable", "from_url"]
+__all__ = ["BrokerURLError", "IdempotencySettings", "check_readable", "from_url", "takes_all_keys"]
 
 _RIGHT = (
     "use kafka://HOST:PORT, sqlite:PATH (for example sqlite:sampleapp.sqlite3), or memory: (keeps nothing)"
@@ -56,6 +56,15 @@ def from_url(
     if scheme in {"kafka", "kafka+tls"}:
         return _kafka(url, reactor=reactor, idempotency=idempotency)
     raise BrokerURLError(f"The scheme of this broker's URL is not known: {_RIGHT}.")
+
+
+def takes_all_keys(url: str) -> bool:
+    """
+    Return whether records of each topic may have idempotency keys; on Kafka, an operator enables them.
+
+    :param url: as for `from_url`.
+    """
+    return not url.lower().startswith("kafka")
 
 
 def check_readable(url: str) -> None:

@@ -46,6 +46,10 @@ _SECRET_NAMES: Final = {
     "slack": "Signing Secret (Basic Information, App Credentials)",
     "standard": "Secret (whsec_...) or public key (whpk_...)",
 }
+_KEYS_ON_KAFKA: Final = (
+    "# With Kafka, start the service with --idempotent-topic {topic}, since it does not start with a hook "
+    "whose idempotency keys the topic does not take."
+)
 _PREFIX_OF_MISTAKES: Final = re.compile(r"--callers: .*, line [0-9]+: ")
 
 
@@ -112,6 +116,8 @@ def hook(
     that file instead.
     """
     secret_file = secret_file or f"{name}.secret"
+    if members["idempotency_header"]:
+        note(_KEYS_ON_KAFKA.format(topic=topic))
     lines = hook_lines(name, topic=topic, scheme=scheme, secret_files=[secret_file], **members)
     _check(lines)
     address = f"{url.rstrip('/')}/hooks/{name}"

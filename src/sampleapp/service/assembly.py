@@ -287,7 +287,12 @@ def _callers(
         operator has not allowed that; or there is none, and records must have the caller.
     """
     if config.callers:
-        callers = CurrentCallers(Path(config.callers), reactor=reactor, recorded_names=recorded_names)
+        callers = CurrentCallers(
+            Path(config.callers),
+            reactor=reactor,
+            recorded_names=recorded_names,
+            idempotent_topics=None if brokers.takes_all_keys(config.broker) else config.idempotent_topics,
+        )
         reloads.add("the callers file", callers.reload, callers.paths)
         return callers
     if config.records_caller:
